@@ -1,0 +1,77 @@
+# `make` alone explains the targets. Each target makes the environment it needs, once; the stamp is
+# named after the content of pyproject.toml, so nothing is repeated until that changes.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+ARGS ?=
+export PYTHON
+
+key = $(shell { cat $(1); echo "$(CURDIR)"; } | cksum | tr ' ' -)
+READY := .venv/.ready-$(call key,pyproject.toml tools/setup.sh)
+FLINK_READY := .peers/flink/.ready-$(call key,tools/peers-flink.txt tools/setup.sh)
+BIN := .venv/bin
+# Spark starts Java by JAVA_HOME and its Python workers by PYSPARK_PYTHON
+WITH_SPARK = JAVA_HOME="$$(tools/java.sh)"; export JAVA_HOME PYSPARK_PYTHON="$(CURDIR)/$(BIN)/python";
+
+.PHONY: help
+help: ## explain the targets
+	@echo "Icestream: stateful streaming queries on Spark with state far larger than memory"
+	@echo
+	@echo "usage: make TARGET [ARGS='...'] [PYTHON=python3.12]"
+	@echo
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-13s %s\n", $$1, $$2 }'
+
+$(READY): | pyproject.toml
+	@tools/setup.sh .venv -e '.[dev]'
+	@rm -f .venv/.ready-* && touch $@
+
+$(FLINK_READY): | tools/peers-flink.txt
+	@tools/setup.sh .peers/flink -r tools/peers-flink.txt
+	@rm -f .peers/flink/.ready-* && touch $@
+
+.PHONY: install
+install: $(READY) ## make .venv with Icestream and all tools in it
+
+.PHONY: demo
+demo: $(READY) ## run the call-center demo on this machine
+	@$(WITH_SPARK) $(BIN)/icestream demo $(ARGS)
+
+.PHONY: bench
+bench: $(READY) ## measure the window claim on this machine; ARGS='--list' names all claims
+	@$(WITH_SPARK) $(BIN)/icestream bench $(or $(ARGS),windows)
+
+.PHONY: doctor
+doctor: $(READY) ## check Java, memory and disk of this machine
+	@$(WITH_SPARK) $(BIN)/icestream doctor $(ARGS)
+
+.PHONY: test
+test: $(READY) ## run the tests, without those marked slow or cluster
+	@$(WITH_SPARK) $(BIN)/python -m pytest -m "not slow and not cluster" $(ARGS)
+
+.PHONY: test-slow
+test-slow: $(READY) ## run the tests marked slow
+	@$(WITH_SPARK) $(BIN)/python -m pytest -m "slow and not cluster" $(ARGS)
+
+.PHONY: check
+check: $(READY) ## check style, types and imports; all three, also where one fails
+	@failed=; \
+	echo "check: ruff"; $(BIN)/ruff check --quiet --output-format=concise . || failed+=" style"; \
+	$(BIN)/ruff format --check --quiet . || failed+=" format"; \
+	echo "check: mypy"; $(BIN)/python -m mypy --no-error-summary || failed+=" types"; \
+	echo "check: imports"; report=$$($(BIN)/lint-imports --no-cache --no-logo 2>&1) || { echo "$$report"; failed+=" imports"; }; \
+	[ -z "$$failed" ] || { echo "check: failed:$$failed"; exit 1; }
+
+.PHONY: format
+format: $(READY) ## rewrite the code in the house style
+	@$(BIN)/ruff check --quiet --fix-only . ; $(BIN)/ruff format --quiet .
+
+.PHONY: peers
+peers: $(FLINK_READY) ## make .peers/flink, the environment of the Flink that bench compares with
+
+.PHONY: clean
+clean: ## remove caches and builds, not the environments
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Icestream: stateful streams on Spark whose state is far larger than memory."""

@@ -1,0 +1,1 @@
+"""The applications the papers ran, as programs anyone can start."""

@@ -1,0 +1,1 @@
+"""Live key figures of a chain of call centres, over the last 24 hours, every 10 seconds."""

@@ -1,0 +1,80 @@
+"""The newest window among the result files of a query that is still running.
+
+Idea: look at each result file once, and keep the rows of the latest window end seen. A file that is
+still being written has no footer yet; it is looked at again the next time.
+
+Invariants:
+1. The rows are those of the latest complete window, each group once
+   (`test_oracle_the_newest_window_of_the_result_files`).
+2. A half-written file is no error (`test_crash_a_half_written_result_file_is_read_later`).
+
+Cost: each result file is read once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from icestream.core.times import MINUS_INFINITY, Micros
+
+_MICROS = pa.timestamp("us", tz="UTC")
+
+
+class NewestWindow:
+    """Follows a folder of result files with a `window` column and one row per group."""
+
+    def __init__(self, folder: Path, grouping: str) -> None:
+        """Follow `folder`, which need not exist yet."""
+        self._folder = folder
+        self._grouping = grouping
+        self._read: set[Path] = set()
+        self._groups: dict[Any, dict[str, Any]] = {}
+        #: end of the newest window, or `MINUS_INFINITY` before there is one
+        self.end: Micros = MINUS_INFINITY
+        #: its begin
+        self.start: Micros = MINUS_INFINITY
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Give the rows of the newest window, one per group."""
+        return list(self._groups.values())
+
+    def refresh(self) -> None:
+        """Read the result files that are new."""
+        for path in sorted(self._folder.glob("part-*.parquet")):
+            if path in self._read:
+                continue
+            try:
+                table = pq.ParquetFile(path).read()
+            except (pa.ArrowInvalid, FileNotFoundError):
+                continue
+            self._read.add(path)
+            if table.num_rows:
+                self._take(table)
+
+    def _take(self, table: pa.Table) -> None:
+        """Keep the rows of the newest window of a file, if it is as new as the newest known."""
+        window = table.column("window").combine_chunks()
+        ends = _micros(window.field("end"))
+        end = pc.max(ends).as_py()
+        if end < self.end:
+            return
+        newest = pc.equal(ends, end)
+        if end > self.end:
+            self._groups = {}
+            self.end = end
+            self.start = pc.min(_micros(window.field("start")).filter(newest)).as_py()
+        for row in table.drop_columns(["window"]).filter(newest).to_pylist():
+            self._groups[row[self._grouping]] = row
+
+
+def _micros(times: pa.Array) -> pa.Array:
+    """Turn timestamps of any unit into microseconds since the epoch."""
+    if times.type.tz is None:
+        return times.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+    return times.cast(_MICROS, safe=False).cast(pa.int64())

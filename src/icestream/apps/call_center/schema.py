@@ -1,0 +1,58 @@
+"""The columns of the stream `AgentInteractions`, one row per step of a customer's request.
+
+Idea: one list of columns; the Arrow schema and Spark's schema are both made from it, so the files
+and the query that reads them cannot disagree.
+
+Invariants:
+1. A row is 94 bytes, the event size the source of the schema states
+   (`test_oracle_a_row_has_the_94_bytes_of_the_source`). The end of the printed schema is cut off
+   after `help`; read as `int` it gives exactly these 94 bytes, so nothing else is missing.
+
+Limits: `timestamp` is a timestamp here where the source has a long, since Spark's windows want one;
+`start` stays a long, in microseconds since the epoch.
+
+References: Shared SlideM, appendix A, figure 12.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+_ARROW_TYPES = {
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "boolean": pa.bool_(),
+}
+
+#: name -> Spark's name of the type, in the order of the source
+COLUMNS: dict[str, str] = {
+    "timestamp": "timestamp",
+    "instance": "int",
+    "start": "bigint",
+    "sessionId": "int",
+    "serviceId": "int",
+    "agentId": "int",
+    "interactionLegId": "int",
+    "alertingTime": "int",
+    "busyTime": "int",
+    "wrapUpTime": "int",
+    "waitTime": "int",
+    "direction": "int",
+    "mediaId": "int",
+    "helpTime": "int",
+    "agentReleased": "boolean",
+    "mediaOutcome": "int",
+    "finalSegment": "boolean",
+    "agentSite": "int",
+    "callSite": "int",
+    "availableTime": "int",
+    "availableTimeByService": "int",
+    "held": "int",
+    "help": "int",
+}
+
+ARROW_SCHEMA = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in COLUMNS.items()])
+
+#: the same schema as Spark's readers take it
+SPARK_SCHEMA = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())

@@ -1,0 +1,212 @@
+"""Measure Flink SQL `HOP` through PyFlink's Table API; needs apache-flink, nothing of Icestream.
+
+Run as `python flink_hop.py PLAN`; prints one JSON line per run of the plan.
+
+Idea: Flink's package has no Parquet reader, and its CSV reader would be the bottleneck. Its fastest
+source, a sequence of numbers, computes the very rows of `icestream.bench.rows` in SQL from the
+constants in the plan. The job never ends by itself: Flink's REST interface tells how many events
+have left the source, the rate is taken between the end of warm-up and the end of the run, then the
+job is cancelled. So neither its start nor the closing of all windows at once counts.
+
+Limits: each reader gets half of the number range; even and odd rows go to different readers, so
+both move through event time together. Results go to a sink that drops them.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+from pyflink.common import (  # type: ignore[import-not-found]
+    Configuration,
+    Types,
+    WatermarkStrategy,
+)
+from pyflink.datastream import StreamExecutionEnvironment  # type: ignore[import-not-found]
+from pyflink.datastream.connectors.number_seq import (  # type: ignore[import-not-found]
+    NumberSequenceSource,
+)
+from pyflink.table import Schema, StreamTableEnvironment  # type: ignore[import-not-found]
+
+#: rows of a run that is stopped by time: more than any can read
+ENDLESS = 1 << 32
+SOURCE = "numbers"
+SCAN = ("ts TIMESTAMP_LTZ(3), k BIGINT, v DOUBLE", "SELECT ts, `key`, `value` FROM events")
+RESULT_COLUMNS = (
+    "ws TIMESTAMP(3), we TIMESTAMP(3), k BIGINT, n BIGINT, s DOUBLE, a DOUBLE, lo DOUBLE, hi DOUBLE"
+)
+#: seconds between two looks at the counters
+LOOK = 0.25
+#: seconds a job has to show its first counter
+PATIENCE = 60.0
+
+
+def configuration(run: dict[str, Any], port: int, checkpoints: str) -> Configuration:
+    """Set up parallelism, state backend, mini-batches and checkpoints."""
+    options = {
+        "rest.address": "127.0.0.1",
+        "rest.port": str(port),
+        "metrics.fetcher.update-interval": "100",
+        "parallelism.default": str(run["cores"]),
+        "pipeline.object-reuse": "true",
+        "table.local-time-zone": "UTC",
+        "state.backend.type": run["backend"],
+        "taskmanager.memory.managed.size": run["managed_memory"],
+        "execution.checkpointing.interval": run["checkpoint_every"],
+        "execution.checkpointing.incremental": "true",
+        "execution.checkpointing.dir": f"file://{checkpoints}",
+    }
+    if run["mini_batch"]:
+        options |= {
+            "table.exec.mini-batch.enabled": "true",
+            "table.exec.mini-batch.allow-latency": "1 s",
+            "table.exec.mini-batch.size": "20000",
+        }
+    chosen = Configuration()
+    for name, value in options.items():
+        chosen.set_string(name, value)
+    return chosen
+
+
+def events(
+    environment: StreamExecutionEnvironment,
+    tables: StreamTableEnvironment,
+    constants: dict[str, int],
+    rows: int,
+) -> None:
+    """Define the view `events(ts, key, value)` over the first `rows` rows."""
+    c, half = constants, rows // 2
+    numbers = environment.from_source(
+        NumberSequenceSource(0, rows - 1), WatermarkStrategy.no_watermarks(), SOURCE, Types.LONG()
+    )
+    i = f"(CASE WHEN f0 < {half} THEN f0 * 2 ELSE (f0 - {half}) * 2 + 1 END)"
+    x = f"MOD({i} * {c['a']} + {c['seed']}, {c['p']})"
+    h = f"MOD({x} * {x}, {c['p']})"
+    late = f"MOD({h} / {c['keys']}, {c['disorder']})"
+    schema = (
+        Schema.new_builder()
+        .column("f0", "BIGINT NOT NULL")
+        .column_by_expression("h", h)
+        .column_by_expression(
+            "ts", f"TO_TIMESTAMP_LTZ({c['start']} + {i} * {c['tick']} - {late}, 3)"
+        )
+        .watermark("ts", "ts - INTERVAL '5' SECOND")
+        .build()
+    )
+    tables.create_temporary_view("generated", tables.from_data_stream(numbers, schema))
+    tables.execute_sql(
+        f"CREATE TEMPORARY VIEW events AS SELECT ts, MOD(h, {c['keys']}) AS `key`, "
+        f"CAST(h / {c['keys'] * c['disorder']} AS DOUBLE) / 8 AS `value` FROM generated"
+    )
+
+
+def hop(run: dict[str, Any]) -> str:
+    """Write the window query."""
+    return (
+        "SELECT window_start, window_end, `key`, COUNT(*) AS n, SUM(`value`) AS s, "
+        "AVG(`value`) AS a, MIN(`value`) AS lo, MAX(`value`) AS hi "
+        f"FROM TABLE(HOP(TABLE events, DESCRIPTOR(ts), {run['slide']}, {run['range']})) "
+        "GROUP BY window_start, window_end, `key`"
+    )
+
+
+def rate(run: dict[str, Any], constants: dict[str, int]) -> float:
+    """Events per second that leave the source once the job is warm."""
+    port = free_port()
+    with tempfile.TemporaryDirectory() as checkpoints:
+        tables = prepared(run, constants, ENDLESS, port, checkpoints)
+        columns, query = SCAN if run["kind"] == "scan" else (RESULT_COLUMNS, hop(run))
+        tables.execute_sql(
+            f"CREATE TEMPORARY TABLE nowhere ({columns}) WITH ('connector' = 'blackhole')"
+        )
+        job = tables.execute_sql(f"INSERT INTO nowhere {query}").get_job_client()
+        try:
+            read = counter(port, str(job.get_job_id()))
+            time.sleep(run["warm"])
+            since, before = time.monotonic(), read()
+            time.sleep(run["measure"])
+            until, after = time.monotonic(), read()
+        finally:
+            job.cancel().result()
+    return (after - before) / (until - since)
+
+
+def totals(run: dict[str, Any], constants: dict[str, int]) -> dict[str, float]:
+    """Add up all windows of a prefix of the rows that end by a given time."""
+    with tempfile.TemporaryDirectory() as checkpoints:
+        tables = prepared(run, constants, run["rows"], free_port(), checkpoints)
+        closed = (
+            f"SELECT n, s, a, lo, hi FROM ({hop(run)}) "
+            f"WHERE window_end <= TIMESTAMP '{run['until']}'"
+        )
+        with tables.execute_sql(closed).collect() as found:
+            results = [tuple(row) for row in found]
+    n, s, a, lo, hi = (sum(column) for column in zip(*results, strict=True))
+    return {
+        "windows": len(results), "events": n, "total": s, "average": a, "least": lo, "most": hi,
+    }  # fmt: skip
+
+
+def prepared(
+    run: dict[str, Any], constants: dict[str, int], rows: int, port: int, checkpoints: str
+) -> StreamTableEnvironment:
+    """Make an environment of its own for one job, with the view `events` in it."""
+    environment = StreamExecutionEnvironment.get_execution_environment(
+        configuration(run, port, checkpoints)
+    )
+    tables = StreamTableEnvironment.create(environment)
+    events(environment, tables, constants, rows)
+    return tables
+
+
+def counter(port: int, job: str) -> Callable[[], float]:
+    """Give a function that reads how many events have left the source of a running job."""
+    vertices = f"http://127.0.0.1:{port}/jobs/{job}/vertices"
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        time.sleep(LOOK)
+        for vertex in fetch(f"http://127.0.0.1:{port}/jobs/{job}")["vertices"]:
+            metrics = f"{vertices}/{vertex['id']}/subtasks/metrics"
+            for metric in fetch(metrics):
+                name = metric["id"]
+                if name.startswith(f"Source__{SOURCE}.") and name.endswith(".numRecordsOut"):
+                    return lambda: float(fetch(f"{metrics}?get={name}&agg=sum")[0]["sum"])
+    msg = f"the job showed no counter of its source within {PATIENCE:g} s"
+    raise TimeoutError(msg)
+
+
+def fetch(address: str) -> Any:
+    """Read JSON from Flink's REST interface."""
+    with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
+        return json.load(answer)
+
+
+def free_port() -> int:
+    """Find a port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def main() -> None:
+    """Run every job of the plan, one after the other."""
+    plan = json.loads(sys.argv[1])
+    version = metadata.version("apache-flink")
+    for run in plan["runs"]:
+        result: dict[str, Any] = {"name": run["name"], "version": version}
+        if run["kind"] == "totals":
+            result["totals"] = totals(run, plan["constants"])
+        else:
+            result["eps"] = rate(run, plan["constants"])
+        print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Measure Spark's own `groupBy(window(...), key)`: append mode, RocksDB state store.
+
+Run as `python -m icestream.bench.peers.spark_window PLAN`; prints one JSON line per run of the
+plan. Changelog checkpoints are on, shuffle partitions equal cores, and a batch has as many files as
+cores: each makes Spark faster than its defaults.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark program uses
+
+from icestream.bench import rows
+from icestream.bench.steady import steady_rate
+
+
+def session(cores: int) -> SparkSession:
+    """Start Spark with the RocksDB state store."""
+    state = "spark.sql.streaming.stateStore"
+    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    spark = (
+        SparkSession.builder.master(f"local[{cores}]")
+        .config("spark.driver.memory", "6g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", cores)
+        .config(f"{state}.providerClass", provider)
+        .config(f"{state}.rocksdb.changelogCheckpointing.enabled", "true")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
+    """Run one query over all its files."""
+    events = (
+        spark.readStream.schema(rows.SPARK_SCHEMA)
+        .option("maxFilesPerTrigger", plan["files_per_trigger"])
+        .parquet(plan["input"])
+        .withWatermark("ts", plan["slack"])
+    )
+    query = (
+        events.groupBy(F.window("ts", plan["range"], plan["slide"]), "key")
+        .agg(
+            F.count("*").alias("n"),
+            F.sum("value").alias("s"),
+            F.avg("value").alias("a"),
+            F.min("value").alias("lo"),
+            F.max("value").alias("hi"),
+        )
+        .writeStream.format("parquet")
+        .outputMode("append")
+        .option("path", plan["output"])
+        .option("checkpointLocation", plan["checkpoint"])
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    batches = [
+        (batch["numInputRows"], batch["durationMs"]["triggerExecution"])
+        for batch in query.recentProgress
+    ]
+    eps = steady_rate(query.recentProgress, plan["skip"])
+    return {"name": plan["name"], "eps": eps, "batches": batches}
+
+
+def main() -> None:
+    """Run every query of the plan, one after the other."""
+    plan = json.loads(sys.argv[1])
+    spark = session(plan["cores"])
+    for one in plan["runs"]:
+        print(json.dumps(run(spark, one)), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Run one system in a process of its own and read the JSON lines it prints.
+
+Idea: a measured system gets a fresh process, its plan as one JSON argument, and prints one JSON
+line per result as soon as it has it; everything else it prints is its log. So a slow system can be
+stopped with what it has said so far, and nothing of it stays in memory for the next one.
+
+Invariants:
+1. Lines that are not JSON objects are no results (`test_only_json_lines_are_results`).
+2. A process that fails raises with the end of its log (`test_a_failed_process_shows_its_log`).
+3. No process outlives the call (`test_a_process_past_its_time_is_stopped_with_what_it_said`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, Any
+
+from icestream.core.errors import IcestreamError
+
+#: lines of a failed process that are shown
+_SHOWN = 15
+
+
+class ProcessFailed(IcestreamError):
+    """A measured system did not run: see its log."""
+
+
+def results(
+    command: Sequence[str],
+    plan: Mapping[str, Any],
+    *,
+    limit: float,
+    on_result: Callable[[dict[str, Any]], None] = lambda _result: None,
+) -> list[dict[str, Any]]:
+    """Run `command` with `plan` and return what it printed within `limit` seconds."""
+    found: list[dict[str, Any]] = []
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        process = subprocess.Popen(
+            [*command, json.dumps(plan)],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
+        expired = threading.Event()
+
+        def expire() -> None:
+            expired.set()
+            _stop(process)
+
+        timer = threading.Timer(limit, expire)
+        timer.start()
+        try:
+            for result in _objects(process.stdout):
+                found.append(result)
+                on_result(result)
+            code = process.wait()
+        finally:
+            timer.cancel()
+            _stop(process)
+        if code != 0 and not expired.is_set():
+            log.seek(0)
+            tail = "\n".join(log.read().splitlines()[-_SHOWN:])
+            msg = f"{' '.join(command)} ended with {code}; the end of its log:\n{tail}"
+            raise ProcessFailed(msg)
+    return found
+
+
+def _objects(lines: IO[str] | None) -> Iterator[dict[str, Any]]:
+    """Pick the JSON objects among printed lines."""
+    for line in lines or ():
+        if line.startswith("{"):
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                continue
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """Stop a process and all it started (its JVM too): they share a session of their own."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()

@@ -1,0 +1,93 @@
+"""The events every system reads: row `i` is a function of `i`, in integers that SQL computes too.
+
+Idea: a hash that fits in 64-bit arithmetic (`x = i * A + SEED mod P`, `h = x * x mod P`) gives key,
+disorder and value of row `i`. Systems that read Parquet get files of it; a system that does not
+computes the same rows from the same constants. Values are multiples of 1/8, so sums of them
+are exact in any order and results of different systems can be compared bit by bit.
+
+Invariants:
+1. Rows do not depend on how they are cut into files (`test_rows_do_not_depend_on_the_cut`).
+2. Time goes up by one tick per row, with disorder below `DISORDER` (`test_disorder_is_bounded`).
+3. Keys are spread evenly (`test_keys_are_spread_evenly`).
+
+Limits: `i` stays below 2**47, or `i * A` would overflow.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+P = 2_147_483_647
+A = 48_271
+SEED = 12_345
+KEYS = 100
+#: milliseconds by which an event may be older than its place says
+DISORDER = 2_000
+#: milliseconds of event time between rows: 1,000 events per second
+TICK = 1
+#: 2024-01-01 00:00 UTC, milliseconds
+START = 1_704_067_200_000
+
+SCHEMA = pa.schema(
+    [
+        ("ts", pa.timestamp("us", tz="UTC")),
+        ("key", pa.int64()),
+        ("value", pa.float64()),
+    ]
+)
+#: the same, as Spark writes it
+SPARK_SCHEMA = "ts timestamp, key bigint, value double"
+
+
+def constants() -> dict[str, int]:
+    """Give what another process needs to compute the same rows."""
+    return {
+        "p": P, "a": A, "seed": SEED, "keys": KEYS, "disorder": DISORDER, "tick": TICK,
+        "start": START,
+    }  # fmt: skip
+
+
+def columns(
+    first: int, count: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Compute event times (milliseconds), keys and values of rows `first` to `first + count`."""
+    i = np.arange(first, first + count, dtype=np.int64)
+    x = (i * A + SEED) % P
+    h = (x * x) % P
+    late = (h // KEYS) % DISORDER
+    return START + i * TICK - late, h % KEYS, (h // (KEYS * DISORDER)).astype(np.float64) / 8
+
+
+def table(first: int, count: int) -> pa.Table:
+    """Compute rows as an Arrow table."""
+    ts, key, value = columns(first, count)
+    return pa.table([pa.array(ts * 1_000, SCHEMA.field("ts").type), key, value], schema=SCHEMA)
+
+
+def write_files(folder: Path, files: int, rows_per_file: int) -> Path:
+    """Write a prefix of the rows as Parquet, with file times in row order; reuse what is there.
+
+    Spark's file source takes files by time of change, so those are set one second apart.
+    """
+    target = folder / f"rows-{rows_per_file}-{files}"
+    target.mkdir(parents=True, exist_ok=True)
+
+    def write(number: int) -> None:
+        path = target / f"{number:06d}.parquet"
+        if path.exists():
+            return
+        fresh = path.with_suffix(".new")
+        pq.write_table(table(number * rows_per_file, rows_per_file), fresh)
+        os.utime(fresh, (START // 1_000 + number, START // 1_000 + number))
+        fresh.rename(path)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(write, range(files)))
+    return target

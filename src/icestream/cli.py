@@ -1,0 +1,190 @@
+"""The `icestream` command.
+
+Idea: each command is one function that imports what it runs when it runs, so `--help` is instant
+and `doctor` works where Spark does not. Errors that Icestream reports on purpose become one line on
+standard error and an exit code; anything else is a bug and keeps its traceback.
+
+Invariants:
+1. An `IcestreamError` prints one line, no traceback (`test_an_error_is_one_clean_line`).
+2. Each exit code in `--help` is the one returned (`test_each_kind_of_error_has_its_exit_code`).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ParamSpec
+
+import typer
+
+from icestream.core.errors import BudgetError, DamageError, IcestreamError
+
+if TYPE_CHECKING:
+    from icestream.doctor import Finding
+
+P = ParamSpec("P")
+
+FAILURE = 1
+DAMAGED = 3
+OVER_BUDGET = 4
+
+
+def exit_code(error: IcestreamError) -> int:
+    """Tell the exit code of an error: 3 damaged checkpoint, 4 budget, 1 any other."""
+    match error:
+        case DamageError():
+            return DAMAGED
+        case BudgetError():
+            return OVER_BUDGET
+        case _:
+            return FAILURE
+
+
+def reported(command: Callable[P, None]) -> Callable[P, None]:
+    """Let a command end with one line and the exit code of the error, instead of a traceback."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except IcestreamError as error:
+            typer.echo(f"icestream: {' '.join(str(error).split())}", err=True)
+            raise typer.Exit(exit_code(error)) from error
+
+    return run
+
+
+app = typer.Typer(
+    name="icestream",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def about() -> None:
+    """Stateful streaming queries on Spark whose state is far larger than memory.
+
+    You write a query with PySpark's names and give it a memory budget in bytes; results are
+    exact, and what does not fit in the budget is read back from the query's own log on disk.
+
+    Exit codes: 0 fine, 1 failure, 2 wrong usage, 3 damaged checkpoint, 4 budget too small.
+    """
+
+
+@app.command()
+def version() -> None:
+    """Print the versions of Icestream and Spark."""
+    for package in ("icestream", "pyspark"):
+        typer.echo(f"{package} {metadata.version(package)}")
+
+
+@app.command()
+@reported
+def demo(
+    events: Annotated[int, typer.Option(help="How many events to generate.")] = 12_000_000,
+    memory: Annotated[str, typer.Option(help="The budget of the query's state.")] = "64 MB",
+    window: Annotated[str, typer.Option(help="The range of the window.")] = "24 hours",
+    slide: Annotated[str, typer.Option(help="How often there is a result.")] = "10 seconds",
+    by: Annotated[str, typer.Option(help="The grouping key.")] = "serviceId",
+    rate: Annotated[
+        int | None, typer.Option(help="Events per second of event time; fills the window if unset.")
+    ] = None,
+    fast_forward: Annotated[
+        float | None,
+        typer.Option(help="How many times faster than event time; at full speed if unset."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Another seed is another stream.")] = 1,
+    keep: Annotated[
+        Path | None, typer.Option(help="Keep events, results and checkpoint in this new folder.")
+    ] = None,
+) -> None:
+    """Run a day of call-center events through a sliding window, on this machine."""
+    from icestream.apps.call_center.demo import demo as run
+
+    use_this_python()
+    code = run(
+        events=events,
+        memory=memory,
+        window=window,
+        slide=slide,
+        by=by,
+        rate=rate,
+        fast_forward=fast_forward,
+        seed=seed,
+        keep=keep,
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
+@reported
+def bench(
+    name: Annotated[str | None, typer.Argument(help="The claim to measure; see --list.")] = None,
+    size: Annotated[str, typer.Option(help="How much to measure: small or full.")] = "small",
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the measurements to this file.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Name what can be measured.")] = False,
+) -> None:
+    """Measure a claim on this machine; ends with 1 if it does not hold here."""
+    from icestream.bench.command import bench_command
+
+    use_this_python()
+    raise typer.Exit(bench_command(name=name, size=size, json_file=json_file, list_=list_))
+
+
+@app.command()
+@reported
+def doctor(
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            help="Where checkpoints would be; the folder for temporary files if not given.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Check Java, Spark, Python, cores, memory and the disk, and measure synced writes.
+
+    Ends with 0 if Icestream can run here, warnings included, and with 1 if something is missing.
+    """
+    from icestream.doctor import Health, describe_machine, examine
+
+    findings = examine(folder or Path(tempfile.gettempdir()))
+    if as_json:
+        report = {**describe_machine(), "findings": [asdict(finding) for finding in findings]}
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        _print_findings(findings)
+    if any(finding.health is Health.FAILURE for finding in findings):
+        raise typer.Exit(FAILURE)
+
+
+def _print_findings(findings: list[Finding]) -> None:
+    """Print one line per finding, and one more with what to do where that is needed."""
+    for finding in findings:
+        typer.echo(f"{finding.health:<8} {finding.name:<11} {finding.found}")
+        if finding.advice:
+            typer.echo(f"{'':<20} -> {finding.advice}")
+
+
+def use_this_python() -> None:
+    """Let Spark start its Python workers with this interpreter, unless told otherwise."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

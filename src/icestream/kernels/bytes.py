@@ -1,0 +1,216 @@
+"""Variable-length bytes by cell: a heap that is filled at its end and compacted in place.
+
+Idea: a *cell* is a place that may hold bytes; `starts[cell]` is where its entry begins in the
+heap, 0 for none. The heap is an array of 32-bit words; an entry is `[cell][length][bytes, padded
+to whole words]`. Because an entry names its cell, the heap can be walked from front to back: an
+entry whose cell points elsewhere is garbage, and compaction needs neither a sort nor a copy.
+
+Invariants:
+    1. Gather gives back what scatter wrote, whatever was scattered, freed and compacted in between
+       (`test_oracle_a_heap_is_a_dictionary`).
+    2. tail == 1 + live words + garbage words (same test).
+    3. Compaction writes only below the place it reads (`test_compaction_slides_entries_down`).
+
+Cost: 12 bytes per non-empty value beside its own bytes; one pass for every kernel.
+
+Limits: 2**32 cells; 2**32 words (16 GB) of heap. Empty values are not stored: the caller tells
+empty and null apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.kernels.compile import kernel
+from icestream.kernels.hashing import VALUE
+
+ByteArray = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint32]
+Cells = npt.NDArray[np.int64]
+
+#: word 0 of a heap is never used, so that a start of 0 can mean "no entry"
+FIRST = 1
+#: words of an entry before its bytes
+HEAD = 2
+
+
+@kernel
+def entry_words(length: int | np.int64) -> int:
+    """Words of the entry of a value of `length` bytes; empty values have none."""
+    return int(HEAD + (length + 3) // 4) if length > 0 else 0
+
+
+@kernel
+def words_needed(offsets: npt.NDArray[Any], mask: ByteArray) -> int:
+    """Words that scattering these rows appends."""
+    words = 0
+    for i in range(offsets.size - 1):
+        if mask.size == 0 or mask[i] == VALUE:
+            words += entry_words(np.int64(offsets[i + 1]) - np.int64(offsets[i]))
+    return words
+
+
+def words_needed_reference(offsets: npt.NDArray[Any], mask: ByteArray) -> int:
+    """Do what `words_needed` does, on whole arrays."""
+    lengths = np.diff(offsets.astype(np.int64))
+    stored = (lengths > 0) & ((mask == VALUE) if mask.size else True)
+    return int(((lengths + 3) // 4 + HEAD)[stored].sum())
+
+
+@kernel
+def scatter_bytes(
+    cells: Cells,
+    offsets: npt.NDArray[Any],
+    data: ByteArray,
+    mask: ByteArray,
+    starts: Words,
+    heap: Words,
+    tail: int,
+) -> tuple[int, int]:
+    """Give each cell the bytes of its row; return the new tail and the words that became garbage.
+
+    Rows that are not values leave their cell empty. A cell that comes twice keeps the later row.
+    """
+    raw = heap.view(np.uint8)
+    garbage = 0
+    for i in range(cells.size):
+        cell = cells[i]
+        old = np.int64(starts[cell])
+        if old != 0:
+            garbage += entry_words(np.int64(heap[old + 1]))
+            starts[cell] = 0
+        if mask.size != 0 and mask[i] != VALUE:
+            continue
+        begin = np.int64(offsets[i])
+        length = np.int64(offsets[i + 1]) - begin
+        if length == 0:
+            continue
+        starts[cell] = tail
+        heap[tail] = cell
+        heap[tail + 1] = length
+        after = tail + entry_words(length)
+        heap[after - 1] = 0
+        place = (tail + HEAD) * 4
+        for j in range(length):
+            raw[place + j] = data[begin + j]
+        tail = after
+    return tail, garbage
+
+
+def scatter_bytes_reference(
+    cells: Cells,
+    offsets: npt.NDArray[Any],
+    data: ByteArray,
+    mask: ByteArray,
+    starts: Words,
+    heap: Words,
+    tail: int,
+) -> tuple[int, int]:
+    """Do what `scatter_bytes` does, one slice at a time."""
+    garbage = free_bytes_reference(cells, starts, heap)
+    for i, cell in enumerate(cells.tolist()):
+        garbage += free_bytes_reference(cells[i : i + 1], starts, heap)
+        text = data[int(offsets[i]) : int(offsets[i + 1])].tobytes()
+        if text and (mask.size == 0 or mask[i] == VALUE):
+            words = np.frombuffer(text + b"\0" * (-len(text) % 4), np.uint32)
+            heap[tail : tail + HEAD] = cell, len(text)
+            heap[tail + HEAD : tail + HEAD + len(words)] = words
+            starts[cell] = tail
+            tail += HEAD + len(words)
+    return tail, garbage
+
+
+@kernel
+def free_bytes(cells: Cells, starts: Words, heap: Words) -> int:
+    """Empty the cells; return the words that became garbage."""
+    garbage = 0
+    for i in range(cells.size):
+        start = np.int64(starts[cells[i]])
+        if start != 0:
+            garbage += entry_words(np.int64(heap[start + 1]))
+            starts[cells[i]] = 0
+    return garbage
+
+
+def free_bytes_reference(cells: Cells, starts: Words, heap: Words) -> int:
+    """Do what `free_bytes` does, on whole arrays."""
+    begins = starts[np.unique(cells)].astype(np.int64)
+    lengths = heap[begins[begins > 0] + 1].astype(np.int64)
+    starts[cells] = 0
+    return int(((lengths + 3) // 4 + HEAD).sum())
+
+
+@kernel
+def measure_bytes(cells: Cells, starts: Words, heap: Words, offsets: Cells) -> None:
+    """Fill `offsets`, one more than cells, with where each cell's bytes go in a gather."""
+    total = np.int64(0)
+    offsets[0] = 0
+    for i in range(cells.size):
+        start = np.int64(starts[cells[i]])
+        if start != 0:
+            total += np.int64(heap[start + 1])
+        offsets[i + 1] = total
+
+
+def measure_bytes_reference(cells: Cells, starts: Words, heap: Words, offsets: Cells) -> None:
+    """Do what `measure_bytes` does, on whole arrays."""
+    begins = starts[cells].astype(np.int64)
+    lengths = np.where(begins > 0, heap[np.where(begins > 0, begins + 1, 0)], 0)
+    offsets[0] = 0
+    offsets[1:] = np.cumsum(lengths)
+
+
+@kernel
+def gather_bytes(cells: Cells, starts: Words, heap: Words, offsets: Cells, out: ByteArray) -> None:
+    """Copy the bytes of each cell to the place `measure_bytes` gave it."""
+    raw = heap.view(np.uint8)
+    for i in range(cells.size):
+        place = (np.int64(starts[cells[i]]) + HEAD) * 4
+        begin = offsets[i]
+        for j in range(offsets[i + 1] - begin):
+            out[begin + j] = raw[place + j]
+
+
+def gather_bytes_reference(
+    cells: Cells, starts: Words, heap: Words, offsets: Cells, out: ByteArray
+) -> None:
+    """Do what `gather_bytes` does, one slice at a time."""
+    raw = heap.view(np.uint8)
+    for i, cell in enumerate(cells.tolist()):
+        place = (int(starts[cell]) + HEAD) * 4
+        begin, end = offsets[i : i + 2].tolist()
+        out[begin:end] = raw[place : place + end - begin]
+
+
+@kernel
+def compact_bytes(starts: Words, heap: Words, tail: int) -> int:
+    """Slide live entries down over garbage, in place; return the new tail."""
+    write = FIRST
+    read = FIRST
+    while read < tail:
+        words = entry_words(np.int64(heap[read + 1]))
+        cell = np.int64(heap[read])
+        if np.int64(starts[cell]) == read:
+            starts[cell] = write
+            if write != read:
+                for j in range(words):
+                    heap[write + j] = heap[read + j]
+            write += words
+        read += words
+    return write
+
+
+def compact_bytes_reference(starts: Words, heap: Words, tail: int) -> int:
+    """Do what `compact_bytes` does, by a sort of the starts and a copy."""
+    copy, write = heap.copy(), FIRST
+    for cell in np.argsort(starts, kind="stable").tolist():
+        start = int(starts[cell])
+        if start:
+            words = HEAD + (int(copy[start + 1]) + 3) // 4
+            heap[write : write + words] = copy[start : start + words]
+            starts[cell] = write
+            write += words
+    return write

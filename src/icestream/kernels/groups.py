@@ -1,0 +1,214 @@
+"""The resident groups of a shard: lookup, running aggregates, expiry and emission.
+
+Idea: groups live in dense rows `int64[capacity, width]`; an open-addressing index of int32 maps
+(hi, lo) to a row. A row is hi, lo, the *last* pane with an entry of the group, the running
+fields, then one *front* for every field that cannot be taken back. The running word of such a
+field is the *back*: what was added since the last flip. A window's value is front merged with back.
+
+Invariants:
+1. A group is found exactly while its row is in the index (`test_parity_groups_beside_a_dict`).
+2. After any adds and expiries in pane order, front merged with back equals folding the panes of
+   the window (`test_parity_running_aggregates_beside_recomputation`).
+3. A group without rows in the window has identity fields: nothing drifts past an empty window.
+
+Cost: O(rows of the slice) to add or expire; O(resident groups) to emit.
+
+References: two-stacks aggregation for operations without an inverse.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.kernels.compile import kernel
+from icestream.kernels.fold import Ids, Index
+from icestream.kernels.words import Ints, Table, merge_field, unmerge_field
+
+#: places in a group's row
+HI = 0
+LO = 1
+LAST = 2
+FIELDS = 3
+
+Slots = npt.NDArray[np.int64]
+
+
+@kernel
+def find(index: Index, rows: Table, hi: Ids, lo: Ids, slots: Slots) -> int:
+    """Fill `slots` with the row of each group, -1 where there is none; return how many are missing."""
+    mask = index.size - 1
+    missing = 0
+    for i in range(hi.size):
+        place = np.int64(lo[i] >> np.uint64(20)) & mask
+        slot = -1
+        while True:
+            at = index[place] - 1
+            if at < 0:
+                missing += 1
+                break
+            if np.uint64(rows[at, 0]) == hi[i] and np.uint64(rows[at, 1]) == lo[i]:
+                slot = at
+                break
+            place = (place + 1) & mask
+        slots[i] = slot
+    return missing
+
+
+@kernel
+def insert(index: Index, rows: Table, slot: int) -> None:
+    """Enter row `slot` into the index; its group must not be there."""
+    mask = index.size - 1
+    place = np.int64(np.uint64(rows[slot, 1]) >> np.uint64(20)) & mask
+    while index[place] != 0:
+        place = (place + 1) & mask
+    index[place] = slot + 1
+
+
+@kernel
+def insert_all(index: Index, rows: Table, slots: Slots) -> None:
+    """Enter several rows into the index."""
+    for k in range(slots.size):
+        insert(index, rows, slots[k])
+
+
+@kernel
+def remove(index: Index, rows: Table, slot: int) -> None:
+    """Take row `slot` out of the index, closing the gap it leaves."""
+    mask = index.size - 1
+    place = np.int64(np.uint64(rows[slot, 1]) >> np.uint64(20)) & mask
+    while index[place] != slot + 1:
+        place = (place + 1) & mask
+    gap = place
+    while True:
+        place = (place + 1) & mask
+        at = index[place]
+        if at == 0:
+            break
+        home = np.int64(np.uint64(rows[at - 1, 1]) >> np.uint64(20)) & mask
+        if ((place - home) & mask) >= ((place - gap) & mask):
+            index[gap] = at
+            gap = place
+    index[gap] = 0
+
+
+@kernel
+def remove_all(index: Index, rows: Table, slots: Slots) -> None:
+    """Take several rows out of the index."""
+    for k in range(slots.size):
+        remove(index, rows, slots[k])
+
+
+@kernel
+def touch(rows: Table, slots: Slots, panes: Ints) -> None:
+    """Note that each group has an entry in a pane."""
+    for k in range(slots.size):
+        rows[slots[k], 2] = max(rows[slots[k], 2], panes[k])
+
+
+@kernel
+def add_slice(rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints) -> None:
+    """Merge a pane slice into the running fields of its groups."""
+    for k in range(slots.size):
+        slot = slots[k]
+        for f in range(ops.size):
+            merge_field(rows, slot, places[f] + 1, entries, k, places[f], ops[f])
+
+
+@kernel
+def expire_slice(
+    rows: Table,
+    slots: Slots,
+    entries: Table,
+    ops: Ints,
+    places: Ints,
+    identity: Ints,
+    fronts: Table,
+    fronts_at: int,
+    pane: int,
+    dead: Slots,
+) -> int:
+    """Take a slice of `pane` out of the window; list in `dead` the groups whose last pane it was.
+
+    Fields with an inverse are subtracted. The others take the front that `push_front` computed for
+    the time after this slice. A group with no row left in the window starts afresh.
+    """
+    count = 0
+    width = identity.size
+    for k in range(slots.size):
+        slot = slots[k]
+        for f in range(ops.size):
+            if ops[f] < 2:
+                unmerge_field(rows, slot, places[f] + 1, entries, k, places[f], ops[f])
+        for m in range(fronts.shape[1]):
+            rows[slot, fronts_at + m] = fronts[k, m]
+        if rows[slot, 3] == 0:
+            for w in range(3, width):
+                rows[slot, w] = identity[w]
+            if rows[slot, 2] == pane:
+                dead[count] = slot
+                count += 1
+    return count
+
+
+@kernel
+def start_flip(rows: Table, used: int, ops: Ints, places: Ints, identity: Ints) -> None:
+    """Forget fronts and backs of the fields without an inverse."""
+    front = places[-1] + 1 + (2 if ops[-1] == 1 or ops[-1] == 2 else 1)
+    for slot in range(used):
+        for f in range(ops.size):
+            if ops[f] >= 2:
+                for w in range(2 if ops[f] == 2 else 1):
+                    rows[slot, places[f] + 1 + w] = identity[places[f] + 1 + w]
+        for w in range(front, identity.size):
+            rows[slot, w] = identity[w]
+
+
+@kernel
+def push_front(
+    rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints, fronts_at: int, out: Table
+) -> None:
+    """Put one older slice before the front: note the front after it, then merge the slice in."""
+    for k in range(slots.size):
+        slot = slots[k]
+        for m in range(out.shape[1]):
+            out[k, m] = rows[slot, fronts_at + m]
+        at = fronts_at
+        for f in range(ops.size):
+            if ops[f] >= 2:
+                merge_field(rows, slot, at, entries, k, places[f], ops[f])
+                at += 2 if ops[f] == 2 else 1
+
+
+@kernel
+def emit(
+    rows: Table,
+    first: int,
+    used: int,
+    ops: Ints,
+    places: Ints,
+    fronts_at: int,
+    out: Table,
+    out_slots: Slots,
+    start: int,
+) -> tuple[int, int]:
+    """Write the fields of every group with rows in the window to `out` from row `start` on.
+
+    Returns (rows looked at up to, rows of `out` filled); stops when `out` is full.
+    """
+    count = start
+    for slot in range(first, used):
+        if rows[slot, 3] == 0:
+            continue
+        if count == out.shape[0]:
+            return slot, count
+        for w in range(out.shape[1]):
+            out[count, w] = rows[slot, w + 3]
+        at = fronts_at
+        for f in range(ops.size):
+            if ops[f] >= 2:
+                merge_field(out, count, places[f] - 2, rows, slot, at, ops[f])
+                at += 2 if ops[f] == 2 else 1
+        out_slots[count] = slot
+        count += 1
+    return used, count

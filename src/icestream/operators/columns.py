@@ -1,0 +1,74 @@
+"""Arrow columns as flat numbers: the inputs of the folding kernels.
+
+Idea: a column is asked for in the form a field needs (`integers`, `floats`, `pair`, `ordered`) and
+converted at most once per batch. Nulls come back as a mask, empty when there are none.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.kernels.fold import ALL_VALID, order_floats
+
+
+class Column:
+    """One input column of a batch, in the forms that fields fold."""
+
+    def __init__(self, array: pa.Array) -> None:
+        """Wrap an array; a chunked one is joined first."""
+        self._array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+    @cached_property
+    def valid(self) -> npt.NDArray[np.bool_]:
+        """Return the mask of values that are there, or `ALL_VALID`."""
+        if self._array.null_count == 0:
+            return ALL_VALID
+        return np.asarray(self._array.is_valid().to_numpy(zero_copy_only=False))
+
+    @cached_property
+    def integers(self) -> npt.NDArray[np.int64]:
+        """Return integers, dates, times, booleans or short decimals as int64."""
+        array = self._array
+        if pa.types.is_decimal(array.type):
+            return self.pair[0]
+        if pa.types.is_date32(array.type):
+            array = array.view(pa.int32())
+        elif pa.types.is_timestamp(array.type) or pa.types.is_duration(array.type):
+            array = array.view(pa.int64())
+        return _filled(array.cast(pa.int64()), 0)
+
+    @cached_property
+    def floats(self) -> npt.NDArray[np.float64]:
+        """Return numbers as float64."""
+        return _filled(self._array.cast(pa.float64(), safe=False), 0.0)
+
+    @cached_property
+    def pair(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return integers or decimals as low and high words of 128 bits."""
+        array = self._array
+        if not pa.types.is_decimal(array.type):
+            low = self.integers
+            return low, low >> 63
+        words = np.frombuffer(array.buffers()[1], dtype=np.int64)
+        words = words[2 * array.offset : 2 * (array.offset + len(array))].reshape(-1, 2)
+        return np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1])
+
+    @cached_property
+    def ordered(self) -> npt.NDArray[np.int64]:
+        """Return int64 of the same order as the values (floats: NaN greatest)."""
+        if not pa.types.is_floating(self._array.type):
+            return self.integers
+        out = np.empty(len(self._array), dtype=np.int64)
+        order_floats(self.floats.view(np.int64), out)
+        return out
+
+
+def _filled(array: pa.Array, value: float) -> npt.NDArray[np.generic]:
+    if array.null_count:
+        array = pc.fill_null(array, value)
+    return np.asarray(array.to_numpy(zero_copy_only=False))

@@ -1,0 +1,124 @@
+"""Fields: the partial aggregates that entries, panes and groups are made of.
+
+Idea: an aggregate function is a few fields plus a way to read its answer off them. Functions over
+one column share fields (`sum(x)` and `avg(x)` keep one sum), so a row holds each fact once.
+
+Layout of an entry: hi, lo, then the fields; the first field is always the number of events. Layout
+of a group: hi, lo, live, the fields, then a front for each field that has no inverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.kernels import words
+
+#: how each kind of field is merged
+OPERATIONS = {
+    "rows": words.ADD_I64,
+    "valid": words.ADD_I64,
+    "sum_i64": words.ADD_I64,
+    "sum_i128": words.ADD_I128,
+    "sum_f64": words.ADD_DD,
+    "squares_f64": words.ADD_DD,
+    "min": words.MIN,
+    "max": words.MAX,
+}
+
+#: words before the first field of an entry, and of a group
+ENTRY_FIELDS = 2
+GROUP_FIELDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One partial aggregate of one input column (`rows` has no column)."""
+
+    kind: str
+    column: str | None = None
+
+    @property
+    def op(self) -> int:
+        """Return the operation that merges two values of the field."""
+        return OPERATIONS[self.kind]
+
+
+ROWS = Field("rows")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each field lies in entries and groups."""
+
+    fields: tuple[Field, ...]
+
+    @classmethod
+    def of(cls, fields: Iterable[Field]) -> Layout:
+        """Lay out the given fields once each, the number of events first."""
+        return cls(tuple(dict.fromkeys([ROWS, *fields])))
+
+    @cached_property
+    def ops(self) -> npt.NDArray[np.int64]:
+        """Return the operation of each field."""
+        return np.array([field.op for field in self.fields], dtype=np.int64)
+
+    @cached_property
+    def places(self) -> npt.NDArray[np.int64]:
+        """Return the first word of each field in an entry."""
+        sizes = [words.WORDS[field.op] for field in self.fields]
+        return np.cumsum([ENTRY_FIELDS, *sizes[:-1]]).astype(np.int64)
+
+    @cached_property
+    def field_words(self) -> int:
+        """Return the words of all fields together."""
+        return sum(words.WORDS[field.op] for field in self.fields)
+
+    @cached_property
+    def front_words(self) -> int:
+        """Return the words of the fronts."""
+        return sum(
+            words.WORDS[field.op] for field in self.fields if field.op not in words.INVERTIBLE
+        )
+
+    @property
+    def entry_width(self) -> int:
+        """Return the words of an entry."""
+        return ENTRY_FIELDS + self.field_words
+
+    @property
+    def fronts_at(self) -> int:
+        """Return the first word of the fronts in a group's row."""
+        return GROUP_FIELDS + self.field_words
+
+    @property
+    def group_width(self) -> int:
+        """Return the words of a group's row."""
+        return self.fronts_at + self.front_words
+
+    @cached_property
+    def entry_identity(self) -> npt.NDArray[np.int64]:
+        """Return an entry into which nothing was folded."""
+        return np.array([0] * ENTRY_FIELDS + self._identities(self.fields), dtype=np.int64)
+
+    @cached_property
+    def group_identity(self) -> npt.NDArray[np.int64]:
+        """Return the row of a group that was just opened."""
+        fronts = [field for field in self.fields if field.op not in words.INVERTIBLE]
+        identities = self._identities(self.fields) + self._identities(fronts)
+        return np.array([0] * GROUP_FIELDS + identities, dtype=np.int64)
+
+    def place(self, kind: str, column: str | None) -> int:
+        """Return the first word of a field in the table of fields (without hi and lo)."""
+        at = self.fields.index(Field(kind, column))
+        return int(self.places[at]) - ENTRY_FIELDS
+
+    @staticmethod
+    def _identities(fields: Iterable[Field]) -> list[int]:
+        return [
+            words.IDENTITY[field.op] for field in fields for _ in range(words.WORDS[field.op])
+        ]

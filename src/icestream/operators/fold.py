@@ -1,0 +1,171 @@
+"""Folding a stream of events into bounded tables of entries, with the keys they met.
+
+Idea: events of one (group, pane) become one entry before anything leaves the task that read them.
+The table has a fixed capacity; when it is full it is handed out as a sorted run and starts again,
+so memory is bounded whatever the input, and folding costs only its own pass where it does not pay.
+
+Invariants:
+1. The merged runs equal folding all events at once (`test_oracle_runs_equal_one_big_fold`).
+2. Every group of a run has its key in that run's keys (`test_keys_of_a_run_cover_its_entries`).
+
+Cost: O(events x fields); memory `capacity * (entry width + 5) * 8` bytes and the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.kernels import fold as kernels
+from icestream.kernels.words import Table
+from icestream.operators.columns import Column
+from icestream.operators.fields import Field, Layout
+from icestream.state.keys import KeyCodec
+
+#: columns that travel with keys
+HI = "__hi"
+LO = "__lo"
+LAST = "__last"
+
+Ints = npt.NDArray[np.int64]
+Ids = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Entries handed out together, unsorted, with the keys of their groups."""
+
+    panes: Ints
+    entries: Table
+    #: hi, lo, latest pane and key columns, one row per group of the run
+    keys: pa.Table
+
+
+class EntryTable:
+    """Folds events into at most `capacity` entries at a time."""
+
+    def __init__(self, layout: Layout, codec: KeyCodec, capacity: int) -> None:
+        """Make an empty table."""
+        places = 1 << max(4, (2 * capacity - 1).bit_length())
+        self._layout = layout
+        self._codec = codec
+        self._entries = np.empty((capacity, layout.entry_width), dtype=np.int64)
+        self._panes = np.empty(capacity, dtype=np.int64)
+        self._index = np.zeros(places, dtype=np.int32)
+        self._key_index = np.zeros(places, dtype=np.int32)
+        self._seen = np.empty((capacity, 2), dtype=np.uint64)
+        self._last = np.empty(capacity, dtype=np.int64)
+        self._keys: list[pa.RecordBatch] = []
+        self._used = 0
+        self._groups = 0
+
+    def fold(
+        self, keys: pa.RecordBatch, panes: Ints, columns: Mapping[str, Column]
+    ) -> Iterator[Run]:
+        """Fold a batch of events; hand out a run whenever the table is full."""
+        hi, lo = self._codec.identify(keys)
+        slots = np.empty(len(hi), dtype=np.int64)
+        opened = np.empty(len(hi), dtype=np.int64)
+        first = 0
+        while first < len(hi):
+            last, self._used, listed = kernels.assign_entries(
+                hi,
+                lo,
+                panes,
+                first,
+                self._index,
+                self._entries,
+                self._panes,
+                self._used,
+                self._layout.entry_identity,
+                slots,
+                opened,
+            )
+            self._note_keys(hi, lo, panes, opened[:listed], keys)
+            for field, place in zip(self._layout.fields, self._layout.places, strict=True):
+                _fold_field(field, int(place), self._entries, slots, columns, first, last)
+            first = last
+            if first < len(hi):
+                yield self.take()
+
+    def take(self) -> Run:
+        """Hand out what was folded so far and start again."""
+        run = Run(
+            self._panes[: self._used].copy(),
+            self._entries[: self._used].copy(),
+            identified(
+                pa.Table.from_batches(self._keys, self._codec.schema),
+                self._seen[: self._groups],
+                self._last[: self._groups],
+            ),
+        )
+        self._index[:] = 0
+        self._key_index[:] = 0
+        self._keys = []
+        self._used = self._groups = 0
+        return run
+
+    def _note_keys(
+        self, hi: Ids, lo: Ids, panes: Ints, opened: Ints, keys: pa.RecordBatch
+    ) -> None:
+        fresh = np.empty(len(opened), dtype=np.int64)
+        self._groups, found = kernels.new_keys(
+            hi,
+            lo,
+            panes,
+            opened,
+            len(opened),
+            self._key_index,
+            self._seen,
+            self._last,
+            self._groups,
+            fresh,
+        )
+        if found:
+            self._keys.append(self._codec.canonical(keys.take(pa.array(fresh[:found]))))
+
+
+def identity_schema(keys: pa.Schema) -> pa.Schema:
+    """Return the schema of keys that travel with identity and latest pane."""
+    return pa.schema([(HI, pa.uint64()), (LO, pa.uint64()), (LAST, pa.int64()), *keys])
+
+
+def identified(keys: pa.Table, ids: Ids, last: Ints) -> pa.Table:
+    """Put identity and latest pane of each group beside its key."""
+    columns = [pa.array(ids[:, 0]), pa.array(ids[:, 1]), pa.array(last), *keys.columns]
+    return pa.Table.from_arrays(columns, schema=identity_schema(keys.schema))
+
+
+def _fold_field(
+    field: Field,
+    place: int,
+    entries: Table,
+    slots: Ints,
+    columns: Mapping[str, Column],
+    first: int,
+    last: int,
+) -> None:
+    if field.column is None:
+        kernels.fold_count(entries, place, slots, kernels.ALL_VALID, first, last)
+        return
+    column = columns[field.column]
+    valid = column.valid
+    if field.kind == "valid":
+        kernels.fold_count(entries, place, slots, valid, first, last)
+    elif field.kind == "sum_i64":
+        kernels.fold_sum_i64(entries, place, slots, column.integers, valid, first, last)
+    elif field.kind == "sum_i128":
+        low, high = column.pair
+        kernels.fold_sum_i128(entries, place, slots, low, high, valid, first, last)
+    elif field.kind == "sum_f64":
+        kernels.fold_sum_f64(entries, place, slots, column.floats, valid, first, last)
+    elif field.kind == "squares_f64":
+        kernels.fold_squares_f64(entries, place, slots, column.floats, valid, first, last)
+    elif field.kind == "min":
+        kernels.fold_min(entries, place, slots, column.ordered, valid, first, last)
+    else:
+        kernels.fold_max(entries, place, slots, column.ordered, valid, first, last)

@@ -1,0 +1,234 @@
+"""Partitions of a shard's groups: the part of them that is in memory, and the images of the rest.
+
+Idea: as long as the groups fit their quota there is one partition and it stays in the arena. When the
+budget refuses room, the range of hi is halved, and from then on a version visits the halves one
+after the other: evict one to an image on local disk, load the next. An image may serve several
+partitions; each loads only the groups in its own range.
+
+Invariants:
+1. Partitions cover every hi once (`test_partitions_always_cover_every_group_once`).
+2. A visit sees every group in memory once, however often the budget forces a split
+   (`test_bounded_a_visit_sees_every_group_under_any_budget`).
+
+Cost: a visit reads and writes the groups of all partitions but one; nothing while there is one.
+
+Limits: partitions are not merged again when the state shrinks.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.times import MINUS_INFINITY
+from icestream.kernels.words import Table
+from icestream.operators.fronts import FrontStack
+from icestream.operators.groups import HI_END, Groups
+from icestream.state.arena import Arena
+from icestream.state.budget import Budget, Refused, fail
+from icestream.state.files import LocalFiles
+from icestream.state.log.ipc import read_batch, write_table
+from icestream.state.log.reader import SegmentReader
+from icestream.state.log.writer import SegmentWriter
+
+_ROWS = 0
+_KEYS = 1
+#: a range of hi that is not split further
+_NARROW = 2**16
+
+
+class Partition:
+    """A range of hi and what is kept for its groups; its facts live in the arena's header."""
+
+    def __init__(self, facts: dict[str, Any], folder: Arena, front_words: int) -> None:
+        """Wrap the facts of one partition."""
+        self.facts = facts
+        path = folder.path(f"fronts-{facts['low']:x}")
+        self.fronts = FrontStack(path, front_words, facts["fronts"])
+
+    @property
+    def low(self) -> int:
+        """Return the least hi of the range."""
+        return int(self.facts["low"])
+
+    @property
+    def high(self) -> int:
+        """Return the hi after the range."""
+        return int(self.facts["high"])
+
+    @property
+    def whole(self) -> bool:
+        """Tell whether every group is in this partition."""
+        return self.low == 0 and self.high == HI_END
+
+    @property
+    def flipped(self) -> int:
+        """Return the pane before which all slices have fronts on the stack."""
+        return int(self.facts["flipped"])
+
+    @flipped.setter
+    def flipped(self, pane: int) -> None:
+        self.facts["flipped"] = pane
+
+    @property
+    def stale(self) -> bool:
+        """Tell whether the fronts were lost and must be made again before they are used."""
+        return bool(self.facts["stale"])
+
+    @stale.setter
+    def stale(self, lost: bool) -> None:
+        self.facts["stale"] = lost
+
+    def note(self) -> None:
+        """Write the size of the stack down."""
+        self.facts["fronts"] = self.fronts.size
+
+
+class Partitions:
+    """The partitions of one shard, of which one at a time is in memory."""
+
+    def __init__(
+        self, arena: Arena, groups: Groups, front_words: int, budget: Budget
+    ) -> None:
+        """Attach to the partitions in the arena's header, or start with one."""
+        self._arena = arena
+        self._groups = groups
+        self._front_words = front_words
+        self._budget = budget
+        self._files = LocalFiles()
+        header = arena.header
+        header.setdefault("partitions", [_facts(0, HI_END, None, stale=False)])
+        header.setdefault("resident", 0)
+        self._waiting: list[dict[str, Any]] = []
+
+    @property
+    def _all(self) -> list[dict[str, Any]]:
+        facts: list[dict[str, Any]] = self._arena.header["partitions"]
+        return facts
+
+    def __len__(self) -> int:
+        """Return the number of partitions."""
+        return len(self._all)
+
+    def visit(self) -> Iterator[Partition]:
+        """Yield every partition once, each in memory while it is yielded."""
+        resident = self._arena.header["resident"]
+        self._waiting = sorted(self._all, key=lambda facts: bool(facts["low"] != resident))
+        while self._waiting:
+            partition = self._enter(self._waiting.pop(0))
+            yield partition
+            partition.note()
+
+    def split(self, partition: Partition) -> bool:
+        """Halve the partition in memory; the upper half waits for its visit. False if too narrow."""
+        if partition.high - partition.low < _NARROW:
+            return False
+        image = self._write_image(partition.facts)
+        self._drop_image(partition.facts)
+        partition.facts["image"] = image
+        partition.fronts.clear()
+        self._halve(partition.facts)
+        self._groups.clear()
+        self._load(partition.facts)
+        return True
+
+    def import_image(self, chunks: Iterator[tuple[memoryview, memoryview]]) -> None:
+        """Start over with one partition whose image is a copy of the given records."""
+        facts = _facts(0, HI_END, None, stale=True)
+        name = f"image-{uuid.uuid4().hex}"
+        writer = SegmentWriter(self._files, self._arena.path(name), 0)
+        for rows, keys in chunks:
+            writer.append(rows, synopsis=_ROWS)
+            writer.append(keys, synopsis=_KEYS)
+        writer.finish(sync=False)
+        facts["image"] = name
+        self._groups.clear()
+        self._arena.header.update(partitions=[facts], resident=-1)
+
+    def _enter(self, facts: dict[str, Any]) -> Partition:
+        if self._arena.header["resident"] != facts["low"]:
+            self._evict()
+            self._load(facts)
+        return Partition(facts, self._arena, self._front_words)
+
+    def _evict(self) -> None:
+        resident = self._arena.header["resident"]
+        for facts in self._all:
+            if facts["low"] == resident:
+                image = self._write_image(facts)
+                self._drop_image(facts)
+                facts["image"] = image
+        self._groups.clear()
+        self._arena.header["resident"] = -1
+
+    def _load(self, facts: dict[str, Any]) -> None:
+        """Bring a partition in from its image, halving it until it fits."""
+        while True:
+            try:
+                self._groups.load(self._read_image(facts))
+            except Refused as refused:
+                self._groups.clear()
+                if facts["high"] - facts["low"] < _NARROW:
+                    raise fail(self._budget, refused.needed, refused.owner) from refused
+                self._halve(facts)
+                continue
+            self._arena.header["resident"] = facts["low"]
+            self._drop_image(facts)
+            return
+
+    def _halve(self, facts: dict[str, Any]) -> None:
+        middle = (facts["low"] + facts["high"]) // 2
+        upper = _facts(middle, facts["high"], facts["image"], stale=True)
+        facts.update(high=middle, stale=True, flipped=MINUS_INFINITY, fronts=0)
+        self._all.append(upper)
+        self._all.sort(key=lambda each: int(each["low"]))
+        self._waiting.insert(0, upper)
+
+    def _write_image(self, facts: dict[str, Any]) -> str:
+        name = f"image-{uuid.uuid4().hex}"
+        writer = SegmentWriter(self._files, self._arena.path(name), 0)
+        for rows, keys in self._groups.image(facts["low"], facts["high"]):
+            writer.append(rows, synopsis=_ROWS)
+            writer.append(write_table(keys), synopsis=_KEYS)
+        writer.finish(sync=False)
+        return name
+
+    def _read_image(self, facts: dict[str, Any]) -> Iterator[tuple[Table, pa.RecordBatch]]:
+        if facts["image"] is None:
+            return
+        reader = SegmentReader(self._files, self._arena.path(facts["image"]))
+        low, high = np.uint64(facts["low"]), np.uint64(facts["high"] - 1)
+        rows: Table = np.empty((0, 1), dtype=np.int64)
+        for record in reader.scan():
+            if record.synopsis == _ROWS:
+                rows = np.frombuffer(record.payload, dtype=np.int64)
+                continue
+            keys = read_batch(record.payload)
+            table = rows.reshape(keys.num_rows, -1)
+            hi = np.ascontiguousarray(table[:, 0]).view(np.uint64)
+            inside = np.flatnonzero((hi >= low) & (hi <= high))
+            if len(inside):
+                yield table[inside], keys.take(pa.array(inside))
+        reader.close()
+
+    def _drop_image(self, facts: dict[str, Any]) -> None:
+        """Let go of a partition's image; the file goes with the last partition that needs it."""
+        name, facts["image"] = facts["image"], None
+        if name is not None and all(each["image"] != name for each in self._all):
+            os.unlink(self._arena.path(name))
+
+
+def _facts(low: int, high: int, image: str | None, *, stale: bool) -> dict[str, Any]:
+    return {
+        "low": low,
+        "high": high,
+        "image": image,
+        "fronts": 0,
+        "flipped": MINUS_INFINITY,
+        "stale": stale,
+    }

@@ -1,0 +1,76 @@
+"""The directory of pane slices: which records of the log hold which pane.
+
+Idea: a slice is a record; the directory keeps its pane, marker, number of entries and range of hi,
+sorted by pane and, within a pane, by arrival. It is the only thing kept in memory for state that
+waits on the log, 40 bytes for up to 64 KB.
+
+Invariant: slices come back by (pane, arrival), whatever the order they came in
+(`test_parity_directory_beside_a_sorted_list`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.state.arena import Arena
+
+SLICE = np.dtype(
+    [
+        ("pane", np.int64),
+        ("marker", np.uint64),
+        ("rows", np.int64),
+        ("first_hi", np.uint64),
+        ("last_hi", np.uint64),
+    ]
+)
+_WORDS = SLICE.itemsize // 8
+
+Slices = npt.NDArray[np.void]
+
+
+class Directory:
+    """Slices of one shard, in an arena."""
+
+    def __init__(self, arena: Arena) -> None:
+        """Attach to the arena's array, or make it."""
+        self._arena = arena
+        self._array = arena.array("slices", np.int64, _WORDS)
+        arena.header.setdefault("slices", 0)
+
+    @property
+    def all(self) -> Slices:
+        """Return every slice, by (pane, arrival)."""
+        flat: npt.NDArray[Any] = self._array.view[: self._arena.header["slices"]]
+        return flat.reshape(-1).view(SLICE)
+
+    def append(self, slices: Slices) -> None:
+        """Take in new slices; raises `Refused`, with nothing changed, if the budget is full."""
+        if len(slices) == 0:
+            return
+        merged = np.concatenate([self.all, slices])
+        merged = merged[np.argsort(merged["pane"], kind="stable")]
+        if len(merged) > self._array.capacity:
+            self._array.resize(len(merged) + len(merged) // 4)
+        self._array.view[: len(merged)] = merged.view(np.int64).reshape(-1, _WORDS)
+        self._arena.header["slices"] = len(merged)
+
+    def between(self, first: int, last: int) -> Slices:
+        """Return a copy of the slices with `first <= pane < last`."""
+        slices = self.all
+        bounds = np.searchsorted(slices["pane"], [first, last])
+        return slices[bounds[0] : bounds[1]].copy()
+
+    def first_from(self, pane: int) -> int | None:
+        """Return the least pane at or after `pane` that has a slice."""
+        panes = self.all["pane"]
+        at = int(np.searchsorted(panes, pane))
+        return int(panes[at]) if at < len(panes) else None
+
+    def drop_before(self, pane: int) -> None:
+        """Forget the slices of panes before `pane`."""
+        kept = self.between(pane, np.iinfo(np.int64).max)
+        self._array.view[: len(kept)] = kept.view(np.int64).reshape(-1, _WORDS)
+        self._arena.header["slices"] = len(kept)

@@ -1,0 +1,435 @@
+"""The driver's side of a version: ingest, fix the watermark, run the shards, commit, tidy up.
+
+Idea: the same steps run in one process or on Spark; an `Executor` runs the tasks. A version is
+computed from the one before it and exists once its commit file does. A batch that comes again after
+its commit is not computed again: its result files are handed out once more.
+
+Invariants:
+1. Killed anywhere and started again, the rows delivered are those of a run that never failed
+   (`test_crash_every_step_of_a_run`).
+2. A batch is counted in exactly one version (`test_a_batch_that_comes_again_is_delivered_again`).
+3. What no kept version names is removed (`test_nothing_is_left_behind_that_no_version_names`).
+
+Cost: one commit file per version; a listing of all live segments in one of 64.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from icestream.core.clock import Clock, SystemClock
+from icestream.core.errors import CheckpointError, DefinitionError
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.core.units import format_bytes
+from icestream.operators.window import SLICE_BYTES
+from icestream.plan.nodes import Plan, check_same_plan
+from icestream.runtime.ingest import Ingest, SplitReport
+from icestream.runtime.shard import LIFETIMES, ShardReport, ShardTask
+from icestream.state.arena import sweep
+from icestream.state.files import Files
+from icestream.state.log.format import SegmentInfo
+from icestream.state.versions import (
+    RESULTS,
+    SEGMENTS,
+    Commit,
+    LiveSegment,
+    VersionStore,
+    survivors,
+)
+
+#: least bytes of one shard: its work buffers, and room for some groups
+LEAST_QUOTA = 16 * SLICE_BYTES
+
+Batch = TypeVar("Batch", contravariant=True)
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """What one split brought: its place in the exchange, kept late events, and its report."""
+
+    path: str
+    late: SegmentInfo | None
+    report: SplitReport
+
+
+class Executor(Protocol[Batch]):
+    """Runs the tasks of a version."""
+
+    def ingest(self, ingest: Ingest, batch: Batch, folder: str) -> list[Parcel]:
+        """Fold a batch into parcels, one per split, in an order that does not depend on timing."""
+        ...
+
+    def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
+        """Run one task per shard."""
+        ...
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a query is told about its resources."""
+
+    root: str
+    #: folder for arenas and exchange files on the local disk
+    local: str
+    #: bytes for all shards together
+    budget: int
+    shards: int = 2
+    #: versions that can be restored
+    keep: int = 2
+    codec: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        if self.shards < 1:
+            msg = f"a query needs at least one shard; got {self.shards}"
+            raise DefinitionError(msg)
+        if self.budget < self.shards * LEAST_QUOTA:
+            msg = (
+                f"memory of {format_bytes(self.budget)} is too small for {self.shards} shards: each "
+                f"needs {format_bytes(LEAST_QUOTA)} for its blocks and buffers. Give the query at "
+                f"least {format_bytes(self.shards * LEAST_QUOTA)} with .memory(...), or fewer shards"
+            )
+            raise DefinitionError(msg)
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A committed version with what it emits."""
+
+    commit: Commit
+    #: paths of result files and files of late events
+    results: tuple[str, ...]
+    late: tuple[str, ...]
+    #: True if the version was committed before and is handed out again
+    again: bool
+    progress: dict[str, Any] = field(default_factory=dict)
+
+
+class Driver(Generic[Batch]):
+    """Runs versions of one query, one after the other."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        settings: Settings,
+        files: Files,
+        executor: Executor[Batch],
+        clock: Clock | None = None,
+    ) -> None:
+        """Open the checkpoint; nothing is computed yet."""
+        self._plan = plan
+        self._settings = settings
+        self._files = files
+        self._executor = executor
+        self._clock = clock or SystemClock()
+        self.store = VersionStore(files, settings.root)
+        #: arenas of other runs of this query are never trusted
+        self._run = os.path.join(settings.local, uuid.uuid4().hex[:12])
+        check_same_plan(settings.root, self.store.remember_plan(plan.describe()), plan.describe())
+        self._last = self.store.latest()
+        self._live: tuple[LiveSegment, ...] = ()
+        if self._last is not None:
+            self._live = self.store.live(self._last.version)
+            self._check_shards(self._last)
+        self._named: set[str] = set()
+        self._sweep()
+
+    @property
+    def last(self) -> Commit | None:
+        """Return the last committed version."""
+        return self._last
+
+    def batch(self, number: int, batch: Batch) -> list[Delivery]:
+        """Compute a batch of Spark's numbering, or hand out again what was committed for it."""
+        before = self._last
+        if before is not None and before.batch is not None:
+            if number == before.batch:
+                return [self._delivery(before, again=True)]
+            if number < before.batch:
+                msg = (
+                    f"the checkpoint at {self._settings.root} has committed batch {before.batch}, "
+                    f"but Spark comes with batch {number}: its own checkpoint was rolled back or "
+                    "belongs to another query. Restore both together, or start a new checkpoint"
+                )
+                raise CheckpointError(msg)
+        return [self._version(number, batch)]
+
+    def flush(self) -> list[Delivery]:
+        """Close every window that has an event, as a version of maintenance."""
+        before = self._last
+        if before is None:
+            return []
+        latest = max((seen for seen in before.seen if seen is not None), default=None)
+        if latest is None:
+            return []
+        windows = self._plan.windows
+        end = windows.instant(windows.last_end((latest - windows.offset) // windows.pane))
+        if end <= before.watermark:
+            return []
+        return [self._version(None, None, flush=end)]
+
+    def close(self) -> None:
+        """Remove the arenas and exchange files of this run."""
+        shutil.rmtree(self._run, ignore_errors=True)
+
+    # -- one version -----------------------------------------------------------------------
+
+    def _version(
+        self, number: int | None, batch: Batch | None, flush: Micros = MINUS_INFINITY
+    ) -> Delivery:
+        before, timer = self._last, _Timer(self._clock)
+        version = before.version + 1 if before else 1
+        watermark = before.watermark if before else MINUS_INFINITY
+        routes = before.routes if before else self._first_routes()
+        folder = os.path.join(self._run, f"exchange-{version}")
+        parcels: list[Parcel] = []
+        try:
+            if batch is not None:
+                ingest = Ingest(self._plan, version, watermark, routes)
+                parcels = self._executor.ingest(ingest, batch, folder)
+            timer.note("ingest")
+            seen = self._seen(before, parcels)
+            watermark = max(self._plan.watermark(watermark, seen), flush)
+            reports = self._executor.run(self._tasks(version, watermark, parcels))
+            timer.note("component")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        commit = self._commit(version, number, watermark, seen, routes, parcels, reports)
+        timer.note("commit")
+        self._tidy()
+        timer.note("tidy")
+        progress = self._progress(commit, parcels, reports, timer)
+        return self._delivery(commit, again=False, progress=progress)
+
+    def _tasks(
+        self, version: int, watermark: Micros, parcels: Sequence[Parcel]
+    ) -> list[ShardTask]:
+        before, settings = self._last, self._settings
+        ordinal = before.next_ordinal if before else 0
+        paths = tuple(parcel.path for parcel in parcels if parcel.report.entries)
+        return [
+            ShardTask(
+                plan=self._plan,
+                files=self._files,
+                root=settings.root,
+                arenas=os.path.join(self._run, "arenas"),
+                shard=shard,
+                version=version,
+                watermark=watermark,
+                first_ordinal=ordinal + shard * len(LIFETIMES),
+                quota=settings.budget // settings.shards,
+                arena=before.arenas[shard] if before else None,
+                parcels=paths,
+                codec=settings.codec,
+            )
+            for shard in range(settings.shards)
+        ]
+
+    def _commit(
+        self,
+        version: int,
+        number: int | None,
+        watermark: Micros,
+        seen: tuple[Micros | None, ...],
+        routes: tuple[int, ...],
+        parcels: Sequence[Parcel],
+        reports: Sequence[ShardReport],
+    ) -> Commit:
+        before = self._last
+        bases = tuple(
+            version if report.snapshot else (before.bases[report.shard] if before else 0)
+            for report in reports
+        )
+        commit = Commit(
+            version=version,
+            batch=number if number is not None else (before.batch if before else None),
+            watermark=watermark,
+            seen=seen,
+            routes=routes,
+            arenas=tuple(report.arena for report in reports),
+            added=tuple(
+                LiveSegment(report.shard, version, lifetime, info)
+                for report in reports
+                for lifetime, info in report.segments
+            ),
+            results=tuple(report.result for report in reports if report.result is not None),
+            late=tuple(parcel.late for parcel in parcels if parcel.late is not None),
+            bases=bases,
+            horizon=self._horizon(bases, watermark),
+            next_ordinal=(before.next_ordinal if before else 0)
+            + len(reports) * len(LIFETIMES),
+            decisions={"flush": number is None, "entries": _total(parcels, "entries")},
+            totals=self._totals(parcels, reports),
+        )
+        live = survivors(self._live, commit)
+        self.store.create(self.store.with_listing(commit, live))
+        self._last, self._live = commit, live
+        return commit
+
+    def _horizon(self, bases: Sequence[int], watermark: Micros) -> Micros:
+        """Return the watermark before which no rebuild reads: that of the oldest base."""
+        oldest = min(bases)
+        if oldest == 0:
+            return MINUS_INFINITY
+        if self._last is None or oldest > self._last.version:
+            return watermark
+        return self.store.load(oldest).watermark
+
+    def _totals(
+        self, parcels: Sequence[Parcel], reports: Sequence[ShardReport]
+    ) -> dict[str, int]:
+        before = self._last.totals if self._last else {}
+        news = {
+            "events": _total(parcels, "rows"),
+            "late": _total(parcels, "late"),
+            "without_time": _total(parcels, "without_time"),
+            "rows": sum(report.rows for report in reports),
+        }
+        return {name: before.get(name, 0) + count for name, count in news.items()}
+
+    def _seen(
+        self, before: Commit | None, parcels: Sequence[Parcel]
+    ) -> tuple[Micros | None, ...]:
+        old = before.seen if before else (None,) * len(self._plan.sources)
+        return tuple(
+            max(
+                (
+                    latest
+                    for latest in (seen, *(p.report.seen.get(number) for p in parcels))
+                    if latest is not None
+                ),
+                default=None,
+            )
+            for number, seen in enumerate(old)
+        )
+
+    def _first_routes(self) -> tuple[int, ...]:
+        groups, shards = self._plan.key_groups, self._settings.shards
+        return tuple(group * shards // groups for group in range(groups))
+
+    def _check_shards(self, last: Commit) -> None:
+        if len(last.arenas) != self._settings.shards:
+            msg = (
+                f"the checkpoint at {self._settings.root} has {len(last.arenas)} shards, the query "
+                f"asks for {self._settings.shards}. Keep {len(last.arenas)} shards"
+            )
+            raise CheckpointError(msg)
+
+    # -- delivery --------------------------------------------------------------------------
+
+    def _delivery(
+        self, commit: Commit, *, again: bool, progress: dict[str, Any] | None = None
+    ) -> Delivery:
+        folder = f"{self._settings.root}/{RESULTS}"
+        return Delivery(
+            commit,
+            tuple(f"{folder}/{info.name}" for info in commit.results),
+            tuple(f"{folder}/{info.name}" for info in commit.late),
+            again,
+            progress or {},
+        )
+
+    def _progress(
+        self,
+        commit: Commit,
+        parcels: Sequence[Parcel],
+        reports: Sequence[ShardReport],
+        timer: _Timer,
+    ) -> dict[str, Any]:
+        rows = _total(parcels, "rows")
+        return {
+            "version": commit.version,
+            "batchId": commit.batch,
+            "numInputRows": rows,
+            "durationMs": timer.milliseconds,
+            "icestream": {
+                "watermark": commit.watermark,
+                "lateEvents": commit.totals["late"],
+                "eventsWithoutTime": commit.totals["without_time"],
+                "entries": _total(parcels, "entries"),
+                "resultRows": sum(report.rows for report in reports),
+                "stateMemoryBytes": sum(r.statistics["memory_bytes"] for r in reports),
+                "peakMemoryBytes": sum(r.statistics["peak_bytes"] for r in reports),
+                "budgetBytes": self._settings.budget,
+                "logBytes": sum(segment.info.bytes for segment in self._live),
+                "segments": len(self._live),
+                "groups": sum(r.statistics["groups"] for r in reports),
+                "partitions": sum(r.statistics["partitions"] for r in reports),
+                "rebuiltShards": [r.shard for r in reports if r.rebuilt],
+            },
+        }
+
+    # -- tidying up ------------------------------------------------------------------------
+
+    def _tidy(self) -> None:
+        """Remove what the versions that are kept no longer name."""
+        last = self._last
+        if last is None:
+            return
+        named = self._names(last)
+        for path in self._named - named:
+            self._files.unlink(path)
+        self._named = named
+        oldest = max(1, last.version - self._settings.keep + 1)
+        listing = max((v for v in range(1, oldest + 1) if v % 64 == 1), default=1)
+        needed = min(listing, min(base or 1 for base in self._kept(oldest).bases))
+        stale = [v for v in self.store.versions() if v < needed]
+        self.store.remove(stale)
+        sweep(os.path.join(self._run, "arenas"), set(last.arenas))
+
+    def _kept(self, version: int) -> Commit:
+        last = self._last
+        return last if last is not None and last.version == version else self.store.load(version)
+
+    def _names(self, last: Commit) -> set[str]:
+        """Return the paths that the kept versions name."""
+        root = self._settings.root
+        oldest = max(1, last.version - self._settings.keep + 1)
+        commits = [self._kept(version) for version in range(oldest, last.version + 1)]
+        segments = {each.info.name for each in self.store.live(oldest)}
+        segments |= {each.info.name for commit in commits for each in commit.added}
+        rows = {info.name for commit in commits for info in (*commit.results, *commit.late)}
+        return {f"{root}/{SEGMENTS}/{name}" for name in segments} | {
+            f"{root}/{RESULTS}/{name}" for name in rows
+        }
+
+    def _sweep(self) -> None:
+        """Remove what failed attempts and earlier runs left."""
+        root = self._settings.root
+        self._named = self._names(self._last) if self._last is not None else set()
+        for folder in (SEGMENTS, RESULTS):
+            for name in self._files.list(f"{root}/{folder}"):
+                if (path := f"{root}/{folder}/{name}") not in self._named:
+                    self._files.unlink(path)
+        with suppress(FileNotFoundError):
+            for name in os.listdir(self._settings.local):
+                shutil.rmtree(os.path.join(self._settings.local, name), ignore_errors=True)
+
+
+class _Timer:
+    """Milliseconds of each phase of a version."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._now: Callable[[], float] = clock.monotonic
+        self._started = self._last = clock.monotonic()
+        self.milliseconds: dict[str, int] = {}
+
+    def note(self, phase: str) -> None:
+        """Say that a phase is over."""
+        now = self._now()
+        self.milliseconds[phase] = round(1000 * (now - self._last))
+        self.milliseconds["triggerExecution"] = round(1000 * (now - self._started))
+        self._last = now
+
+
+def _total(parcels: Sequence[Parcel], name: str) -> int:
+    return sum(getattr(parcel.report, name) for parcel in parcels)
+
+
+__all__ = ["Delivery", "Driver", "Executor", "Parcel", "Settings"]

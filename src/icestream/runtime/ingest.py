@@ -1,0 +1,192 @@
+"""Ingest: one task per input split turns events into entries, cut by shard.
+
+Idea: events are folded into entries where they are read, so what travels is one row per (group, pane)
+and not one per event. An entry goes to the shard that owns its key group. The task also tells the
+driver what only it can see: the latest time of each source, and rows per key group.
+
+Invariants:
+1. An event is late when every window it is in has closed by the watermark before the batch; never
+   by the batch's own events (`test_late_events_are_judged_by_the_watermark_before_the_batch`).
+2. The exchange file depends on the events of the split and their order alone.
+
+Cost: one pass over the events per field and grouping set; memory of one `EntryTable` and one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.core.errors import InputError
+from icestream.core.times import Micros
+from icestream.kernels.fold import routes_of
+from icestream.operators.columns import Column
+from icestream.operators.fold import HI, EntryTable, Run
+from icestream.operators.runs import slice_bounds, sorted_run
+from icestream.plan.nodes import SOURCE, TIME, Plan
+from icestream.runtime.exchange import ExchangeWriter
+from icestream.state.keys import KeyCodec
+
+#: entries folded before they are handed on
+TABLE_ENTRIES = 131_072
+
+
+@dataclass
+class SplitReport:
+    """What a split tells the driver."""
+
+    rows: int = 0
+    late: int = 0
+    without_time: int = 0
+    entries: int = 0
+    #: latest event time by source number
+    seen: dict[int, Micros] = field(default_factory=dict)
+    #: entries by key group
+    load: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ingest:
+    """What every ingest task of a version is told."""
+
+    plan: Plan
+    version: int
+    watermark: Micros
+    routes: tuple[int, ...]
+
+    def run(self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter) -> SplitReport:
+        """Fold the events of one split into `out`."""
+        task = _Split(self, out)
+        for batch in batches:
+            task.take(batch)
+        task.finish()
+        return task.report
+
+
+class _Split:
+    def __init__(self, ingest: Ingest, out: ExchangeWriter) -> None:
+        plan = ingest.plan
+        self.report = SplitReport()
+        self._ingest = ingest
+        self._plan = plan
+        self._out = out
+        self._layout = plan.spec.layout
+        self._table = EntryTable(self._layout, KeyCodec(plan.group_keys), TABLE_ENTRIES)
+        self._routes = np.array(ingest.routes, dtype=np.int64)
+        self._load = np.zeros(plan.key_groups, dtype=np.int64)
+        self._first_open = (
+            plan.windows.first_open(ingest.watermark)
+            if ingest.watermark > np.iinfo(np.int64).min
+            else np.iinfo(np.int64).min
+        )
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Fold one batch of events."""
+        self.report.rows += batch.num_rows
+        batch = self._with_times(batch)
+        if batch.num_rows == 0:
+            return
+        times = np.asarray(batch.column(TIME).cast(pa.int64()).to_numpy())
+        self._note_times(times, batch.column(SOURCE))
+        panes = self._plan.windows.panes_of(times)
+        late = panes < self._first_open
+        if late.any():
+            self.report.late += int(late.sum())
+            if self._plan.late == "keep":
+                self._out.late(batch.filter(pa.array(late)))
+            kept = np.flatnonzero(~late)
+            batch, panes = batch.take(pa.array(kept)), panes[kept]
+        columns = {name: Column(batch.column(name)) for name in self._plan.inputs.names}
+        for keys in self._groupings(batch):
+            for run in self._table.fold(keys, panes, columns):
+                self._send(run)
+
+    def finish(self) -> None:
+        """Hand on what is left."""
+        self._send(self._table.take())
+        busy = np.flatnonzero(self._load)
+        self.report.load = dict(zip(busy.tolist(), self._load[busy].tolist(), strict=True))
+
+    def _with_times(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        missing = batch.column(TIME).null_count
+        if not missing:
+            return batch
+        self.report.without_time += missing
+        strict = [
+            number for number, source in enumerate(self._plan.sources) if source.nulls == "error"
+        ]
+        broken = pc.and_(
+            batch.column(TIME).is_null(),
+            pc.is_in(batch.column(SOURCE), pa.array(strict, pa.int32())),
+        )
+        if pc.any(broken).as_py():
+            msg = (
+                f"{missing} events have no time (the time column is null). Filter them out before "
+                "ice.stream(...), or pass nulls='drop' to it to leave them out and count them"
+            )
+            raise InputError(msg)
+        return batch.filter(batch.column(TIME).is_valid())
+
+    def _note_times(self, times: npt.NDArray[np.int64], sources: pa.Array) -> None:
+        seen = self.report.seen
+        if len(self._plan.sources) == 1:
+            seen[0] = max(seen.get(0, int(times.max())), int(times.max()))
+            return
+        numbers = sources.to_numpy()
+        for number in np.unique(numbers).tolist():
+            latest = int(times[numbers == number].max())
+            seen[number] = max(seen.get(number, latest), latest)
+
+    def _groupings(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        plan = self._plan
+        columns = [batch.column(f"k{i}") for i in range(len(plan.keys))]
+        if plan.grouping_sets is None:
+            yield _batch(columns, plan.group_keys, batch.num_rows)
+            return
+        for chosen in plan.grouping_sets:
+            masked = [
+                column if i in chosen else pa.nulls(batch.num_rows, column.type)
+                for i, column in enumerate(columns)
+            ]
+            number = grouping_id(chosen, len(columns))
+            ids = pa.array(np.full(batch.num_rows, number, dtype=np.int64))
+            yield _batch([*masked, ids], plan.group_keys, batch.num_rows)
+
+    def _send(self, run: Run) -> None:
+        if len(run.panes) == 0:
+            return
+        self.report.entries += len(run.panes)
+        key_groups = self._plan.key_groups
+        hi = np.ascontiguousarray(run.entries[:, 0]).view(np.uint64)
+        shards = np.empty(len(hi), dtype=np.int64)
+        routes_of(hi, key_groups, self._routes, shards, self._load)
+        lowest = int(run.panes.min())
+        span = int(run.panes.max()) - lowest + 1
+        ranks, entries = sorted_run(shards * span + (run.panes - lowest), run.entries, self._layout)
+        owners, panes = ranks // span, ranks % span + lowest
+        bounds = slice_bounds(owners).tolist()
+        for first, last in zip(bounds, bounds[1:], strict=False):
+            part = np.concatenate([panes[first:last, None], entries[first:last]], axis=1)
+            self._out.entries(int(owners[first]), part)
+        key_hi = run.keys.column(HI).to_numpy()
+        key_shards = np.empty(len(key_hi), dtype=np.int64)
+        routes_of(key_hi, key_groups, self._routes, key_shards, np.zeros_like(self._load))
+        for shard in np.unique(key_shards).tolist():
+            self._out.keys(shard, run.keys.filter(pa.array(key_shards == shard)))
+
+
+def grouping_id(chosen: tuple[int, ...], keys: int) -> int:
+    """Return Spark's grouping id: a bit, first key highest, for each key left out."""
+    return sum(1 << (keys - 1 - i) for i in range(keys) if i not in chosen)
+
+
+def _batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    if not columns:
+        none = pa.StructArray.from_buffers(pa.struct([]), rows, [None])
+        return pa.RecordBatch.from_struct_array(none)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

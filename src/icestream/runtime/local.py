@@ -1,0 +1,99 @@
+"""The same query in one process, without Spark: for tests, figures and notebooks.
+
+Idea: a `LocalQuery` feeds Arrow batches to the driver that Spark queries use, with an executor that
+runs every task in turn. Files, commits, arenas and budget are the real ones.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from icestream.plan.nodes import Plan
+from icestream.runtime.driver import Delivery, Driver, Parcel, Settings
+from icestream.runtime.exchange import ExchangeWriter
+from icestream.runtime.ingest import Ingest
+from icestream.runtime.shard import ShardReport, ShardTask
+from icestream.state.files import Files, LocalFiles
+from icestream.state.log.ipc import read_table
+from icestream.state.log.reader import SegmentReader
+from icestream.state.versions import RESULTS
+
+#: a batch is a list of splits, each a list of Arrow batches
+Splits = Sequence[Sequence[pa.RecordBatch]]
+
+
+class LocalExecutor:
+    """Runs the tasks of a version one after the other in this process."""
+
+    def __init__(self, files: Files, root: str) -> None:
+        """Keep late events in the checkpoint at `root`."""
+        self._files = files
+        self._root = root
+
+    def ingest(self, ingest: Ingest, batch: Splits, folder: str) -> list[Parcel]:
+        """Fold each split into a parcel of its own."""
+        parcels = []
+        for number, split in enumerate(batch):
+            path = os.path.join(folder, f"{number:06d}.parcel")
+            late = f"{self._root}/{RESULTS}/{ingest.version:012d}-late-{uuid.uuid4().hex[:16]}.rows"
+            out = ExchangeWriter(self._files, path, self._files, late)
+            report = ingest.run(split, out)
+            parcels.append(Parcel(path, out.finish()[1], report))
+        return parcels
+
+    def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
+        """Run the shards in turn."""
+        return [task.run() for task in tasks]
+
+
+class LocalQuery:
+    """A query that is fed by hand."""
+
+    def __init__(self, plan: Plan, settings: Settings, files: Files | None = None) -> None:
+        """Open the checkpoint, resuming where it stands."""
+        self.plan = plan
+        self._files = files or LocalFiles()
+        executor = LocalExecutor(self._files, settings.root)
+        self.driver: Driver[Splits] = Driver(plan, settings, self._files, executor)
+
+    @property
+    def next_batch(self) -> int:
+        """Return the number of the batch to feed next."""
+        last = self.driver.last
+        return 0 if last is None or last.batch is None else last.batch + 1
+
+    def feed(self, splits: Splits, number: int | None = None) -> pa.Table:
+        """Process one batch and return the rows it emits."""
+        chosen = self.next_batch if number is None else number
+        return self._rows(self.driver.batch(chosen, splits))
+
+    def flush(self) -> pa.Table:
+        """Close every window and return the rows it emits."""
+        return self._rows(self.driver.flush())
+
+    def close(self) -> None:
+        """Remove the arenas of this run."""
+        self.driver.close()
+
+    def _rows(self, deliveries: Sequence[Delivery]) -> pa.Table:
+        tables = [
+            table
+            for delivery in deliveries
+            for path in delivery.results
+            for table in read_rows(self._files, path)
+        ]
+        if not tables:
+            return self.plan.results.empty_table()
+        return pa.concat_tables(tables)
+
+
+def read_rows(files: Files, path: str) -> Iterator[pa.Table]:
+    """Yield the tables of a result file."""
+    reader = SegmentReader(files, path)
+    for record in reader.scan():
+        yield read_table(record.payload)
+    reader.close()

@@ -1,0 +1,377 @@
+"""Hot state as flat arrays over memory-mapped files, handed from one task to the next.
+
+Idea: an arena is a folder with one file per array, so an array grows by `posix_fallocate` and a
+remap, never by a copy. A task claims an arena by renaming its folder to a private name, works in
+place, and releases it by renaming it to a name of its own attempt: no locks, one owner at a time.
+An arena is a cache of the log: whoever finds it missing or unusable rebuilds it.
+
+Invariants:
+    1. `arena.bytes` is what the account holds for it, after every call, also after a failed one
+       (`test_oracle_any_sequence_of_resizes_keeps_content_and_books`).
+    2. A failed resize changes nothing (`test_a_refused_resize_changes_nothing`,
+       `test_a_full_disk_is_a_storage_error_and_changes_nothing`).
+    3. New bytes are zero (`test_new_bytes_are_zero_also_after_shrinking`).
+    4. An arena is claimed at most once (`test_only_one_of_many_claims_succeeds`).
+    5. Only what was released completely, since this machine started, can be claimed
+       (`test_crash_before_release_leaves_nothing_to_claim`,
+       `test_an_arena_of_an_earlier_boot_is_not_claimed`).
+
+Cost: claim and release are one rename, one small JSON file and one `mmap` per array. Nothing is
+synced: after a power failure the boot id in the header differs and the arena is rebuilt.
+
+Limits: Linux. Where the boot id cannot be read, a power failure goes unnoticed.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.core.errors import StorageError
+from icestream.core.units import format_bytes
+from icestream.state.budget import Account
+
+PAGE = 4096
+_FORMAT = 1
+_HEADER = "header.json"
+_ARRAY = ".array"
+_WORKING = "working."
+
+
+class ArenaArray:
+    """A growing array of numbers, or of rows of `width` numbers, over one mapped file."""
+
+    def __init__(
+        self, path: str, dtype: np.dtype[Any], width: int, account: Account, mapped: int = 0
+    ) -> None:
+        """Map `mapped` bytes of an existing file, already reserved, or start empty."""
+        self.path = path
+        self.dtype = dtype
+        self.width = width
+        #: bytes mapped and reserved
+        self.bytes = 0
+        #: over the mapping, shape (capacity,) or (capacity, width); never keep it across a resize
+        self.view: npt.NDArray[Any] = self._over(None)
+        self._account = account
+        self._map: mmap.mmap | None = None
+        if mapped:
+            self._remap(mapped)
+
+    @property
+    def capacity(self) -> int:
+        """Rows that fit in the mapped pages."""
+        return len(self.view)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.dtype.itemsize * self.width
+
+    def bytes_for(self, capacity: int) -> int:
+        """Bytes of the whole pages that `capacity` rows take."""
+        return -(-capacity * self.row_bytes // PAGE) * PAGE
+
+    def resize(self, capacity: int) -> None:
+        """Make room for `capacity` rows, in whole pages; rows below it keep their content.
+
+        Raises `Refused` when the account cannot reserve the growth, StorageError when the disk is
+        full, BufferError when an array that shrinks is still viewed; each changes nothing.
+        """
+        if capacity < 0:
+            msg = f"a capacity cannot be negative; got {capacity}"
+            raise ValueError(msg)
+        target, before = self.bytes_for(capacity), self.bytes
+        if target > before:
+            self._account.reserve(target - before)
+            try:
+                with _storage(self.path, target - before):
+                    self._allocate(before, target)
+                    self._remap(target)
+            except BaseException:
+                with suppress(OSError):
+                    os.truncate(self.path, before)
+                self._account.release(target - before)
+                raise
+        elif target < before:
+            self._remap(target)
+            os.truncate(self.path, target)
+            self._account.release(before - target)
+            self._clear_cut_row()
+
+    def unmap(self) -> None:
+        """Let go of the mapping; views that are still out keep their pages until they die."""
+        self.view = self._over(None)
+        self._map = None
+        self.bytes = 0
+
+    def _clear_cut_row(self) -> None:
+        """Zero what is left of a row that the last page cuts, for when the array grows again."""
+        if self._map is not None:
+            used = self.capacity * self.row_bytes
+            self._map[used:] = bytes(self.bytes - used)
+
+    def _allocate(self, before: int, target: int) -> None:
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.posix_fallocate(handle, before, target - before)
+        finally:
+            os.close(handle)
+
+    def _remap(self, target: int) -> None:
+        old = self._map
+        self.view = self._over(None)
+        try:
+            self._map = self._mapping(old, target)
+            self.bytes = target
+        finally:
+            self.view = self._over(self._map)
+
+    def _mapping(self, old: mmap.mmap | None, target: int) -> mmap.mmap | None:
+        try:
+            if target == 0:
+                if old is not None:
+                    old.close()
+                return None
+            if old is not None:
+                old.resize(target)
+                return old
+        except BufferError as viewed:
+            if target < self.bytes:
+                msg = f"{self.path} cannot shrink while a view of it is kept; drop the view first"
+                raise BufferError(msg) from viewed
+        handle = os.open(self.path, os.O_RDWR)
+        try:
+            return mmap.mmap(handle, target)
+        finally:
+            os.close(handle)
+
+    def _over(self, mapping: mmap.mmap | None) -> npt.NDArray[Any]:
+        flat: npt.NDArray[Any]
+        if mapping is None:
+            flat = np.empty(0, self.dtype)
+        else:
+            rows = len(mapping) // self.row_bytes
+            flat = np.frombuffer(mapping, self.dtype, rows * self.width)
+        return flat if self.width == 1 else flat.reshape(-1, self.width)
+
+
+class Arena:
+    """The arrays of one shard and a small header, owned by one task at a time."""
+
+    def __init__(self, parent: str, name: str, account: Account) -> None:
+        """Attach to the folder `parent/name`; use `create` or `claim`."""
+        self.parent = parent
+        #: the private working name of the folder, for the `keep` of a `sweep`
+        self.name = name
+        #: JSON scalars and lists, written at release, read at claim
+        self.header: dict[str, Any] = {}
+        self._account = account
+        self._arrays: dict[str, ArenaArray] = {}
+        self._open = True
+
+    @classmethod
+    def create(cls, parent: str, account: Account) -> Arena:
+        """Make an empty arena in a fresh folder under `parent`."""
+        arena = cls(parent, _working_name(), account)
+        with _storage(arena._folder, PAGE):
+            os.makedirs(arena._folder)
+        return arena
+
+    @classmethod
+    def claim(cls, parent: str, name: str, account: Account) -> Arena | None:
+        """Take over the arena released as `name`; None if it is missing or cannot be trusted.
+
+        Raises `Refused` when the account cannot reserve its bytes; it is then still claimable.
+        """
+        released = _read_header(os.path.join(parent, _plain(name)))
+        if released is None:
+            return None
+        reserved = sum(mapped for _, _, mapped in released["arrays"].values())
+        account.reserve(reserved)
+        arena = cls(parent, _working_name(), account)
+        try:
+            os.rename(os.path.join(parent, name), arena._folder)
+        except OSError:
+            account.release(reserved)
+            return None
+        arena.header = released["header"]
+        try:
+            with _storage(arena._folder, reserved):
+                for array, (dtype, width, mapped) in released["arrays"].items():
+                    path = arena._array_path(array)
+                    arena._arrays[array] = ArenaArray(path, np.dtype(dtype), width, account, mapped)
+        except BaseException:
+            account.release(reserved - arena.bytes)
+            arena.discard()
+            raise
+        return arena
+
+    @property
+    def bytes(self) -> int:
+        """Mapped bytes of all arrays: what the account holds for this arena."""
+        return sum(array.bytes for array in self._arrays.values())
+
+    def array(
+        self, name: str, dtype: np.dtype[Any] | type, width: int = 1, capacity: int = 0
+    ) -> ArenaArray:
+        """Open the array `name`, made if it is new, with room for at least `capacity` rows.
+
+        Raises ValueError when it exists with another dtype or width, and what `resize` raises.
+        """
+        self._check_open()
+        kind = np.dtype(dtype)
+        if kind.kind not in "biuf" or width < 1:
+            msg = f"arena arrays hold rows of plain numbers; got {width} of {kind}"
+            raise ValueError(msg)
+        array = self._arrays.get(name)
+        if array is None:
+            array = ArenaArray(self._array_path(name), kind, width, self._account)
+            array.resize(capacity)
+            self._arrays[name] = array
+        elif (array.dtype, array.width) != (kind, width):
+            msg = (
+                f"array {name!r} of this arena holds {array.width} of {array.dtype}, asked for "
+                f"{width} of {kind}; discard the arena and rebuild it"
+            )
+            raise ValueError(msg)
+        elif array.capacity < capacity:
+            array.resize(capacity)
+        return array
+
+    def path(self, name: str) -> str:
+        """Where to keep a file beside the arrays; it moves with the arena, outside its bytes."""
+        self._check_open()
+        if name == _HEADER or name.endswith(_ARRAY):
+            msg = f"{name!r} is a name the arena keeps for itself"
+            raise ValueError(msg)
+        return os.path.join(self._folder, _plain(name))
+
+    def release(self, name: str) -> None:
+        """Write the header, unmap, and leave the arena under `parent/name` for the next task.
+
+        Raises FileExistsError if that name is taken: names carry the attempt and are used once.
+        """
+        self._check_open()
+        target = os.path.join(self.parent, _plain(name))
+        arrays = {
+            key: (array.dtype.str, array.width, array.bytes)
+            for key, array in self._arrays.items()
+            if array.bytes
+        }
+        content = {
+            "format": _FORMAT,
+            "boot": _boot_id(),
+            "arrays": arrays,
+            "header": self.header,
+        }
+        text = json.dumps(content)
+        if os.path.lexists(target):
+            msg = f"{target} exists; release under a name of this attempt"
+            raise FileExistsError(msg)
+        with _storage(self._folder, len(text)):
+            with open(os.path.join(self._folder, _HEADER), "w", encoding="utf-8") as file:
+                file.write(text)
+            os.rename(self._folder, target)
+        self._close()
+
+    def discard(self) -> None:
+        """Remove the arena and give its bytes back; fine after release, or twice."""
+        if self._open:
+            self._close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def _folder(self) -> str:
+        return os.path.join(self.parent, self.name)
+
+    def _array_path(self, name: str) -> str:
+        return os.path.join(self._folder, _plain(name) + _ARRAY)
+
+    def _close(self) -> None:
+        self._open = False
+        self._account.release(self.bytes)
+        for array in self._arrays.values():
+            array.unmap()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            msg = f"the arena {self.name} was released or discarded"
+            raise ValueError(msg)
+
+
+def sweep(parent: str, keep: set[str]) -> list[str]:
+    """Remove the arenas under `parent` not named in `keep`, working ones too; return their names.
+
+    Other files and folders are left alone. An arena is renamed away before it is removed, so that
+    nobody claims half of it.
+    """
+    removed = []
+    with suppress(FileNotFoundError):
+        for name in sorted(set(os.listdir(parent)) - keep):
+            folder, doomed = (os.path.join(parent, part) for part in (name, _working_name()))
+            if name.startswith(_WORKING) or os.path.isfile(os.path.join(folder, _HEADER)):
+                with suppress(FileNotFoundError):
+                    os.rename(folder, doomed)
+                    shutil.rmtree(doomed, ignore_errors=True)
+                    removed.append(name)
+    return removed
+
+
+def _read_header(folder: str) -> dict[str, Any] | None:
+    """Read the header of a released arena; None unless it is whole and its files fit it."""
+    try:
+        with open(os.path.join(folder, _HEADER), encoding="utf-8") as file:
+            content: dict[str, Any] = json.load(file)
+        if (content["format"], content["boot"]) != (_FORMAT, _boot_id()):
+            return None
+        if not isinstance(content["header"], dict):
+            return None
+        for name, (dtype, width, mapped) in content["arrays"].items():
+            np.dtype(dtype)
+            size = os.path.getsize(os.path.join(folder, name + _ARRAY))
+            if size != mapped or width < 1:
+                return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return content
+
+
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _working_name() -> str:
+    return _WORKING + uuid.uuid4().hex
+
+
+def _plain(name: str) -> str:
+    if not name or name in (".", "..") or "/" in name or name.startswith(_WORKING):
+        msg = f"{name!r} cannot name an arena or a file of one"
+        raise ValueError(msg)
+    return name
+
+
+@contextmanager
+def _storage(path: str, needed: int) -> Iterator[None]:
+    """Turn what the operating system refuses into an error that says what to do."""
+    try:
+        yield
+    except OSError as cause:
+        msg = (
+            f"{path}: {cause.strerror}. Icestream needs {format_bytes(needed)} there for hot "
+            "state: free space or grant access on that disk, or place the arenas elsewhere."
+        )
+        raise StorageError(msg) from cause

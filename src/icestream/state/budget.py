@@ -1,0 +1,175 @@
+"""Memory in bytes, handed out before it is used.
+
+Idea: a `Budget` is a number of bytes. Whoever keeps state opens an `Account` and reserves before it
+grows. A reservation that does not fit is `Refused` and changes nothing; the caller frees space and
+tries again, and when nothing can be freed it raises `fail(...)`, which says who holds what.
+
+Invariants:
+    1. `budget.held` is the sum of `account.held` and never exceeds `budget.total`
+       (`test_oracle_any_sequence_of_calls_keeps_the_books_exact`).
+    2. A refused call changes nothing (`test_a_refused_call_changes_nothing`).
+    3. `peak` is the largest `held` there ever was (`test_peak_remembers_the_most_ever_held`).
+
+Cost: O(1) per call, one uncontended lock.
+
+Limits: a budget counts what is reserved, it does not measure. One budget serves one process; quotas
+of several processes are budgets of their own whose totals add up.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from icestream.core.errors import BudgetError
+from icestream.core.units import format_bytes
+
+
+class Refused(Exception):  # noqa: N818 - an answer to a request, not an error of the program
+    """A reservation did not fit; nothing changed. Caught by whoever can free space."""
+
+    def __init__(self, owner: str, needed: int, free: int) -> None:
+        """Keep who asked, how many bytes were asked for, and how many were free."""
+        super().__init__(owner, needed, free)
+        self.owner = owner
+        #: bytes asked for
+        self.needed = needed
+        #: bytes that were free
+        self.free = free
+
+    def __str__(self) -> str:
+        """Say what was asked and what was there."""
+        return (
+            f"{self.owner} asked for {format_bytes(self.needed)}, {format_bytes(self.free)} is free"
+        )
+
+
+class Budget:
+    """A fixed number of bytes, shared by the accounts opened on it."""
+
+    def __init__(self, total: int) -> None:
+        """Make a budget of `total` bytes, none of them held."""
+        if total < 0:
+            msg = f"a budget cannot be negative; got {total}"
+            raise ValueError(msg)
+        #: bytes that may be held at once
+        self.total = total
+        self._held = 0
+        self._peak = 0
+        self._accounts: list[Account] = []
+        self._lock = threading.Lock()
+
+    @property
+    def held(self) -> int:
+        """Bytes held now by all accounts."""
+        return self._held
+
+    @property
+    def free(self) -> int:
+        """Bytes that can still be reserved."""
+        return self.total - self._held
+
+    @property
+    def peak(self) -> int:
+        """The most bytes ever held at once."""
+        return self._peak
+
+    def account(self, owner: str) -> Account:
+        """Open an account; several may carry the same owner, the report adds them up."""
+        account = Account(self, owner)
+        with self._lock:
+            self._accounts.append(account)
+        return account
+
+    def holders(self) -> dict[str, int]:
+        """Bytes held by owner, largest first, owners without any left out."""
+        sums: dict[str, int] = {}
+        with self._lock:
+            for account in self._accounts:
+                sums[account.owner] = sums.get(account.owner, 0) + account.held
+        ranked = sorted(sums.items(), key=lambda item: (-item[1], item[0]))
+        return {owner: held for owner, held in ranked if held}
+
+    def report(self) -> str:
+        """Say who holds what, as a table."""
+        rows = [*self.holders().items(), ("free", self.free), ("total", self.total)]
+        width = max(len(owner) for owner, _ in rows)
+        return "\n".join(f"{owner:<{width}}  {format_bytes(held):>10}" for owner, held in rows)
+
+    def _move(self, account: Account, change: int) -> bool:
+        """Add `change` to an account if it fits; False and no change if it does not."""
+        with self._lock:
+            if account.closed:
+                msg = f"the account of {account.owner} is closed"
+                raise ValueError(msg)
+            if account.held + change < 0:
+                msg = f"{account.owner} holds {account.held} bytes and cannot release {-change}"
+                raise ValueError(msg)
+            if self._held + change > self.total:
+                return False
+            account.held += change
+            self._held += change
+            self._peak = max(self._peak, self._held)
+            return True
+
+    def _close(self, account: Account) -> None:
+        with self._lock:
+            if account.closed:
+                return
+            self._held -= account.held
+            account.held = 0
+            account.closed = True
+            self._accounts.remove(account)
+
+
+class Account:
+    """What one owner holds of a budget; made by `Budget.account`."""
+
+    def __init__(self, budget: Budget, owner: str) -> None:
+        """Start with nothing held."""
+        self.budget = budget
+        self.owner = owner
+        #: bytes held now
+        self.held = 0
+        #: a closed account holds nothing and takes no more calls, except `close`
+        self.closed = False
+
+    def try_reserve(self, size: int) -> bool:
+        """Hold `size` bytes more if they are free; False and no change if they are not."""
+        return self.budget._move(self, _size(size))
+
+    def reserve(self, size: int) -> None:
+        """Hold `size` bytes more, or raise `Refused` and change nothing."""
+        if not self.try_reserve(size):
+            raise Refused(self.owner, size, self.budget.free)
+
+    def release(self, size: int) -> None:
+        """Give `size` bytes back; more than are held is a ValueError and changes nothing."""
+        self.budget._move(self, -_size(size))
+
+    def resize(self, size: int) -> None:
+        """Hold exactly `size` bytes, or raise `Refused` and change nothing."""
+        change = _size(size) - self.held
+        if not self.budget._move(self, change):
+            raise Refused(self.owner, change, self.budget.free)
+
+    def close(self) -> None:
+        """Give everything back; closing twice is fine."""
+        self.budget._close(self)
+
+
+def fail(budget: Budget, needed: int, owner: str) -> BudgetError:
+    """Make the error for a reservation that nothing could be freed for."""
+    missing = max(needed - budget.free, 0)
+    return BudgetError(
+        f"{owner} needs {format_bytes(needed)}, but only {format_bytes(budget.free)} of the memory "
+        f"budget of {format_bytes(budget.total)} is free and nothing more can leave memory. "
+        f"Give the query at least {format_bytes(missing)} more with .memory(...). "
+        f"Who holds what:\n{budget.report()}"
+    )
+
+
+def _size(size: int) -> int:
+    if size < 0:
+        msg = f"a number of bytes cannot be negative; got {size}"
+        raise ValueError(msg)
+    return size

@@ -1,0 +1,278 @@
+"""The only door to durable files: create once, append, sync, publish, read at a place.
+
+Idea:
+    Exactly-once needs very few file operations, and needs them to be durable. All code that
+    writes durable files takes a `Files`, so tests can put a disk there that crashes at any step
+    (`icestream.testing.faulty_files.SimulatedDisk`).
+
+Invariants:
+    1. `put` leaves either the whole file or none under its name, and never replaces one
+       (`test_put_is_exclusive_and_leaves_no_temporary`,
+       `test_crash_at_any_step_of_put_leaves_all_or_nothing`).
+    2. A refusal of the disk is a `StorageError` that names the path and the remedy
+       (`test_refusals_of_the_disk_name_path_and_remedy`).
+    3. A folder made on the way is durable before anything is in it, so `sync_folder` of a file's
+       own folder is enough (`test_new_folders_are_synced_into_their_parents`).
+
+Cost:
+    One system call per `write` and `read_at` (more only beyond 2 GB); nothing is buffered here.
+
+Limits:
+    Local (or mounted) file systems with hard links. A crash inside `put` may leave a temporary
+    dot-file behind; `list` hides dot-files, which belong to this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import uuid
+from typing import TYPE_CHECKING, Protocol
+
+from icestream.core.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full; free space on it, then restart",
+    errno.EDQUOT: "the disk quota is used up; raise it or free space, then restart",
+    errno.EACCES: "permission denied; grant this user read and write access, then restart",
+    errno.EPERM: "the file system does not permit this (hard links and unlinking are needed); "
+    "grant it or choose another location, then restart",
+    errno.EROFS: "the file system is read-only; mount it writable or choose another location",
+    errno.EMFILE: "too many open files in this process; raise `ulimit -n`, then restart",
+    errno.ENFILE: "too many open files on this host; raise fs.file-max, then restart",
+    errno.EIO: "the device reports an input/output error; check the disk before restarting",
+}
+
+
+def storage_error(path: str, error: OSError) -> StorageError | None:
+    """Return what to tell the user about a refusal of the disk; None if it is not one."""
+    remedy = _REMEDIES.get(error.errno or 0)
+    return None if remedy is None else StorageError(f"{path}: {remedy} ({error.strerror})")
+
+
+class NewFile(Protocol):
+    """A file being created: bytes are appended, and durable once `sync` returns."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Append all of `data`; the buffer may be reused as soon as this returns."""
+
+    def sync(self) -> None:
+        """Make all bytes written so far durable (not the name: see `Files.sync_folder`)."""
+
+    def close(self) -> None:
+        """Give the handle back without syncing; closing twice is fine."""
+
+
+class OpenFile(Protocol):
+    """A file being read."""
+
+    #: bytes in the file when it was opened
+    size: int
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Return `length` bytes from `offset`, or what is there if the file ends before."""
+
+    def close(self) -> None:
+        """Give the handle back; closing twice is fine."""
+
+
+class Files(Protocol):
+    """The file operations that durable state needs. Paths are strings with `/`."""
+
+    def create(self, path: str) -> NewFile:
+        """Create a file exclusively, and its parent folders; FileExistsError if it exists."""
+
+    def open(self, path: str) -> OpenFile:
+        """Open a file for reading; FileNotFoundError if there is none."""
+
+    def read(self, path: str) -> bytes:
+        """Return a whole file; FileNotFoundError if there is none."""
+
+    def put(self, path: str, data: bytes) -> bool:
+        """Create a file durably, atomically and exclusively; False if it existed already."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename, replacing `target`; durable after `sync_folder` of the target's folder."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a file; a missing one is fine. Durable after `sync_folder`."""
+
+    def list(self, folder: str) -> list[str]:
+        """Return the names in a folder, sorted, without dot-files; [] if it is missing."""
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a file or folder is there."""
+
+    def sync_folder(self, folder: str) -> None:
+        """Make creations, renames and removals in a folder durable."""
+
+
+def folder_of(path: str) -> str:
+    """Return the folder that holds `path`; `.` for a bare name."""
+    return os.path.dirname(path) or "."
+
+
+def temporary_name(path: str) -> str:
+    """Return a fresh dot-name beside `path`, for a file that is not published yet."""
+    return os.path.join(folder_of(path), f".{os.path.basename(path)}.{uuid.uuid4().hex}")
+
+
+@contextlib.contextmanager
+def _refusals_named(path: str) -> Iterator[None]:
+    """Turn the disk's refusals inside the block into `StorageError`; let others pass."""
+    try:
+        yield
+    except OSError as error:
+        refusal = storage_error(path, error)
+        if refusal is None:
+            raise
+        raise refusal from error
+
+
+class _LocalNewFile:
+    """A file descriptor open for appending."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        with _refusals_named(self._path):
+            written = os.write(self._descriptor, data)
+            if written == len(data):
+                return
+            rest = memoryview(data)[written:]
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+
+    def sync(self) -> None:
+        with _refusals_named(self._path):
+            os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            with _refusals_named(self._path):
+                os.close(descriptor)
+
+
+class _LocalOpenFile:
+    """A file descriptor open for reading at places."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self.size = os.fstat(descriptor).st_size
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        with _refusals_named(self._path):
+            data = os.pread(self._descriptor, length, offset)
+            if len(data) == length or offset + len(data) >= self.size:
+                return data
+            parts = [data]
+            while data:
+                offset += len(data)
+                length -= len(data)
+                data = os.pread(self._descriptor, length, offset)
+                parts.append(data)
+            return b"".join(parts)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+class LocalFiles:
+    """`Files` on a local file system, with real syncs. Stateless, so it travels in closures."""
+
+    def create(self, path: str) -> NewFile:
+        """Create a file exclusively, and its parent folders; FileExistsError if it exists."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with _refusals_named(path):
+            try:
+                return _LocalNewFile(path, os.open(path, flags, 0o644))
+            except FileNotFoundError:
+                self._make_folder(folder_of(path))
+                return _LocalNewFile(path, os.open(path, flags, 0o644))
+
+    def open(self, path: str) -> OpenFile:
+        """Open a file for reading; FileNotFoundError if there is none."""
+        with _refusals_named(path):
+            return _LocalOpenFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def read(self, path: str) -> bytes:
+        """Return a whole file; FileNotFoundError if there is none."""
+        file = self.open(path)
+        try:
+            return file.read_at(0, file.size)
+        finally:
+            file.close()
+
+    def put(self, path: str, data: bytes) -> bool:
+        """Create a file durably, atomically and exclusively; False if it existed already.
+
+        Also when it returns False the existing file's name is durable, so a caller may act on it.
+        """
+        created = not self.exists(path) and self._publish(path, data)
+        self.sync_folder(folder_of(path))
+        return created
+
+    def _publish(self, path: str, data: bytes) -> bool:
+        """Link a complete, synced file to `path`; False if another was there first."""
+        temporary = temporary_name(path)
+        file = self.create(temporary)
+        try:
+            file.write(data)
+            file.sync()
+            with _refusals_named(path):
+                os.link(temporary, path)
+        except FileExistsError:
+            return False
+        finally:
+            file.close()
+            self.unlink(temporary)
+        return True
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename, replacing `target`; durable after `sync_folder` of the target's folder."""
+        with _refusals_named(target):
+            os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        """Remove a file; a missing one is fine. Durable after `sync_folder`."""
+        with _refusals_named(path), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def list(self, folder: str) -> list[str]:
+        """Return the names in a folder, sorted, without dot-files; [] if it is missing."""
+        with _refusals_named(folder), contextlib.suppress(FileNotFoundError):
+            return sorted(name for name in os.listdir(folder) if not name.startswith("."))
+        return []
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a file or folder is there."""
+        return os.path.exists(path)
+
+    def sync_folder(self, folder: str) -> None:
+        """Make creations, renames and removals in a folder durable."""
+        with _refusals_named(folder):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _make_folder(self, folder: str) -> None:
+        """Make a folder and its missing parents, each durable in its parent."""
+        if os.path.isdir(folder):
+            return
+        parent = folder_of(folder.rstrip("/"))
+        self._make_folder(parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+        self.sync_folder(parent)

@@ -1,0 +1,357 @@
+"""Keys of groups: the 128-bit identity that state is sorted and found by, and the key values.
+
+Idea: operators know a group only by its identity (hi, lo) and its slot. `KeyCodec` computes
+identities from Arrow batches. `KeyStore` keeps the values behind them by slot, in arrays of an
+arena, until a result row needs them: numbers side by side, one bit per null and per boolean, and
+variable-length bytes in one heap that is compacted when half of it is garbage.
+
+Invariants:
+    1. Two rows have equal identities exactly when Spark would put them in one group
+       (`test_oracle_identities_are_equal_exactly_when_keys_are`).
+    2. `take` returns the canonical values that were put last, in exactly the schema's types
+       (`test_oracle_take_returns_what_was_put`).
+    3. A refused `reserve` or `put` changes no value and holds no more bytes
+       (`test_bounded_a_refused_reserve_changes_nothing`).
+    4. After `reserve(slots, batch)`, a `put` of that batch below `slots` is not refused, whatever
+       was freed in between (`test_bounded_a_reserved_batch_always_fits`).
+
+Cost: identify reads the buffers once; a slot takes `slot_bytes` plus, for each non-empty string or
+binary, its bytes rounded up to 4 and 8 more.
+
+Limits: 2**32 strings and 16 GB of their bytes per store.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.core.errors import BudgetError
+from icestream.kernels import bytes as heaps
+from icestream.kernels import hashing
+from icestream.kernels.hashing import ABSENT, VALUE
+from icestream.state import key_columns
+from icestream.state.arena import Arena, ArenaArray
+from icestream.state.budget import Refused
+from icestream.state.key_columns import ALL_VALUES, ByteArray, Column, Kind, Node, Part
+
+Identity = npt.NDArray[np.uint64]
+Slots = npt.NDArray[np.int64]
+
+_NUMBERS = (Kind.INTEGER, Kind.FLOAT, Kind.DECIMAL)
+_HEAP_WORDS = 2**32
+_TAIL, _GARBAGE = 0, 1
+#: slots freed in one step by `trim`, so that it needs no memory of the size of the store
+_FREE_AT_ONCE = 65536
+
+
+class KeyCodec:
+    """What makes two keys of a schema equal, in Spark's sense: the identity of each row.
+
+    Null equals null and nothing else, a null struct differs from a struct of nulls, NaN equals
+    NaN whatever its bits, -0.0 equals 0.0, and strings are equal when their bytes are.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        """Take the key columns; DefinitionError, with advice, for types that cannot be keys."""
+        self.schema = schema
+        #: the columns and the fields of structs, each struct before its fields
+        self.nodes = key_columns.layout(schema)
+
+    def columns(self, batch: pa.RecordBatch) -> list[Column]:
+        """Read the key columns of a batch in place; other columns of the batch are ignored."""
+        return key_columns.read(self.nodes, batch)
+
+    def identify(self, batch: pa.RecordBatch) -> tuple[Identity, Identity]:
+        """Compute (hi, lo) of every row; InputError if the batch does not fit the schema."""
+        hi = np.full(batch.num_rows, hashing.START_HI)
+        lo = np.full(batch.num_rows, hashing.START_LO)
+        for column in self.columns(batch):
+            _absorb(column, hi, lo)
+        return hi, lo
+
+    def canonical(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Take the key columns with every NaN the same NaN and -0.0 as 0.0, as Spark shows keys."""
+        columns = self.columns(batch)
+        arrays = [column.array for column in columns]
+        fields: dict[int, list[int]] = {position: [] for position in range(-1, len(columns))}
+        for position in range(len(columns) - 1, -1, -1):
+            column = columns[position]
+            below = [arrays[inner] for inner in fields[position]]
+            changed = any(arrays[i] is not columns[i].array for i in fields[position])
+            if changed or column.node.kind is Kind.FLOAT:
+                values = key_columns.plain(column) if not changed else ALL_VALUES
+                part = Part(_valid(column, batch.num_rows), values)
+                arrays[position] = key_columns.build(column.node, batch.num_rows, part, below)
+            fields[column.node.parent].insert(0, position)
+        top = [arrays[position] for position in fields[-1]]
+        return key_columns.batch_of(self.schema, batch.num_rows, top)
+
+
+class KeyStore:
+    """Values of keys by slot, in arrays `prefix.*` of an arena; attaches to what is there."""
+
+    def __init__(self, codec: KeyCodec, arena: Arena, prefix: str = "key") -> None:
+        """Open the arrays, empty if they are new; nothing is reserved yet."""
+        self.codec = codec
+        nodes = codec.nodes
+        flags = len(nodes) + sum(node.kind is Kind.BOOLEAN for node in nodes)
+        self._owner = prefix
+        #: bits of one slot: which nodes are values, then the booleans
+        self._flags = arena.array(f"{prefix}.flags", np.uint8, max(1, (flags + 7) // 8))
+        self._numbers = {
+            position: arena.array(f"{prefix}.{position}", node.dtype, node.width)
+            for position, node in enumerate(nodes)
+            if node.kind in _NUMBERS
+        }
+        self._texts = [i for i, node in enumerate(nodes) if node.kind is Kind.BYTES]
+        self._starts = arena.array(f"{prefix}.starts", np.uint32, max(1, len(self._texts)))
+        self._heap = arena.array(f"{prefix}.heap", np.uint32)
+        #: tail and garbage of the heap, in words
+        self._books = arena.array(f"{prefix}.books", np.int64)
+        self._by_slot = [self._flags, *self._numbers.values()]
+        if self._texts:
+            self._by_slot.append(self._starts)
+
+    @property
+    def capacity(self) -> int:
+        """Slots there is room for."""
+        return min(array.capacity for array in self._by_slot)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one slot, beside the bytes of its strings."""
+        return sum(array.row_bytes for array in self._by_slot)
+
+    def bytes_needed(self, batch: pa.RecordBatch) -> int:
+        """Heap bytes that putting this batch takes, beside its slots."""
+        columns = self.codec.columns(batch)
+        return 4 * sum(_words_needed(columns[position]) for position in self._texts)
+
+    def reserve(self, slots: int, incoming: pa.RecordBatch | int = 0) -> None:
+        """Make room for slots below `slots` and for a batch, or its heap bytes, about to be put.
+
+        Raises `Refused` or StorageError when there is none, also after compaction; then no value
+        has changed and no more bytes are held.
+        """
+        size = incoming if isinstance(incoming, int) else self.bytes_needed(incoming)
+        try:
+            self._grow(slots, -(-size // 4))
+        except Refused:
+            if not self._garbage:
+                raise
+            self._compact()
+            self._grow(slots, -(-size // 4))
+
+    def put(self, slots: Slots, batch: pa.RecordBatch) -> None:
+        """Keep the canonical key of each row under its slot; a slot that held another gives it up.
+
+        Needs no `reserve`, but without one it may raise `Refused` or StorageError, changing
+        nothing.
+        """
+        if len(slots) != batch.num_rows:
+            msg = f"{len(slots)} slots cannot take {batch.num_rows} keys"
+            raise ValueError(msg)
+        if len(slots) == 0:
+            return
+        if int(slots.min()) < 0:
+            msg = f"slot {int(slots.min())} is negative"
+            raise IndexError(msg)
+        columns = self.codec.columns(batch)
+        words = sum(_words_needed(columns[position]) for position in self._texts)
+        self.reserve(max(self.capacity, int(slots.max()) + 1), 4 * words)
+        valid = [_valid(column, len(slots)) for column in columns]
+        booleans = [
+            key_columns.booleans(column) & flag
+            for column, flag in zip(columns, valid, strict=True)
+            if column.node.kind is Kind.BOOLEAN
+        ]
+        _rows(self._flags)[slots] = _pack(valid + booleans, self._flags.width, len(slots))
+        for position, array in self._numbers.items():
+            array.view[slots] = _stored(columns[position])
+        for place, position in enumerate(self._texts):
+            column = columns[position]
+            tail, garbage = heaps.scatter_bytes(
+                self._cells(slots, place),
+                *key_columns.ragged(column),
+                column.mask,
+                self._starts.view.reshape(-1),
+                self._heap.view,
+                self._tail,
+            )
+            self._books.view[:2] = tail, self._garbage + garbage
+        self._compact_if_half_garbage()
+
+    def take(self, slots: Slots) -> pa.RecordBatch:
+        """Give the keys of these slots, in this order; a slot never put or freed is all nulls."""
+        self._check(slots)
+        nodes, rows = self.codec.nodes, len(slots)
+        flags = np.unpackbits(_rows(self._flags)[slots], axis=1, bitorder="little")
+        parts, next_boolean, next_text = [], len(nodes), 0
+        for position, node in enumerate(nodes):
+            valid = np.ascontiguousarray(flags[:, position])
+            if node.kind is Kind.BOOLEAN:
+                parts.append(Part(valid, flags[:, next_boolean]))
+                next_boolean += 1
+            elif node.kind is Kind.BYTES:
+                parts.append(self._take_bytes(node, self._cells(slots, next_text), valid))
+                next_text += 1
+            elif node.kind in _NUMBERS:
+                parts.append(Part(valid, _shown(node, self._numbers[position].view[slots])))
+            else:
+                parts.append(Part(valid, ALL_VALUES))
+        return key_columns.assemble(nodes, self.codec.schema, rows, parts)
+
+    def free(self, slots: Slots) -> None:
+        """Forget the keys of these slots; their bytes become garbage, and room for later puts."""
+        self._check(slots)
+        _rows(self._flags)[slots] = 0
+        if self._texts and self._books.capacity:
+            starts, heap = self._starts.view.reshape(-1), self._heap.view
+            for place in range(len(self._texts)):
+                cells = self._cells(slots, place)
+                self._books.view[_GARBAGE] += heaps.free_bytes(cells, starts, heap)
+            self._compact_if_half_garbage()
+
+    def trim(self, slots: int) -> None:
+        """Free the slots from `slots` on, and give back to the account all that is not in use.
+
+        Room that was reserved and not yet used is given back too.
+        """
+        for first in range(slots, self.capacity, _FREE_AT_ONCE):
+            self.free(np.arange(first, min(first + _FREE_AT_ONCE, self.capacity)))
+        if self._garbage:
+            self._compact()
+        for array in self._by_slot:
+            if array.capacity > slots:
+                array.resize(slots)
+        if self._heap.capacity:
+            self._heap.resize(self._tail)
+
+    @property
+    def _tail(self) -> int:
+        return max(heaps.FIRST, int(self._books.view[_TAIL])) if self._books.capacity else 1
+
+    @property
+    def _garbage(self) -> int:
+        return int(self._books.view[_GARBAGE]) if self._books.capacity else 0
+
+    def _grow(self, slots: int, words: int) -> None:
+        """Grow every array, or none."""
+        targets = [(array, slots) for array in self._by_slot]
+        if self._texts:
+            tail = self._tail + words
+            if max(tail, slots * len(self._texts)) > _HEAP_WORDS:
+                msg = f"{self._owner} keeps at most 16 GB of strings; use more shards"
+                raise BudgetError(msg)
+            targets += [(self._books, 2), (self._heap, tail)]
+        grown: list[tuple[ArenaArray, int]] = []
+        try:
+            for array, capacity in targets:
+                if array.capacity < capacity:
+                    grown.append((array, array.capacity))
+                    array.resize(capacity)
+        except BaseException:
+            for array, before in grown:
+                array.resize(before)
+            raise
+
+    def _compact_if_half_garbage(self) -> None:
+        if 2 * self._garbage > self._tail:
+            self._compact()
+
+    def _compact(self) -> None:
+        starts = self._starts.view.reshape(-1)
+        tail = heaps.compact_bytes(starts, self._heap.view, self._tail)
+        self._books.view[:2] = tail, 0
+
+    def _cells(self, slots: Slots, place: int) -> Slots:
+        return slots * np.int64(len(self._texts)) + np.int64(place)
+
+    def _check(self, slots: Slots) -> None:
+        if len(slots) and not 0 <= int(slots.min()) <= int(slots.max()) < self.capacity:
+            msg = f"slots must lie in 0..{self.capacity - 1}; got {slots.min()}..{slots.max()}"
+            raise IndexError(msg)
+
+    def _take_bytes(self, node: Node, cells: Slots, valid: ByteArray) -> Part:
+        starts, heap = self._starts.view.reshape(-1), self._heap.view
+        offsets = np.zeros(len(cells) + 1, np.int64)
+        heaps.measure_bytes(cells, starts, heap, offsets)
+        kind = key_columns.offset_type(node)
+        if offsets[-1] > np.iinfo(kind).max:
+            msg = f"{len(cells)} keys hold {offsets[-1]} bytes of {node.path}; take fewer at once"
+            raise ValueError(msg)
+        data = np.empty(int(offsets[-1]), np.uint8)
+        heaps.gather_bytes(cells, starts, heap, offsets, data)
+        return Part(valid, offsets.astype(kind, copy=False), data)
+
+
+def _absorb(column: Column, hi: Identity, lo: Identity) -> None:
+    kind, mask = column.node.kind, column.mask
+    if kind is Kind.INTEGER:
+        hashing.absorb_words(key_columns.integers(column), mask, hi, lo)
+    elif kind is Kind.BOOLEAN:
+        hashing.absorb_words(key_columns.booleans(column), mask, hi, lo)
+    elif kind is Kind.FLOAT:
+        hashing.absorb_floats(key_columns.doubles(column), mask, hi, lo)
+    elif kind is Kind.BYTES:
+        hashing.absorb_bytes(*key_columns.ragged(column), mask, hi, lo)
+    elif kind is Kind.DECIMAL:
+        lower, upper = np.ascontiguousarray(key_columns.decimals(column).T)
+        hashing.absorb_words(lower, mask, hi, lo)
+        if column.node.width == 2:
+            hashing.absorb_words(upper, _values_only(mask), hi, lo)
+    else:
+        hashing.absorb_marks(mask, hi, lo)
+
+
+def _values_only(mask: ByteArray) -> ByteArray:
+    """Let the second symbol of a value be absorbed where there is a value, and nowhere else."""
+    return np.where(mask == VALUE, VALUE, ABSENT).astype(np.uint8) if mask.size else ALL_VALUES
+
+
+def _valid(column: Column, rows: int) -> ByteArray:
+    mask = column.mask
+    return (mask == VALUE).view(np.uint8) if mask.size else np.ones(rows, np.uint8)
+
+
+def _words_needed(column: Column) -> int:
+    return int(heaps.words_needed(key_columns.ragged(column)[0], column.mask))
+
+
+def _stored(column: Column) -> npt.NDArray[Any]:
+    """Give the numbers of a column as the store keeps them, zero where there is no value."""
+    values: npt.NDArray[Any]
+    if column.node.kind is Kind.DECIMAL:
+        values = key_columns.decimals(column)
+        values = values if column.node.width == 2 else values[:, 0]
+    elif column.node.kind is Kind.FLOAT:
+        values = key_columns.plain(column)
+    else:
+        values = key_columns.integers(column)
+    if column.mask.size:
+        present = column.mask == VALUE
+        values = np.where(present if values.ndim == 1 else present[:, None], values, 0)
+    return values
+
+
+def _shown(node: Node, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Give stored numbers as Arrow lays them out: short decimals get their sign word back."""
+    if node.kind is Kind.DECIMAL and node.width == 1:
+        return np.stack([stored, stored >> 63], axis=1)
+    return stored
+
+
+def _rows(array: ArenaArray) -> npt.NDArray[Any]:
+    return array.view.reshape(-1, array.width)
+
+
+def _pack(flags: list[ByteArray], width: int, rows: int) -> ByteArray:
+    """Pack one byte per flag and row into `width` bytes per row."""
+    packed = np.zeros((rows, width), np.uint8)
+    for position, flag in enumerate(flags):
+        packed[:, position >> 3] |= flag << np.uint8(position & 7)
+    return packed

@@ -1,0 +1,411 @@
+"""Reads records back from segments, verifying every block on every read.
+
+Idea:
+    Opening a segment reads header, table and trailer only. A marker leads to its block through
+    the table; the block and its part of the directory are read, verified and sliced. Many markers
+    are sorted first, so that each block is read once and the disk is read in one direction. A
+    `Log` is a set of segments that are opened when a marker points into them.
+
+Invariants:
+    1. A read returns what was appended or raises `DamageError` naming the file
+       (`test_any_flipped_byte_is_detected_or_harmless`, `test_any_truncation_is_damage`).
+    2. `read_many` visits offsets ascending and reads every block once
+       (`test_bounded_read_many_reads_every_block_once_in_offset_order`).
+    3. A chain ends early only at an expired segment; any other missing segment is damage
+       (`test_a_chain_ends_silently_at_an_expired_segment`,
+       `test_a_chain_into_an_unknown_segment_is_damage`).
+    4. A log keeps at most `open_limit` segments open while idle
+       (`test_bounded_a_log_keeps_few_segments_open`).
+
+Cost:
+    Two reads and two checksums per block. Memory: 48 bytes per block and open segment, and 48 bytes
+    per record once `directory` was asked for.
+
+Limits:
+    A payload is a view of its block: keeping one small payload keeps the whole block. Copy what
+    outlives the iteration.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import ChainMap, OrderedDict
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from icestream.core.errors import CheckpointError, DamageError
+from icestream.core.times import MINUS_INFINITY
+from icestream.state.log.format import (
+    ALIGNMENT,
+    CODECS,
+    ENTRY,
+    ENTRY_DTYPE,
+    HEADER,
+    HEADER_CHECKED,
+    HEADER_MAGIC,
+    NO_MARKER,
+    ROW,
+    ROW_DTYPE,
+    TRAILER,
+    TRAILER_MAGIC,
+    VERSION,
+    Record,
+    SegmentInfo,
+    footer_checksum,
+    ordinal_of,
+    part_checksum,
+    show_marker,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from icestream.state.files import Files
+
+    Markers = Sequence[int] | npt.NDArray[np.uint64]
+
+
+class SegmentReader:
+    """One segment file, open for reading."""
+
+    def __init__(self, files: Files, path: str, *, info: SegmentInfo | None = None) -> None:
+        """Open and verify header and footer.
+
+        Raises:
+            DamageError: the file is missing, damaged, or not the one that `info` describes.
+            CheckpointError: a newer release wrote the file.
+        """
+        self.path = path
+        try:
+            self._file = files.open(path)
+        except FileNotFoundError as error:
+            raise DamageError(path, "the segment is missing") from error
+        try:
+            self._open(info)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _open(self, info: SegmentInfo | None) -> None:
+        """Read and verify header, trailer and table."""
+        size = self._file.size
+        header = self._file.read_at(0, HEADER.size)
+        codec = self._read_header(header)
+        if size < HEADER.size + TRAILER.size:
+            raise DamageError(self.path, f"{size} bytes are too few for a segment")
+        trailer = self._file.read_at(size - TRAILER.size, TRAILER.size)
+        if len(trailer) < TRAILER.size:
+            raise DamageError(self.path, "the file became shorter while it was read")
+        fields = TRAILER.unpack(trailer)
+        self._directory_place, table_place, self.records, _, self.expiry = fields[:5]
+        blocks, _, checksum, magic = fields[5:]
+        if magic != TRAILER_MAGIC:
+            raise DamageError(self.path, "the end of the segment is missing or overwritten")
+        if (
+            table_place + blocks * ROW.size + TRAILER.size != size
+            or self._directory_place + self.records * ENTRY.size != table_place
+        ):
+            raise DamageError(self.path, "the trailer does not fit the length of the file")
+        table = self._file.read_at(table_place, blocks * ROW.size)
+        if footer_checksum(self.ordinal, header, table, trailer) != checksum:
+            raise DamageError(self.path, "the footer does not match its checksum")
+        if info is not None and (
+            (info.ordinal, info.bytes, info.footer_checksum) != (self.ordinal, size, checksum)
+        ):
+            what = (
+                f"this is another segment (ordinal {self.ordinal}, {size} bytes, checksum "
+                f"{checksum:016x}) than the committed one (ordinal {info.ordinal}, {info.bytes} "
+                f"bytes, checksum {info.footer_checksum:016x})"
+            )
+            raise DamageError(self.path, what)
+        self._codec = None if codec is None else pa.Codec(codec)
+        self._table: npt.NDArray[np.void] = np.frombuffer(table, dtype=ROW_DTYPE)
+        self._first_words = self._table["first"] // np.uint64(ALIGNMENT)
+        self._directory: npt.NDArray[np.void] | None = None
+
+    def _read_header(self, header: bytes) -> str | None:
+        """Verify the header, set the ordinal and return the codec."""
+        if len(header) < HEADER.size:
+            raise DamageError(self.path, f"{len(header)} bytes are too few for a segment")
+        codec: int
+        magic, version, codec, _, self.ordinal, _, checksum = HEADER.unpack(header)
+        if magic != HEADER_MAGIC:
+            raise DamageError(self.path, "this is not a segment: it starts with other bytes")
+        if xxhash.xxh3_64_intdigest(header[:HEADER_CHECKED]) != checksum:
+            raise DamageError(self.path, "the header does not match its checksum")
+        if version > VERSION:
+            msg = (
+                f"{self.path} has format version {version}, this release reads up to version "
+                f"{VERSION}; use the release that wrote it or a later one"
+            )
+            raise CheckpointError(msg)
+        if version != VERSION or codec >= len(CODECS):
+            raise DamageError(self.path, f"unknown format version {version} or codec {codec}")
+        return CODECS[codec]
+
+    @property
+    def directory(self) -> npt.NDArray[np.void]:
+        """One row per record, in marker order; read and verified when first asked for."""
+        if self._directory is None:
+            data = self._file.read_at(self._directory_place, self.records * ENTRY.size)
+            view = memoryview(data)
+            rows = zip(*(self._table[name].tolist() for name in _PART_FIELDS), strict=True)
+            for block, (entry, entries, checksum) in enumerate(rows):
+                part = view[entry * ENTRY.size : (entry + entries) * ENTRY.size]
+                self._verify(block, part, checksum, "directory part")
+            self._directory = np.frombuffer(data, dtype=ENTRY_DTYPE)
+        return self._directory
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory this reader holds between reads."""
+        directory = 0 if self._directory is None else self._directory.nbytes
+        return self._table.nbytes + self._first_words.nbytes + directory
+
+    def read(self, marker: int) -> Record:
+        """Return the record at a marker."""
+        block = int(self._blocks_of(np.array([marker], dtype=np.uint64))[0])
+        entries = self._entries(block)
+        place = self._find(entries, marker)
+        return next(self._slice(block, entries, entries[place : place + 1]))
+
+    def read_many(self, markers: Markers) -> Iterator[Record]:
+        """Return records in offset order, however `markers` are ordered; each as often as given."""
+        wanted = np.sort(np.asarray(markers, dtype=np.uint64))
+        if not len(wanted):
+            return
+        blocks = self._blocks_of(wanted)
+        cuts = np.flatnonzero(np.diff(blocks)) + 1
+        for part in np.split(np.arange(len(wanted)), cuts):
+            block = int(blocks[part[0]])
+            entries = self._entries(block)
+            yield from self._slice(block, entries, entries[self._find_all(entries, wanted[part])])
+
+    def read_range(self, first_marker: int, last_marker: int) -> Iterator[Record]:
+        """Return the records from one marker to another, both included, in offset order."""
+        if first_marker > last_marker:
+            msg = f"{show_marker(first_marker)} is behind {show_marker(last_marker)}; swap them"
+            raise ValueError(msg)
+        ends = np.array([first_marker, last_marker], dtype=np.uint64)
+        first_block, last_block = self._blocks_of(ends).tolist()
+        for block in range(first_block, last_block + 1):
+            entries = self._entries(block)
+            start = self._find(entries, first_marker) if block == first_block else 0
+            last = self._find(entries, last_marker) if block == last_block else len(entries) - 1
+            yield from self._slice(block, entries, entries[start : last + 1])
+
+    def scan(self) -> Iterator[Record]:
+        """Return all records in the order of their appends."""
+        for block in range(len(self._table)):
+            entries = self._entries(block)
+            yield from self._slice(block, entries, entries)
+
+    def close(self) -> None:
+        """Close the file; payloads already returned stay valid."""
+        self._file.close()
+
+    def _blocks_of(self, markers: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Return the block that each marker points into."""
+        ordinals = markers >> np.uint64(32)
+        foreign = np.flatnonzero(ordinals != self.ordinal)
+        if len(foreign):
+            msg = f"marker {show_marker(int(markers[foreign[0]]))} is not of {self.path}"
+            raise ValueError(msg)
+        words = markers & np.uint64(0xFFFFFFFF)
+        blocks = np.searchsorted(self._first_words, words, side="right") - 1
+        if not len(self._table):
+            raise DamageError(self.path, f"no record at marker {show_marker(int(markers[0]))}")
+        return blocks.astype(np.int64)
+
+    def _find(self, entries: npt.NDArray[np.void], marker: int) -> int:
+        """Return where a marker stands among a block's entries."""
+        return int(self._find_all(entries, np.array([marker], dtype=np.uint64))[0])
+
+    def _find_all(
+        self, entries: npt.NDArray[np.void], markers: npt.NDArray[np.uint64]
+    ) -> npt.NDArray[np.int64]:
+        """Return where the markers stand among a block's entries."""
+        places = np.searchsorted(entries["marker"], markers)
+        places[places == len(entries)] = 0
+        strays = np.flatnonzero(entries["marker"][places] != markers)
+        if len(strays):
+            stray = show_marker(int(markers[strays[0]]))
+            raise DamageError(self.path, f"no record at marker {stray}")
+        return places.astype(np.int64)
+
+    def _entries(self, block: int) -> npt.NDArray[np.void]:
+        """Return the directory part of a block, verified."""
+        entry, entries, checksum = (self._table[name][block].item() for name in _PART_FIELDS)
+        if self._directory is not None:
+            return self._directory[entry : entry + entries]
+        place = self._directory_place + entry * ENTRY.size
+        data = self._file.read_at(place, entries * ENTRY.size)
+        self._verify(block, data, checksum, "directory part")
+        return np.frombuffer(data, dtype=ENTRY_DTYPE)
+
+    def _slice(
+        self, block: int, entries: npt.NDArray[np.void], chosen: npt.NDArray[np.void]
+    ) -> Iterator[Record]:
+        """Read a block once and yield the chosen ones of its records."""
+        raw = self._block(block)
+        origin = int(entries["marker"][0])
+        for marker, group, expiry, back, rows, length, operator, synopsis in chosen.tolist():
+            start = (marker - origin) * ALIGNMENT
+            payload = raw[start : start + length]
+            yield Record(marker, operator, synopsis, group, expiry, back, rows, payload)
+
+    def _block(self, block: int) -> memoryview:
+        """Return the raw bytes of a block, verified."""
+        _, place, stored, raw, _, _, checksum, _ = self._table[block].item()
+        data = self._file.read_at(place, stored)
+        self._verify(block, data, checksum, "block")
+        if stored == raw:
+            return memoryview(data)
+        assert self._codec is not None
+        return memoryview(self._codec.decompress(data, decompressed_size=raw, asbytes=True))
+
+    def _verify(self, block: int, data: bytes | memoryview, checksum: int, part: str) -> None:
+        """Raise DamageError unless the bytes are those that were written at this place."""
+        if part_checksum(self.ordinal, block, data) != checksum:
+            raise DamageError(self.path, f"{part} {block} does not match its checksum")
+
+
+_PART_FIELDS = ("entry", "entries", "entries_checksum")
+
+
+class Log:
+    """The segments of one folder that a version consists of."""
+
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        segments: Mapping[int, SegmentInfo],
+        *,
+        expired: Container[int] = frozenset(),
+        horizon: int = MINUS_INFINITY,
+        open_limit: int = 64,
+    ) -> None:
+        """Take the committed segments by ordinal; nothing is opened yet.
+
+        Args:
+            files: where the segments are.
+            folder: their folder.
+            segments: what the version consists of.
+            expired: ordinals that were unlinked because their expiry had passed; a `range` will do.
+            horizon: the committed expiry horizon; what expires at or before it is not needed.
+            open_limit: how many segments stay open while idle.
+        """
+        self.folder = folder
+        self.segments: ChainMap[int, SegmentInfo] = ChainMap({}, segments)  # type: ignore[arg-type]
+        self.horizon = horizon
+        self._files = files
+        self._expired_before = expired
+        self._expired_here: set[int] = set()
+        self._open_limit = open_limit
+        self._idle: OrderedDict[int, SegmentReader] = OrderedDict()
+
+    def add(self, info: SegmentInfo) -> None:
+        """Add a finished segment."""
+        known = self.segments.get(info.ordinal)
+        if (known is not None and known != info) or self.is_expired(info.ordinal):
+            msg = f"ordinal {info.ordinal} was given to another segment; use the next free one"
+            raise ValueError(msg)
+        self.segments[info.ordinal] = info
+
+    def is_expired(self, ordinal: int) -> bool:
+        """Tell whether references into a segment are legal although it is gone."""
+        return ordinal in self._expired_here or ordinal in self._expired_before
+
+    def expire(self, horizon: int) -> list[SegmentInfo]:
+        """Move the horizon forward and give up the segments that it passed.
+
+        Returns:
+            The segments given up. The caller unlinks them once the horizon is committed.
+        """
+        self.horizon = max(self.horizon, horizon)
+        passed = [info for info in self.segments.values() if info.expiry <= self.horizon]
+        self.forget(info.ordinal for info in passed)
+        self._expired_here.update(info.ordinal for info in passed)
+        return passed
+
+    def forget(self, ordinals: Iterable[int]) -> None:
+        """Give up segments that nothing points into any more, as after compaction."""
+        for ordinal in list(ordinals):
+            del self.segments[ordinal]
+            idle = self._idle.pop(ordinal, None)
+            if idle is not None:
+                idle.close()
+
+    def read(self, marker: int) -> Record | None:
+        """Return the record at a marker; None if its segment has expired."""
+        return next(self.read_many((marker,)), None)
+
+    def read_many(self, markers: Markers) -> Iterator[Record]:
+        """Return records by ordinal and offset; those of expired segments are left out.
+
+        Raises:
+            DamageError: a segment is missing that has not expired, or what is read is damaged.
+        """
+        wanted = np.sort(np.asarray(markers, dtype=np.uint64))
+        ordinals = wanted >> np.uint64(32)
+        for part in np.split(wanted, np.flatnonzero(np.diff(ordinals)) + 1):
+            if len(part) and self._is_there(int(part[0])):
+                with self._lease(ordinal_of(int(part[0]))) as reader:
+                    yield from reader.read_many(part)
+
+    def chain(self, marker: int) -> Iterator[Record]:
+        """Follow back pointers from a record, newest first, to NO_MARKER or what has expired.
+
+        Raises:
+            DamageError: a segment is missing that has not expired, or what is read is damaged.
+        """
+        while marker != NO_MARKER:
+            record = self.read(marker)
+            if record is None:
+                return
+            yield record
+            marker = record.back
+
+    def close(self) -> None:
+        """Close the segments that are idle; the log can still be read."""
+        while self._idle:
+            self._idle.popitem()[1].close()
+
+    def _is_there(self, marker: int) -> bool:
+        """Tell whether a marker's segment is there; DamageError if it is not and should be."""
+        ordinal = ordinal_of(marker)
+        if ordinal in self.segments:
+            return True
+        if marker == NO_MARKER:
+            msg = "NO_MARKER points to no record; leave it out"
+            raise ValueError(msg)
+        if not self.is_expired(ordinal):
+            what = (
+                f"segment {ordinal} is missing: marker {show_marker(marker)} points into it, it "
+                f"has not expired at horizon {self.horizon}, and the version does not name it"
+            )
+            raise DamageError(self.folder, what)
+        return False
+
+    @contextlib.contextmanager
+    def _lease(self, ordinal: int) -> Iterator[SegmentReader]:
+        """Lend a reader; a lent one is not closed by others, only given back."""
+        info = self.segments[ordinal]
+        reader = self._idle.pop(ordinal, None)
+        if reader is None:
+            reader = SegmentReader(self._files, f"{self.folder}/{info.name}", info=info)
+        try:
+            yield reader
+        finally:
+            if ordinal in self._idle or self.segments.get(ordinal) is not info:
+                reader.close()
+            else:
+                self._idle[ordinal] = reader
+            while len(self._idle) > self._open_limit:
+                self._idle.popitem(last=False)[1].close()

@@ -1,0 +1,236 @@
+"""Versions: one commit file each, created exclusively, never replaced.
+
+Idea: a version exists when its commit file does. A commit names everything it accepts: the attempt,
+arena, segments and result of every shard, the watermark, the routes and what was decided. It lists
+only the segments it adds; every so often a commit lists all that are live, so that any kept
+version is restored from a bounded number of commit files.
+
+Invariants:
+1. A commit is all there or not at all, and the first one for a version stays
+   (`test_crash_a_commit_is_whole_or_absent`).
+2. A flipped byte is a `DamageError` that names the file (`test_damage_in_a_commit_is_named`).
+3. A segment is live from the version that adds it until its lifetime class lets it go: panes when
+   their expiry is at or below the horizon, bases when a newer snapshot of their shard exists
+   (`test_parity_live_segments_beside_a_plain_recount`).
+
+References: `docs/formats/commits.md`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import xxhash
+
+from icestream.core.errors import CheckpointError, DamageError
+from icestream.core.times import MINUS_INFINITY
+from icestream.state.files import Files
+from icestream.state.log.format import SegmentInfo
+
+FORMAT = 1
+#: the lifetime class that a newer snapshot of the same shard replaces
+BASE = "base"
+#: a commit lists all live segments at least every so many versions
+LISTING_EVERY = 64
+
+COMMITS = "commits"
+SEGMENTS = "segments"
+RESULTS = "results"
+PLAN = "plan.json"
+
+
+@dataclass(frozen=True)
+class LiveSegment:
+    """A segment with what decides how long it lives."""
+
+    shard: int
+    version: int
+    lifetime: str
+    info: SegmentInfo
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        return {
+            "shard": self.shard,
+            "version": self.version,
+            "lifetime": self.lifetime,
+            "info": self.info.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> LiveSegment:
+        """Return what `to_json` wrote."""
+        info = SegmentInfo.from_json(value["info"])
+        return cls(value["shard"], value["version"], value["lifetime"], info)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Everything a version accepts."""
+
+    version: int
+    #: Spark's batch id, or None for a version of maintenance
+    batch: int | None
+    watermark: int = MINUS_INFINITY
+    #: latest event time of each source, None before its first event
+    seen: tuple[int | None, ...] = ()
+    #: shard of each key group
+    routes: tuple[int, ...] = ()
+    #: arena released by each shard
+    arenas: tuple[str, ...] = ()
+    added: tuple[LiveSegment, ...] = ()
+    #: result files by shard, and files of late events
+    results: tuple[SegmentInfo, ...] = ()
+    late: tuple[SegmentInfo, ...] = ()
+    #: version of the latest snapshot of each shard, 0 for none
+    bases: tuple[int, ...] = ()
+    #: no segment that expires at or below it is read again
+    horizon: int = MINUS_INFINITY
+    #: ordinals below it are taken
+    next_ordinal: int = 0
+    #: what depended on time or load, for replay
+    decisions: Mapping[str, Any] = field(default_factory=dict)
+    #: totals since the beginning, for progress reports
+    totals: Mapping[str, int] = field(default_factory=dict)
+    #: all live segments, in some commits only
+    live: tuple[LiveSegment, ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        plain = {key: value for key, value in asdict(self).items() if key not in _SEGMENT_LISTS}
+        plain["added"] = [segment.to_json() for segment in self.added]
+        plain["results"] = [info.to_json() for info in self.results]
+        plain["late"] = [info.to_json() for info in self.late]
+        plain["live"] = None if self.live is None else [each.to_json() for each in self.live]
+        return plain
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Commit:
+        """Return what `to_json` wrote."""
+        plain = {key: item for key, item in value.items() if key not in _SEGMENT_LISTS}
+        for name in ("seen", "routes", "arenas", "bases"):
+            plain[name] = tuple(plain[name])
+        live = value["live"]
+        return cls(
+            **plain,
+            added=tuple(map(LiveSegment.from_json, value["added"])),
+            results=tuple(map(SegmentInfo.from_json, value["results"])),
+            late=tuple(map(SegmentInfo.from_json, value["late"])),
+            live=None if live is None else tuple(map(LiveSegment.from_json, live)),
+        )
+
+
+_SEGMENT_LISTS = ("added", "results", "late", "live")
+
+
+def survivors(live: Iterable[LiveSegment], commit: Commit) -> tuple[LiveSegment, ...]:
+    """Return the segments that are live at a commit, given those live before it."""
+    return tuple(
+        segment
+        for segment in (*live, *commit.added)
+        if (
+            segment.version >= commit.bases[segment.shard]
+            if segment.lifetime == BASE
+            else segment.info.expiry > commit.horizon
+        )
+    )
+
+
+class VersionStore:
+    """The commit files of one query."""
+
+    def __init__(self, files: Files, root: str) -> None:
+        """Look at the checkpoint in `root`."""
+        self.files = files
+        self.root = root
+
+    def versions(self) -> list[int]:
+        """Return the versions that have a commit file, ascending."""
+        names = self.files.list(f"{self.root}/{COMMITS}")
+        return sorted(int(name[:-5]) for name in names if name[:-5].isdigit())
+
+    def latest(self) -> Commit | None:
+        """Return the last version, or None."""
+        versions = self.versions()
+        return self.load(versions[-1]) if versions else None
+
+    def load(self, version: int) -> Commit:
+        """Return one version; DamageError if its file is damaged or missing."""
+        value = self._read(self._path(version), "the commit file of a version is missing")
+        if value.get("version") != version:
+            raise DamageError(self._path(version), f"this is the commit of {value.get('version')}")
+        return Commit.from_json(value)
+
+    def create(self, commit: Commit) -> None:
+        """Make a version exist; CheckpointError if another run made it first."""
+        if not self.files.put(self._path(commit.version), _sealed(commit.to_json())):
+            msg = (
+                f"{self._path(commit.version)} exists already: another query runs on this "
+                "checkpoint. Stop it, or give this query a checkpoint location of its own"
+            )
+            raise CheckpointError(msg)
+
+    def live(self, version: int) -> tuple[LiveSegment, ...]:
+        """Return the segments that are live at a version, from the last full listing on."""
+        chain = []
+        for number in range(version, 0, -1):
+            commit = self.load(number)
+            chain.append(commit)
+            if commit.live is not None:
+                break
+        live: tuple[LiveSegment, ...] = ()
+        for commit in reversed(chain):
+            live = commit.live if commit.live is not None else survivors(live, commit)
+        return live
+
+    def remember_plan(self, plan: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Write the plan of a new checkpoint, or return the one that is there."""
+        path = f"{self.root}/{PLAN}"
+        if self.files.exists(path):
+            return dict(self._read(path, "the plan of the checkpoint is missing")["plan"])
+        self.files.put(path, _sealed({"plan": plan}))
+        return plan
+
+    def remove(self, versions: Iterable[int]) -> None:
+        """Unlink commit files that no kept version needs."""
+        for version in versions:
+            self.files.unlink(self._path(version))
+
+    def with_listing(self, commit: Commit, live: tuple[LiveSegment, ...]) -> Commit:
+        """Let a commit list all live segments if it is its turn."""
+        return replace(commit, live=live) if commit.version % LISTING_EVERY == 1 else commit
+
+    def _path(self, version: int) -> str:
+        return f"{self.root}/{COMMITS}/{version:012d}.json"
+
+    def _read(self, path: str, missing: str) -> dict[str, Any]:
+        try:
+            data = self.files.read(path)
+        except FileNotFoundError:
+            raise DamageError(path, missing) from None
+        return _opened(path, data)
+
+
+def _sealed(value: Mapping[str, Any]) -> bytes:
+    """Return JSON in one line, the format version and a checksum in the next."""
+    body = json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+    seal = f"icestream {FORMAT} {xxhash.xxh3_64_hexdigest(body)}"
+    return body + b"\n" + seal.encode() + b"\n"
+
+
+def _opened(path: str, data: bytes) -> dict[str, Any]:
+    body, _, rest = data.partition(b"\n")
+    words = rest.split(b" ")
+    if len(words) == 3 and words[0] == b"icestream" and words[1].isdigit() and int(words[1]) > FORMAT:
+        msg = (
+            f"{path} was written in format {int(words[1])}, this Icestream reads up to {FORMAT}: "
+            "install the newer Icestream that wrote it"
+        )
+        raise CheckpointError(msg)
+    if rest != f"icestream {FORMAT} {xxhash.xxh3_64_hexdigest(body)}\n".encode():
+        raise DamageError(path, "its checksum does not match its content")
+    value: dict[str, Any] = json.loads(body)
+    return value

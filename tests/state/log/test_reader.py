@@ -1,0 +1,336 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icestream.core.errors import DamageError
+from icestream.core.times import INFINITY
+from icestream.state.files import Files, LocalFiles
+from icestream.state.log.format import NO_MARKER, SegmentInfo, marker_of
+from icestream.state.log.reader import Log, SegmentReader
+from icestream.state.log.writer import SegmentWriter
+from icestream.testing.faulty_files import SimulatedDisk
+
+
+def segment(
+    files: Files, ordinal: int, groups: int = 10, *, back: Callable[[int], int] | None = None
+) -> tuple[SegmentInfo, list[int]]:
+    """A segment of one 24-byte record per group, four to a block; expiry is the ordinal."""
+    writer = SegmentWriter(files, f"log/{ordinal}", ordinal, block_bytes=96)
+    markers = [
+        writer.append(
+            b"%03d/%03d" % (ordinal, group) + bytes(17),
+            group=group,
+            expiry=ordinal,
+            back=back(group) if back else NO_MARKER,
+        )
+        for group in range(groups)
+    ]
+    return writer.finish(), markers
+
+
+def chained(disk: SimulatedDisk, ordinals: list[int]) -> tuple[dict[int, SegmentInfo], list[int]]:
+    """Segments in which every group points back into the segment before."""
+    infos: dict[int, SegmentInfo] = {}
+    markers: list[int] = []
+    for ordinal in ordinals:
+        previous = list(markers)
+        infos[ordinal], markers = segment(
+            disk, ordinal, back=previous.__getitem__ if previous else None
+        )
+    return infos, markers
+
+
+def block_reads(disk: SimulatedDisk, path: str, info: SegmentInfo) -> list[tuple[int, int]]:
+    """The reads that were not of the footer."""
+    footer = info.bytes - 64 - 48 * 3 - 48 * info.records
+    return [(offset, length) for name, offset, length in disk.reads if offset < footer]
+
+
+def test_bounded_read_many_reads_every_block_once_in_offset_order() -> None:
+    disk = SimulatedDisk()
+    info, markers = segment(disk, 1)
+    reader = SegmentReader(disk, "log/1", info=info)
+    for order in (markers, markers[::-1], [markers[n] for n in (7, 0, 9, 3, 8, 1)]):
+        disk.reads.clear()
+        read = [record.marker for record in reader.read_many(order)]
+        assert read == sorted(order)
+        assert block_reads(disk, "log/1", info) == [(32, 96), (128, 96), (224, 48)]
+        assert len(disk.reads) == 6
+    disk.reads.clear()
+    assert [r.marker for r in reader.read_many([markers[9], markers[8]])] == markers[8:]
+    assert block_reads(disk, "log/1", info) == [(224, 48)]
+
+
+def test_read_many_reads_blocks_only_as_far_as_it_is_asked() -> None:
+    disk = SimulatedDisk()
+    info, markers = segment(disk, 1)
+    reader = SegmentReader(disk, "log/1", info=info)
+    disk.reads.clear()
+    next(reader.read_many(markers))
+    assert block_reads(disk, "log/1", info) == [(32, 96)]
+
+
+def test_read_many_takes_arrays_nothing_and_a_marker_twice() -> None:
+    disk = SimulatedDisk()
+    _, markers = segment(disk, 1)
+    reader = SegmentReader(disk, "log/1")
+    assert list(reader.read_many([])) == []
+    assert list(reader.read_many(np.array([], dtype=np.uint64))) == []
+    twice = reader.read_many(np.array([markers[4], markers[2], markers[4]], dtype=np.uint64))
+    assert [record.group for record in twice] == [2, 4, 4]
+
+
+@given(first=st.integers(0, 9), last=st.integers(0, 9))
+@settings(deadline=None)
+def test_read_range_is_a_slice_of_the_scan_and_reads_its_blocks_once(first: int, last: int) -> None:
+    disk = SimulatedDisk()
+    info, markers = segment(disk, 1)
+    reader = SegmentReader(disk, "log/1", info=info)
+    scanned = list(reader.scan())
+    disk.reads.clear()
+    if first > last:
+        with pytest.raises(ValueError, match="swap"):
+            next(reader.read_range(markers[first], markers[last]))
+        return
+    assert list(reader.read_range(markers[first], markers[last])) == scanned[first : last + 1]
+    blocks = [(32, 96), (128, 96), (224, 48)][first // 4 : last // 4 + 1]
+    assert block_reads(disk, "log/1", info) == blocks
+
+
+def test_a_loaded_directory_spares_its_reads() -> None:
+    disk = SimulatedDisk()
+    _, markers = segment(disk, 1)
+    reader = SegmentReader(disk, "log/1")
+    lean = reader.held
+    assert len(reader.directory) == 10
+    assert reader.held == lean + 10 * 48
+    disk.reads.clear()
+    reader.read(markers[5])
+    list(reader.scan())
+    assert len(disk.reads) == 1 + 3
+
+
+def test_a_marker_between_records_is_damage_and_a_foreign_one_a_mistake() -> None:
+    disk = SimulatedDisk()
+    _, markers = segment(disk, 1)
+    reader = SegmentReader(disk, "log/1")
+    for stray in (markers[0] + 1, markers[9] + 3, markers[9] + 1000):
+        for attempt in (
+            lambda stray=stray: reader.read(stray),
+            lambda stray=stray: list(reader.read_many([markers[0], stray])),
+            lambda stray=stray: list(reader.read_range(markers[0], stray)),
+        ):
+            with pytest.raises(DamageError, match="log/1: no record at marker 1:"):
+                attempt()
+    for foreign in (marker_of(2, 0), NO_MARKER):
+        with pytest.raises(ValueError, match="is not of log/1"):
+            reader.read(foreign)
+    segment(disk, 2, groups=0)
+    with pytest.raises(DamageError, match="log/2: no record at marker 2:0"):
+        SegmentReader(disk, "log/2").read(marker_of(2, 0))
+
+
+@pytest.mark.parametrize("change", ["ordinal", "bytes", "footer_checksum"])
+def test_a_segment_other_than_the_committed_one_is_damage(change: str) -> None:
+    disk = SimulatedDisk()
+    info, _ = segment(disk, 1)
+    other = replace(info, **{change: getattr(info, change) + 1})
+    with pytest.raises(DamageError, match="log/1: this is another segment"):
+        SegmentReader(disk, "log/1", info=other)
+    assert disk.open_handles == 0
+
+
+def test_local_files_hold_segments_too(tmp_path: object) -> None:
+    files = LocalFiles()
+    writer = SegmentWriter(files, f"{tmp_path}/log/1", 1)
+    payloads = [b"small", bytes(100_000), b"last"]
+    markers = [writer.append(payload) for payload in payloads]
+    info = writer.finish()
+    log = Log(files, f"{tmp_path}/log", {1: info})
+    assert [bytes(record.payload) for record in log.read_many(markers)] == payloads
+    log.close()
+
+
+def test_a_log_reads_many_segments_in_order_of_ordinal_and_offset() -> None:
+    disk = SimulatedDisk()
+    first, of_first = segment(disk, 3)
+    second, of_second = segment(disk, 8)
+    log = Log(disk, "log", {3: first})
+    log.add(second)
+    log.add(second)
+    mixed = [of_second[1], of_first[9], of_second[0], of_first[2]]
+    assert [record.marker for record in log.read_many(mixed)] == sorted(mixed)
+    assert list(log.read_many([])) == []
+    record = log.read(of_second[1])
+    assert record is not None
+    assert bytes(record.payload[:7]) == b"008/001"
+
+
+def test_a_chain_goes_back_from_the_newest_record() -> None:
+    disk = SimulatedDisk()
+    infos, markers = chained(disk, [1, 2, 5])
+    log = Log(disk, "log", infos)
+    for group, marker in enumerate(markers):
+        chain = list(log.chain(marker))
+        assert [bytes(r.payload[:7]) for r in chain] == [
+            b"%03d/%03d" % (n, group) for n in (5, 2, 1)
+        ]
+        assert chain[-1].back == NO_MARKER
+    assert list(log.chain(NO_MARKER)) == []
+
+
+def test_a_chain_ends_silently_at_an_expired_segment() -> None:
+    #  1 <- 2 <- 5 <- 6     expired: 1, 2     horizon: 2
+    disk = SimulatedDisk()
+    infos, markers = chained(disk, [1, 2, 5, 6])
+    log = Log(disk, "log", infos)
+    assert [info.ordinal for info in log.expire(2)] == [1, 2]
+    for ordinal in (1, 2):
+        disk.unlink(f"log/{ordinal}")
+    assert [r.expiry for r in log.chain(markers[0])] == [6, 5]
+    live = {ordinal: infos[ordinal] for ordinal in (5, 6)}
+    for expired in ({1, 2}, range(3)):
+        reopened = Log(disk, "log", live, expired=expired, horizon=2)
+        assert [r.expiry for r in reopened.chain(markers[0])] == [6, 5]
+
+
+def test_a_chain_whose_newest_record_has_expired_is_empty() -> None:
+    disk = SimulatedDisk()
+    infos, markers = chained(disk, [1, 2])
+    log = Log(disk, "log", infos)
+    log.expire(2)
+    assert list(log.chain(markers[0])) == []
+    assert log.read(markers[0]) is None
+    assert list(log.read_many(markers)) == []
+
+
+def test_a_chain_into_an_unknown_segment_is_damage() -> None:
+    disk = SimulatedDisk()
+    infos, markers = chained(disk, [1, 2, 5])
+    del infos[2]
+    log = Log(disk, "log", infos, expired={1}, horizon=1)
+    chain = log.chain(markers[3])
+    assert next(chain).expiry == 5
+    with pytest.raises(DamageError, match="log: segment 2 is missing") as damage:
+        next(chain)
+    assert damage.value.path == "log"
+
+
+def test_a_chain_into_a_segment_whose_file_is_gone_is_damage() -> None:
+    disk = SimulatedDisk()
+    infos, markers = chained(disk, [1, 2])
+    disk.unlink("log/1")
+    chain = Log(disk, "log", infos).chain(markers[0])
+    next(chain)
+    with pytest.raises(DamageError, match="log/1: the segment is missing"):
+        next(chain)
+
+
+def test_a_chain_through_a_damaged_block_is_damage_and_others_are_not_touched() -> None:
+    disk = SimulatedDisk()
+    infos, markers = chained(disk, [1, 2])
+    disk.flip("log/1", 32 + 96 + 5)
+    log = Log(disk, "log", infos)
+    for group in (0, 3, 8):
+        assert len(list(log.chain(markers[group]))) == 2
+    for group in (4, 7):
+        with pytest.raises(DamageError, match="log/1: block 1 does not match"):
+            list(log.chain(markers[group]))
+
+
+def test_expiry_takes_whole_segments_and_never_goes_back() -> None:
+    disk = SimulatedDisk()
+    infos, _ = chained(disk, [1, 2, 5])
+    log = Log(disk, "log", infos)
+    assert log.expire(0) == []
+    assert log.expire(4) == [infos[1], infos[2]]
+    assert log.expire(1) == []
+    assert log.horizon == 4
+    assert list(log.segments) == [5]
+    assert log.is_expired(2)
+    assert not log.is_expired(3)
+
+
+def test_what_never_expires_stays() -> None:
+    disk = SimulatedDisk()
+    with SegmentWriter(disk, "log/1", 1) as writer:
+        writer.append(b"for ever")
+        info = writer.finish()
+    assert info.expiry == INFINITY
+    assert Log(disk, "log", {1: info}).expire(INFINITY - 1) == []
+
+
+def test_a_forgotten_segment_is_missing_afterwards() -> None:
+    disk = SimulatedDisk()
+    infos, markers = chained(disk, [1, 2])
+    log = Log(disk, "log", infos)
+    list(log.chain(markers[0]))
+    log.forget([1])
+    assert disk.open_handles == 1
+    with pytest.raises(DamageError, match="segment 1 is missing"):
+        list(log.chain(markers[0]))
+
+
+def test_an_ordinal_is_given_once() -> None:
+    disk = SimulatedDisk()
+    infos, _ = chained(disk, [1, 2])
+    log = Log(disk, "log", infos)
+    with pytest.raises(ValueError, match="ordinal 2 was given"):
+        log.add(replace(infos[2], bytes=1))
+    log.expire(1)
+    with pytest.raises(ValueError, match="ordinal 1 was given"):
+        log.add(infos[1])
+
+
+def test_no_marker_is_not_read() -> None:
+    with pytest.raises(ValueError, match="NO_MARKER"):
+        Log(SimulatedDisk(), "log", {}).read(NO_MARKER)
+
+
+def test_bounded_a_log_keeps_few_segments_open() -> None:
+    disk = SimulatedDisk()
+    infos, markers = chained(disk, list(range(10)))
+    log = Log(disk, "log", infos, open_limit=3)
+    for marker in markers:
+        for _ in log.chain(marker):
+            assert disk.open_handles <= 3
+    log.close()
+    assert disk.open_handles == 0
+    assert log.read(markers[0]) is not None
+
+
+def test_nested_reads_do_not_close_each_others_segments() -> None:
+    disk = SimulatedDisk()
+    infos, markers = chained(disk, list(range(6)))
+    log = Log(disk, "log", infos, open_limit=1)
+    seen = 0
+    for record in log.read_many(markers):
+        seen += len(list(log.chain(record.marker)))
+    assert seen == 6 * len(markers)
+    assert disk.open_handles == 1
+
+
+def test_nested_reads_of_one_segment_leave_one_file_open() -> None:
+    disk = SimulatedDisk()
+    infos, markers = chained(disk, [1])
+    log = Log(disk, "log", infos)
+    for record in log.read_many(markers):
+        assert log.read(record.marker) == record
+    assert disk.open_handles == 1
+
+
+def test_a_segment_forgotten_while_it_is_read_is_closed_at_the_end() -> None:
+    disk = SimulatedDisk()
+    infos, markers = chained(disk, [1])
+    log = Log(disk, "log", infos)
+    reading = log.read_many(markers)
+    next(reading)
+    log.forget([1])
+    assert len(list(reading)) == 9
+    assert disk.open_handles == 0

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icestream.core.errors import BudgetError
+from icestream.state.budget import Account, Budget, Refused, fail
+
+
+def test_a_refused_call_changes_nothing() -> None:
+    budget = Budget(100)
+    first, second = budget.account("first"), budget.account("second")
+    first.reserve(70)
+    with pytest.raises(Refused) as refused:
+        second.reserve(31)
+    assert (refused.value.owner, refused.value.needed, refused.value.free) == ("second", 31, 30)
+    assert not second.try_reserve(31)
+    with pytest.raises(Refused):
+        first.resize(101)
+    with pytest.raises(ValueError, match="cannot release"):
+        second.release(1)
+    assert (first.held, second.held, budget.held, budget.peak) == (70, 0, 70, 70)
+    assert second.try_reserve(30)
+
+
+def test_resize_sets_exactly_what_is_held() -> None:
+    budget = Budget(100)
+    account = budget.account("table")
+    for size in (100, 0, 40, 41, 7):
+        account.resize(size)
+        assert account.held == budget.held == size
+
+
+def test_peak_remembers_the_most_ever_held() -> None:
+    budget = Budget(100)
+    first, second = budget.account("first"), budget.account("second")
+    first.reserve(50)
+    second.reserve(30)
+    first.release(50)
+    second.reserve(40)
+    assert (budget.held, budget.peak) == (70, 80)
+
+
+def test_closing_gives_everything_back_once() -> None:
+    budget = Budget(10)
+    account = budget.account("index")
+    account.reserve(10)
+    account.close()
+    account.close()
+    assert budget.held == account.held == 0
+    with pytest.raises(ValueError, match="closed"):
+        account.reserve(1)
+
+
+@pytest.mark.parametrize("call", [Account.reserve, Account.try_reserve, Account.release])
+def test_negative_sizes_are_errors_of_the_program(call: object) -> None:
+    assert callable(call)
+    account = Budget(10).account("x")
+    with pytest.raises(ValueError, match="negative"):
+        call(account, -1)
+    with pytest.raises(ValueError, match="negative"):
+        Budget(-1)
+
+
+def test_the_report_adds_up_owners_and_puts_the_largest_first() -> None:
+    budget = Budget(8192)
+    for owner, size in (("panes", 1024), ("keys", 1500), ("panes", 1024), ("idle", 0)):
+        budget.account(owner).reserve(size)
+    assert budget.report().splitlines() == [
+        "panes      2.0 KB",
+        "keys       1.5 KB",
+        "free       4.5 KB",
+        "total      8.0 KB",
+    ]
+
+
+def test_the_error_says_who_holds_what_and_how_much_more_is_needed() -> None:
+    budget = Budget(4096)
+    budget.account("panes").reserve(3072)
+    error = fail(budget, 2048, "keys")
+    assert isinstance(error, BudgetError)
+    assert "keys needs 2.0 KB" in str(error)
+    assert "at least 1.0 KB more" in str(error)
+    assert "panes      3.0 KB" in str(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_refusal_survives_pickling() -> None:
+    copy = pickle.loads(pickle.dumps(Refused("keys", 2048, 1024)))
+    assert str(copy) == "keys asked for 2.0 KB, 1.0 KB is free"
+
+
+CALLS = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.sampled_from(["reserve", "try_reserve", "release", "resize", "close"]),
+        st.integers(0, 120),
+    ),
+    max_size=40,
+)
+
+
+@given(CALLS)
+def test_oracle_any_sequence_of_calls_keeps_the_books_exact(
+    calls: list[tuple[int, str, int]],
+) -> None:
+    budget, books, peak = Budget(200), [0, 0, 0, 0], 0
+    accounts = [budget.account(str(i)) for i in range(4)]
+    for who, call, size in calls:
+        account, rest = accounts[who], 200 - sum(books)
+        if call == "close":
+            account.close()
+            accounts[who], books[who] = budget.account(str(who)), 0
+        elif call == "release":
+            if size <= books[who]:
+                account.release(size)
+                books[who] -= size
+        else:
+            change = size - books[who] if call == "resize" else size
+            fits = change <= rest
+            if call == "try_reserve":
+                assert account.try_reserve(size) == fits
+            elif fits:
+                getattr(account, call)(size)
+            else:
+                with pytest.raises(Refused):
+                    getattr(account, call)(size)
+            books[who] += change if fits else 0
+        peak = max(peak, sum(books))
+        assert [a.held for a in accounts] == books
+        assert (budget.held, budget.peak) == (sum(books), peak)
+
+
+def test_bounded_threads_together_never_hold_more_than_the_total() -> None:
+    budget = Budget(1000)
+
+    def work(owner: int) -> int:
+        account, kept = budget.account(str(owner)), 0
+        for step in range(2000):
+            if account.try_reserve(step % 7):
+                kept += step % 7
+            if step % 3 == 0:
+                account.release(kept)
+                kept = 0
+        return kept
+
+    with ThreadPoolExecutor(4) as pool:
+        kept = list(pool.map(work, range(4)))
+    assert budget.held == sum(kept)
+    assert budget.peak <= 1000

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
+    run = subprocess.run([*build, str(ROOT)], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    [path] = folder.glob("icestream-*.whl")
+    return zipfile.ZipFile(path)
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_every_module_of_the_sources(wheel: zipfile.ZipFile) -> None:
+    source = ROOT / "src"
+    wanted = {str(path.relative_to(source)) for path in source.glob("icestream/**/*.py")}
+    assert wanted <= set(wheel.namelist())
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_its_types_and_its_licence(wheel: zipfile.ZipFile) -> None:
+    names = wheel.namelist()
+    assert "icestream/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not any(name.startswith("tests") for name in names)
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_icestream_command(wheel: zipfile.ZipFile) -> None:
+    [name] = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
+    assert "icestream = icestream.cli:main" in wheel.read(name).decode()
+
+
+def test_the_installed_version_is_that_of_the_project(project: dict[str, Any]) -> None:
+    assert metadata.version("icestream") == project["project"]["version"]
+
+
+def test_every_dependency_has_a_range_with_both_ends(project: dict[str, Any]) -> None:
+    for dependency in project["project"]["dependencies"]:
+        assert ">=" in dependency, dependency
+        assert ",<" in dependency, dependency
+
+
+def test_every_source_folder_is_a_package() -> None:
+    folders = {path.parent for path in (ROOT / "src" / "icestream").glob("**/*.py")}
+    assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+def test_no_test_folder_is_a_package() -> None:
+    assert list((ROOT / "tests").glob("**/__init__.py")) == []
+
+
+def test_bare_make_names_every_target_it_has() -> None:
+    run = subprocess.run(
+        ["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    lines = (ROOT / "Makefile").read_text().splitlines()
+    targets = [line.removeprefix(".PHONY: ") for line in lines if line.startswith(".PHONY: ")]
+    explained = [line.split()[0] for line in run.stdout.splitlines() if line.startswith("  ")]
+    assert explained == targets
+
+
+def test_make_and_bench_install_the_same_flink() -> None:
+    from icestream.bench.peers.environment import FLINK
+
+    lines = (ROOT / "tools" / "peers-flink.txt").read_text().splitlines()
+    assert [line for line in lines if not line.startswith("#")] == [FLINK.requirement]
