@@ -59,7 +59,7 @@ test-slow: $(READY) ## run the tests marked slow
 check: $(READY) ## check style, types and imports; all three, also where one fails
 	@failed=; \
 	echo "check: ruff"; $(BIN)/ruff check --quiet --output-format=concise . || failed+=" style"; \
-	$(BIN)/ruff format --check --quiet . || failed+=" format"; \
+	$(BIN)/ruff format --check --quiet --output-format=concise . || failed+=" format"; \
 	echo "check: mypy"; $(BIN)/python -m mypy --no-error-summary || failed+=" types"; \
 	echo "check: imports"; report=$$($(BIN)/lint-imports --no-cache --no-logo 2>&1) || { echo "$$report"; failed+=" imports"; }; \
 	[ -z "$$failed" ] || { echo "check: failed:$$failed"; exit 1; }

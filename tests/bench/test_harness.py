@@ -308,8 +308,15 @@ def test_the_faster_variant_of_a_peer_is_the_one_compared() -> None:
     }
 
 
-def test_what_was_not_measured_fails_its_bars_and_still_plots(tmp_path: Path) -> None:
+def test_what_was_not_measured_fails_its_bars() -> None:
     figures = windows.summarise({}, {}, {}) | {"systems_that_agree": []}
     assert not any(bar.holds for bar in windows.judge(figures))
+
+
+def test_a_figure_is_drawn_also_where_a_peer_has_no_rate(tmp_path: Path) -> None:
+    ours = {case.name: 1e6 for case in windows.CASES}
+    figures = windows.summarise(
+        ours, {windows.HOUR.name: 5e3}, {f"{windows.HOUR.name}|heap|plain": 1e5}
+    )
     windows.plot(figures, tmp_path / "figures" / "windows.png")
     assert (tmp_path / "figures" / "windows.png").stat().st_size > 0

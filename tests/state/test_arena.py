@@ -4,6 +4,7 @@ import errno
 import json
 import multiprocessing
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -285,6 +286,16 @@ def test_only_one_of_many_claims_succeeds(tmp_path: Path) -> None:
     claims = [Arena.claim(str(tmp_path), name, holder) for _ in range(3)]
     assert [claim is not None for claim in claims] == [True, False, False]
     assert holder.held == PAGE
+
+
+def test_only_one_of_many_claims_at_once_succeeds(tmp_path: Path) -> None:
+    for attempt in range(30):
+        name, holder = released(tmp_path, f"shard-0.v{attempt}.a"), account()
+        with ThreadPoolExecutor(4) as pool:
+            futures = [pool.submit(Arena.claim, str(tmp_path), name, holder) for _ in range(4)]
+            claims = [future.result() for future in futures]
+        assert sum(claim is not None for claim in claims) == 1
+        assert holder.held == PAGE
 
 
 def _die_while_working(parent: str) -> None:

@@ -210,6 +210,11 @@ def test_bytes_under_nulls_and_beside_slices_do_not_matter() -> None:
     batch = pa.RecordBatch.from_arrays([dirty], names=["k"])
     assert identities(batch) == identities(one(kind, [{"x": 1}, None, {"x": 3}, None]))
     assert identities(batch.slice(1, 2)) == identities(one(kind, [None, {"x": 3}]))
+    offsets = pa.py_buffer(np.array([0, 1, 3, 4, 6], np.int32))
+    text = pa.Array.from_buffers(pa.string(), 4, [bitmap, offsets, pa.py_buffer(b"abbcdd")])
+    words = pa.RecordBatch.from_arrays([text], names=["k"])
+    assert identities(words) == identities(one(pa.string(), ["a", None, "c", None]))
+    assert identities(words.slice(1, 2)) == identities(one(pa.string(), [None, "c"]))
 
 
 def test_the_width_of_an_integer_does_not_change_its_identity() -> None:

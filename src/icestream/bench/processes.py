@@ -19,6 +19,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import IO, Any
 
 from icestream.core.errors import IcestreamError
@@ -41,29 +42,29 @@ def results(
     """Run `command` with `plan` and return what it printed within `limit` seconds."""
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-        process = subprocess.Popen(
+        expired = threading.Event()
+        with subprocess.Popen(
             [*command, json.dumps(plan)],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
             start_new_session=True,
-        )
-        expired = threading.Event()
+        ) as process:
 
-        def expire() -> None:
-            expired.set()
-            _stop(process)
+            def expire() -> None:
+                expired.set()
+                _stop(process)
 
-        timer = threading.Timer(limit, expire)
-        timer.start()
-        try:
-            for result in _objects(process.stdout):
-                found.append(result)
-                on_result(result)
-            code = process.wait()
-        finally:
-            timer.cancel()
-            _stop(process)
+            timer = threading.Timer(limit, expire)
+            timer.start()
+            try:
+                for result in _objects(process.stdout):
+                    found.append(result)
+                    on_result(result)
+                code = process.wait()
+            finally:
+                timer.cancel()
+                _stop(process)
         if code != 0 and not expired.is_set():
             log.seek(0)
             tail = "\n".join(log.read().splitlines()[-_SHOWN:])
@@ -84,8 +85,5 @@ def _objects(lines: IO[str] | None) -> Iterator[dict[str, Any]]:
 
 def _stop(process: subprocess.Popen[str]) -> None:
     """Stop a process and all it started (its JVM too): they share a session of their own."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.wait()

@@ -18,9 +18,7 @@ Limits: `sum`/`avg` of decimals take up to 28 digits; `min`/`max` take types of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -130,10 +128,11 @@ class Aggregate:
                 return pa.array(sums[:, 0], mask=empty)
             return pa.array(sums[:, 0] / count, mask=empty)
         low, high = sums[:, 0], sums[:, 1]
+        fits = high == low >> 63
         if self.function == "avg":
-            total = high * 2.0**64 + low.astype(np.uint64)
-            return pa.array(total / count, mask=empty)
-        if not np.array_equal(high[~empty], (low >> 63)[~empty]):
+            long = high * 2.0**64 + low.astype(np.uint64)
+            return pa.array(np.where(fits, low, long) / count, mask=empty)
+        if not fits[~empty].all():
             msg = (
                 f"the sum behind {self.alias!r} does not fit a bigint; cast the column to "
                 "decimal(28, 0) before summing"
@@ -230,22 +229,32 @@ def _two_product(
     return product, ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
 
 
-def _squared_spread(
-    sums: npt.NDArray[np.float64], squares: npt.NDArray[np.float64], count: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    """Return sum of squares minus square of sum over count, to about 100 bits."""
-    high, low = sums[:, 0], sums[:, 1]
+def square_over(
+    sums: npt.NDArray[np.float64], count: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return sum squared over count as a double-double."""
+    with np.errstate(all="ignore"):
+        return _square_over(sums, np.zeros_like(sums), count)
+
+
+def _square_over(
+    high: npt.NDArray[np.float64], low: npt.NDArray[np.float64], count: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     square, error = _two_product(high, high)
     error = error + 2.0 * high * low
     quotient = square / count
     back, back_error = _two_product(quotient, count)
-    rest = ((square - back) - back_error + error) / count
+    return quotient, ((square - back) - back_error + error) / count
+
+
+def _squared_spread(
+    sums: npt.NDArray[np.float64], squares: npt.NDArray[np.float64], count: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Return sum of squares minus square of sum over count, to about 100 bits."""
+    quotient, rest = _square_over(sums[:, 0], sums[:, 1], count)
     spread = (squares[:, 0] - quotient) + (squares[:, 1] - rest)
-    finite = np.isfinite(high) & np.isfinite(squares[:, 0])
+    finite = np.isfinite(sums[:, 0]) & np.isfinite(squares[:, 0])
     return np.where(finite, np.maximum(spread, 0.0), np.nan)
-
-
-_Decoder = Callable[[npt.NDArray[np.int64]], Any]
 
 
 def _decode_ordered(

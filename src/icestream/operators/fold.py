@@ -21,7 +21,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.kernels import fold as kernels
+from icestream.kernels import words
 from icestream.kernels.words import Table
+from icestream.operators.aggregates import square_over
 from icestream.operators.columns import Column
 from icestream.operators.fields import Field, Layout
 from icestream.state.keys import KeyCodec
@@ -48,8 +50,11 @@ class Run:
 class EntryTable:
     """Folds events into at most `capacity` entries at a time."""
 
-    def __init__(self, layout: Layout, codec: KeyCodec, capacity: int) -> None:
-        """Make an empty table."""
+    def __init__(
+        self, layout: Layout, codec: KeyCodec, capacity: int, *, partial: bool = False
+    ) -> None:
+        """Make an empty table of events, or of rows that are `partial` aggregates already."""
+        self._fold_field = _fold_partial if partial else _fold_field
         places = 1 << max(4, (2 * capacity - 1).bit_length())
         self._layout = layout
         self._codec = codec
@@ -87,7 +92,7 @@ class EntryTable:
             )
             self._note_keys(hi, lo, panes, opened[:listed], keys)
             for field, place in zip(self._layout.fields, self._layout.places, strict=True):
-                _fold_field(field, int(place), self._entries, slots, columns, first, last)
+                self._fold_field(field, int(place), self._entries, slots, columns, first, last)
             first = last
             if first < len(hi):
                 yield self.take()
@@ -169,3 +174,44 @@ def _fold_field(
         kernels.fold_min(entries, place, slots, column.ordered, valid, first, last)
     else:
         kernels.fold_max(entries, place, slots, column.ordered, valid, first, last)
+
+
+def partial_name(field: Field, part: int = 0) -> str:
+    """Return the name of a column with partial aggregates of a field."""
+    return f"{field.kind}_{field.column or 'events'}_{part}"
+
+
+def _fold_partial(
+    field: Field,
+    place: int,
+    entries: Table,
+    slots: Ints,
+    columns: Mapping[str, Column],
+    first: int,
+    last: int,
+) -> None:
+    column = columns[partial_name(field)]
+    valid = column.valid
+    if field.op == words.ADD_I64:
+        kernels.fold_sum_i64(entries, place, slots, column.integers, valid, first, last)
+    elif field.op == words.ADD_I128:
+        low, high = _joined(column.integers, columns[partial_name(field, 1)].integers)
+        kernels.fold_sum_i128(entries, place, slots, low, high, valid, first, last)
+    elif field.op == words.MIN:
+        kernels.fold_min(entries, place, slots, column.ordered, valid, first, last)
+    elif field.op == words.MAX:
+        kernels.fold_max(entries, place, slots, column.ordered, valid, first, last)
+    else:
+        kernels.fold_sum_f64(entries, place, slots, column.floats, valid, first, last)
+        if field.kind == "squares_f64":
+            sums = columns[partial_name(field, 1)].floats
+            count = np.maximum(columns[partial_name(field, 2)].floats, 1.0)
+            for part in square_over(sums, count):
+                kernels.fold_sum_f64(entries, place, slots, part, valid, first, last)
+
+
+def _joined(low32: Ints, high32: Ints) -> tuple[Ints, Ints]:
+    """Return the 128-bit words of `high32 * 2**32 + low32`."""
+    low = (high32 << 32) + low32
+    carry = (low.view(np.uint64) < low32.view(np.uint64)).astype(np.int64)
+    return low, (high32 >> 32) + carry

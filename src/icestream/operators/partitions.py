@@ -115,6 +115,11 @@ class Partitions:
         """Return the number of partitions."""
         return len(self._all)
 
+    @property
+    def groups(self) -> int:
+        """Return the groups of all partitions, as of their last visit."""
+        return sum(facts["groups"] for facts in self._all)
+
     def visit(self) -> Iterator[Partition]:
         """Yield every partition once, each in memory while it is yielded."""
         resident = self._arena.header["resident"]
@@ -123,6 +128,7 @@ class Partitions:
             partition = self._enter(self._waiting.pop(0))
             yield partition
             partition.note()
+            partition.facts["groups"] = len(self._groups)
 
     def split(self, partition: Partition) -> bool:
         """Halve the partition in memory; the upper half waits for its visit. False if too narrow."""
@@ -155,6 +161,13 @@ class Partitions:
             self._evict()
             self._load(facts)
         return Partition(facts, self._arena, self._front_words)
+
+    def evict(self) -> bool:
+        """Let the groups in memory leave; False if there are none. Not during a visit."""
+        if self._arena.header["resident"] < 0 or len(self._groups) == 0:
+            return False
+        self._evict()
+        return True
 
     def _evict(self) -> None:
         resident = self._arena.header["resident"]
@@ -228,6 +241,7 @@ def _facts(low: int, high: int, image: str | None, *, stale: bool) -> dict[str, 
         "low": low,
         "high": high,
         "image": image,
+        "groups": 0,
         "fronts": 0,
         "flipped": MINUS_INFINITY,
         "stale": stale,

@@ -28,7 +28,8 @@ expiry (Mendes et al., 2013, sections 2.2 and 3); two-stacks aggregation.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,7 +151,7 @@ class WindowOperator:
                 pending, size = [], 0
         if pending:
             slices.append(self._write_run(np.concatenate(pending)))
-        self._shard.seal(PANES)
+        self._with_room(lambda: self._shard.seal(PANES))
         self._new = np.concatenate(slices) if slices else np.empty(0, dtype=SLICE)
         self._take_in(self._new)
 
@@ -177,10 +178,16 @@ class WindowOperator:
 
     def _take_in(self, slices: Slices) -> None:
         self._header["since"]["bytes"] += int(slices["rows"].sum()) * 8 * self._layout.entry_width
+        self._with_room(lambda: self._directory.append(slices))
+
+    def _with_room(self, action: Callable[[], object]) -> None:
+        """Do what needs memory for the directories; groups leave if there is not enough."""
         try:
-            self._directory.append(slices)
-        except Refused as refused:
-            raise fail(self._shard.account.budget, refused.needed, refused.owner) from refused
+            action()
+        except Refused:
+            if not self._partitions.evict():
+                raise
+            action()
 
     # -- a watermark -----------------------------------------------------------------------
 
@@ -379,15 +386,15 @@ class WindowOperator:
         for lifetime, info in past.segments:
             if lifetime != BASE:
                 continue
-            reader = self._shard.reader(info)
-            if not (reader.directory["synopsis"] == POSITION).any():
-                continue
-            for record in reader.scan():
-                if record.synopsis == SLICES:
-                    self._directory.append(np.frombuffer(record.payload, dtype=SLICE))
-                elif record.synopsis == POSITION:
-                    self._header["position"].update(json.loads(bytes(record.payload)))
-            self._partitions.import_image(_group_records(reader))
+            with closing(self._shard.reader(info)) as reader:
+                if not (reader.directory["synopsis"] == POSITION).any():
+                    continue
+                for record in reader.scan():
+                    if record.synopsis == SLICES:
+                        self._directory.append(np.frombuffer(record.payload, dtype=SLICE))
+                    elif record.synopsis == POSITION:
+                        self._header["position"].update(json.loads(bytes(record.payload)))
+                self._partitions.import_image(_group_records(reader))
             self._header["since"].update(versions=0, bytes=0)
             return True
         return False
@@ -396,15 +403,15 @@ class WindowOperator:
         found: list[Slices] = []
         keys: list[pa.Table] = []
         for lifetime, info in past.segments:
-            reader = self._shard.reader(info)
-            if lifetime == BASE:
-                keys.extend(
-                    read_table(record.payload)
-                    for record in reader.scan()
-                    if record.synopsis == NEW_KEYS
-                )
-                continue
-            rows = reader.directory
+            with closing(self._shard.reader(info)) as reader:
+                if lifetime == BASE:
+                    keys.extend(
+                        read_table(record.payload)
+                        for record in reader.scan()
+                        if record.synopsis == NEW_KEYS
+                    )
+                    continue
+                rows = reader.directory
             slices = np.zeros(len(rows), dtype=SLICE)
             slices["pane"], slices["marker"], slices["rows"] = (
                 rows["group"],
@@ -423,7 +430,7 @@ class WindowOperator:
     def statistics(self) -> dict[str, Any]:
         """Return what the progress report tells of this shard."""
         return {
-            "groups": len(self._groups),
+            "groups": self._partitions.groups,
             "partitions": len(self._partitions),
             "slices": int(self._header["slices"]),
         }

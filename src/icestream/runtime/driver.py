@@ -40,6 +40,7 @@ from icestream.state.versions import (
     Commit,
     LiveSegment,
     VersionStore,
+    last_listing,
     survivors,
 )
 
@@ -132,13 +133,13 @@ class Driver(Generic[Batch]):
         #: arenas of other runs of this query are never trusted
         self._run = os.path.join(settings.local, uuid.uuid4().hex[:12])
         check_same_plan(settings.root, self.store.remember_plan(plan.describe()), plan.describe())
-        self._last = self.store.latest()
+        self._last: Commit | None = None
         self._live: tuple[LiveSegment, ...] = ()
-        if self._last is not None:
-            self._live = self.store.live(self._last.version)
-            self._check_shards(self._last)
+        #: versions that can be restored, with their live segments, as far as they were read
+        self._kept: dict[int, tuple[Commit, tuple[LiveSegment, ...]]] = {}
         self._named: set[str] = set()
-        self._sweep()
+        self._remove_local()
+        self._resume()
 
     @property
     def last(self) -> Commit | None:
@@ -147,24 +148,30 @@ class Driver(Generic[Batch]):
 
     def batch(self, number: int, batch: Batch) -> list[Delivery]:
         """Compute a batch of Spark's numbering, or hand out again what was committed for it."""
-        before = self._last
-        if before is not None and before.batch is not None:
-            if number == before.batch:
-                return [self._delivery(before, again=True)]
-            if number < before.batch:
-                msg = (
-                    f"the checkpoint at {self._settings.root} has committed batch {before.batch}, "
-                    f"but Spark comes with batch {number}: its own checkpoint was rolled back or "
-                    "belongs to another query. Restore both together, or start a new checkpoint"
-                )
-                raise CheckpointError(msg)
+        before = self._resumed()
+        reached = -1 if before is None or before.batch is None else before.batch
+        if before is not None and number == reached:
+            return [self._delivery(self._version_of_batch(before), again=True)]
+        if number != reached + 1:
+            msg = (
+                f"the checkpoint at {self._settings.root} has committed "
+                f"{'no batch' if reached < 0 else f'batches up to {reached}'}, but Spark comes "
+                f"with batch {number}: one of the two checkpoints was rolled back or belongs to "
+                "another query. Restore both together, or start a new checkpoint"
+            )
+            raise CheckpointError(msg)
         return [self._version(number, batch)]
 
     def flush(self) -> list[Delivery]:
-        """Close every window that has an event, as a version of maintenance."""
-        before = self._last
+        """Close every window that has an event, as a version of maintenance.
+
+        Once committed it is handed out again until the next batch.
+        """
+        before = self._resumed()
         if before is None:
             return []
+        if before.decisions["flush"]:
+            return [self._delivery(before, again=True)]
         latest = max((seen for seen in before.seen if seen is not None), default=None)
         if latest is None:
             return []
@@ -173,6 +180,10 @@ class Driver(Generic[Batch]):
         if end <= before.watermark:
             return []
         return [self._version(None, None, flush=end)]
+
+    def redeliver(self, commit: Commit) -> Delivery:
+        """Return what a committed version emits, to hand it out once more."""
+        return self._delivery(commit, again=True)
 
     def close(self) -> None:
         """Remove the arenas and exchange files of this run."""
@@ -183,11 +194,12 @@ class Driver(Generic[Batch]):
     def _version(
         self, number: int | None, batch: Batch | None, flush: Micros = MINUS_INFINITY
     ) -> Delivery:
+        self._settled = False
         before, timer = self._last, _Timer(self._clock)
         version = before.version + 1 if before else 1
         watermark = before.watermark if before else MINUS_INFINITY
         routes = before.routes if before else self._first_routes()
-        folder = os.path.join(self._run, f"exchange-{version}")
+        folder = os.path.join(self._run, f"exchange-{version}-{uuid.uuid4().hex[:8]}")
         parcels: list[Parcel] = []
         try:
             if batch is not None:
@@ -203,6 +215,7 @@ class Driver(Generic[Batch]):
         commit = self._commit(version, number, watermark, seen, routes, parcels, reports)
         timer.note("commit")
         self._tidy()
+        self._settled = True
         timer.note("tidy")
         progress = self._progress(commit, parcels, reports, timer)
         return self._delivery(commit, again=False, progress=progress)
@@ -270,6 +283,7 @@ class Driver(Generic[Batch]):
         live = survivors(self._live, commit)
         self.store.create(self.store.with_listing(commit, live))
         self._last, self._live = commit, live
+        self._kept[version] = commit, live
         return commit
 
     def _horizon(self, bases: Sequence[int], watermark: Micros) -> Micros:
@@ -367,6 +381,28 @@ class Driver(Generic[Batch]):
 
     # -- tidying up ------------------------------------------------------------------------
 
+    def _resume(self) -> None:
+        """Stand where the checkpoint stands and remove what no version names."""
+        self._kept.clear()
+        self._last = last = self.store.latest()
+        if last is not None:
+            self._check_shards(last)
+            self._live = self._restorable(last.version)[1]
+        self._sweep()
+        self._settled = True
+
+    def _resumed(self) -> Commit | None:
+        """Return the last version; after a failure, what the checkpoint says it is."""
+        if not self._settled:
+            self._resume()
+        return self._last
+
+    def _version_of_batch(self, last: Commit) -> Commit:
+        """Return the version that computed the batch `last` stands at."""
+        while last.decisions["flush"]:
+            last = self.store.load(last.version - 1)
+        return last
+
     def _tidy(self) -> None:
         """Remove what the versions that are kept no longer name."""
         last = self._last
@@ -376,23 +412,30 @@ class Driver(Generic[Batch]):
         for path in self._named - named:
             self._files.unlink(path)
         self._named = named
-        oldest = max(1, last.version - self._settings.keep + 1)
-        listing = max((v for v in range(1, oldest + 1) if v % 64 == 1), default=1)
-        needed = min(listing, min(base or 1 for base in self._kept(oldest).bases))
-        stale = [v for v in self.store.versions() if v < needed]
-        self.store.remove(stale)
+        oldest = self._oldest(last)
+        bases = self._restorable(oldest)[0].bases
+        needed = min(last_listing(oldest), *(base or 1 for base in bases))
+        self.store.remove(v for v in self.store.versions() if v < needed)
+        for version in [v for v in self._kept if v < oldest]:
+            del self._kept[version]
         sweep(os.path.join(self._run, "arenas"), set(last.arenas))
 
-    def _kept(self, version: int) -> Commit:
-        last = self._last
-        return last if last is not None and last.version == version else self.store.load(version)
+    def _oldest(self, last: Commit) -> int:
+        """Return the oldest version that can be restored."""
+        return max(1, last.version - self._settings.keep + 1)
+
+    def _restorable(self, version: int) -> tuple[Commit, tuple[LiveSegment, ...]]:
+        """Return a version and its live segments, read once."""
+        if version not in self._kept:
+            self._kept[version] = self.store.load(version), self.store.live(version)
+        return self._kept[version]
 
     def _names(self, last: Commit) -> set[str]:
         """Return the paths that the kept versions name."""
         root = self._settings.root
-        oldest = max(1, last.version - self._settings.keep + 1)
-        commits = [self._kept(version) for version in range(oldest, last.version + 1)]
-        segments = {each.info.name for each in self.store.live(oldest)}
+        versions = range(self._oldest(last), last.version + 1)
+        commits = [self._restorable(version)[0] for version in versions]
+        segments = {each.info.name for each in self._restorable(versions[0])[1]}
         segments |= {each.info.name for commit in commits for each in commit.added}
         rows = {info.name for commit in commits for info in (*commit.results, *commit.late)}
         return {f"{root}/{SEGMENTS}/{name}" for name in segments} | {
@@ -400,13 +443,16 @@ class Driver(Generic[Batch]):
         }
 
     def _sweep(self) -> None:
-        """Remove what failed attempts and earlier runs left."""
+        """Remove what failed attempts left."""
         root = self._settings.root
         self._named = self._names(self._last) if self._last is not None else set()
         for folder in (SEGMENTS, RESULTS):
             for name in self._files.list(f"{root}/{folder}"):
                 if (path := f"{root}/{folder}/{name}") not in self._named:
                     self._files.unlink(path)
+
+    def _remove_local(self) -> None:
+        """Remove the arenas and exchange files of earlier runs."""
         with suppress(FileNotFoundError):
             for name in os.listdir(self._settings.local):
                 shutil.rmtree(os.path.join(self._settings.local, name), ignore_errors=True)

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from icestream.core.errors import InputError
 from icestream.core.times import Micros
@@ -34,6 +33,11 @@ from icestream.state.keys import KeyCodec
 
 #: entries folded before they are handed on
 TABLE_ENTRIES = 131_072
+
+#: columns of rows that Spark has folded, beside source, keys and partial aggregates
+PANE = "pane"
+EVENTS = "events"
+LATEST = "latest"
 
 
 @dataclass
@@ -68,15 +72,32 @@ class Ingest:
         return task.report
 
 
+@dataclass(frozen=True)
+class FoldedIngest:
+    """Ingest of rows that Spark has folded to one per (source, group, pane)."""
+
+    ingest: Ingest
+
+    def run(self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter) -> SplitReport:
+        """Turn the rows of one split into entries in `out`."""
+        task = _Split(self.ingest, out, partial=True)
+        for batch in batches:
+            task.take_folded(batch)
+        task.finish()
+        return task.report
+
+
 class _Split:
-    def __init__(self, ingest: Ingest, out: ExchangeWriter) -> None:
+    def __init__(self, ingest: Ingest, out: ExchangeWriter, *, partial: bool = False) -> None:
         plan = ingest.plan
         self.report = SplitReport()
         self._ingest = ingest
         self._plan = plan
         self._out = out
         self._layout = plan.spec.layout
-        self._table = EntryTable(self._layout, KeyCodec(plan.group_keys), TABLE_ENTRIES)
+        self._table = EntryTable(
+            self._layout, KeyCodec(plan.group_keys), TABLE_ENTRIES, partial=partial
+        )
         self._routes = np.array(ingest.routes, dtype=np.int64)
         self._load = np.zeros(plan.key_groups, dtype=np.int64)
         self._first_open = (
@@ -106,6 +127,28 @@ class _Split:
             for run in self._table.fold(keys, panes, columns):
                 self._send(run)
 
+    def take_folded(self, batch: pa.RecordBatch) -> None:
+        """Fold one batch of rows that stand for several events each."""
+        events = np.asarray(batch.column(EVENTS).to_numpy())
+        self.report.rows += int(events.sum())
+        without = batch.column(PANE).is_null().to_numpy(zero_copy_only=False)
+        if without.any():
+            self._refuse_without_time(int(events[without].sum()), batch.filter(pa.array(without)))
+            batch = batch.filter(pa.array(~without))
+        if batch.num_rows == 0:
+            return
+        self._note_times(np.asarray(batch.column(LATEST).to_numpy()), batch.column(SOURCE))
+        panes = np.asarray(batch.column(PANE).to_numpy())
+        late = panes < self._first_open
+        if late.any():
+            self.report.late += int(np.asarray(batch.column(EVENTS).to_numpy())[late].sum())
+            kept = np.flatnonzero(~late)
+            batch, panes = batch.take(pa.array(kept)), panes[kept]
+        columns = {name: Column(batch.column(name)) for name in batch.schema.names}
+        for keys in self._groupings(batch):
+            for run in self._table.fold(keys, panes, columns):
+                self._send(run)
+
     def finish(self) -> None:
         """Hand on what is left."""
         self._send(self._table.take())
@@ -114,23 +157,23 @@ class _Split:
 
     def _with_times(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         missing = batch.column(TIME).null_count
-        if not missing:
-            return batch
-        self.report.without_time += missing
-        strict = [
-            number for number, source in enumerate(self._plan.sources) if source.nulls == "error"
-        ]
-        broken = pc.and_(
-            batch.column(TIME).is_null(),
-            pc.is_in(batch.column(SOURCE), pa.array(strict, pa.int32())),
-        )
-        if pc.any(broken).as_py():
+        if missing:
+            self._refuse_without_time(missing, batch.filter(batch.column(TIME).is_null()))
+            batch = batch.filter(batch.column(TIME).is_valid())
+        return batch
+
+    def _refuse_without_time(self, events: int, batch: pa.RecordBatch) -> None:
+        """Count events without a time, or refuse them where their source asks for it."""
+        self.report.without_time += events
+        sources = self._plan.sources
+        strict = [n for n in batch.column(SOURCE).unique().to_pylist() if sources[n].nulls == "error"]
+        if strict:
             msg = (
-                f"{missing} events have no time (the time column is null). Filter them out before "
-                "ice.stream(...), or pass nulls='drop' to it to leave them out and count them"
+                f"{events} events of {sources[strict[0]].name} have no time (the time column is "
+                "null). Filter them out before ice.stream(...), or pass nulls='drop' to it to "
+                "leave them out and count them"
             )
             raise InputError(msg)
-        return batch.filter(batch.column(TIME).is_valid())
 
     def _note_times(self, times: npt.NDArray[np.int64], sources: pa.Array) -> None:
         seen = self.report.seen

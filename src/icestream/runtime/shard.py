@@ -26,7 +26,7 @@ from icestream.operators.window import BASE, PANES, WindowOperator
 from icestream.plan.nodes import Plan
 from icestream.runtime.exchange import Parcels
 from icestream.state.arena import Arena
-from icestream.state.budget import Budget, Refused
+from icestream.state.budget import Budget, Refused, fail
 from icestream.state.files import Files
 from icestream.state.log.format import SegmentInfo
 from icestream.state.log.ipc import write_table
@@ -106,6 +106,9 @@ class ShardTask:
             )
             space.close()
             arena.release(name)
+        except Refused as refused:
+            arena.discard()
+            raise fail(budget, refused.needed, refused.owner) from refused
         except BaseException:
             arena.discard()
             raise
@@ -174,10 +177,11 @@ class ShardSpace:
 
     def seal(self, lifetime: str) -> SegmentInfo | None:
         """Finish the open segment of a lifetime class and make it readable."""
-        writer = self._open.pop(lifetime, None)
-        if writer is None:
+        if lifetime not in self._open:
             return None
-        info = writer.finish()
+        if lifetime == PANES:
+            self.table.reserve()
+        info = self._open.pop(lifetime).finish()
         self.sealed.append((lifetime, info))
         if lifetime == PANES:
             self.table.add(info)

@@ -11,7 +11,7 @@ Invariants:
     2. A failed resize changes nothing (`test_a_refused_resize_changes_nothing`,
        `test_a_full_disk_is_a_storage_error_and_changes_nothing`).
     3. New bytes are zero (`test_new_bytes_are_zero_also_after_shrinking`).
-    4. An arena is claimed at most once (`test_only_one_of_many_claims_succeeds`).
+    4. An arena is claimed at most once (`test_only_one_of_many_claims_at_once_succeeds`).
     5. Only what was released completely, since this machine started, can be claimed
        (`test_crash_before_release_leaves_nothing_to_claim`,
        `test_an_arena_of_an_earlier_boot_is_not_claimed`).

@@ -37,11 +37,16 @@ class SegmentTable(Mapping[int, SegmentInfo]):
     def _table(self) -> npt.NDArray[Any]:
         return self._array.view[: self._arena.header["segments"]]
 
-    def add(self, info: SegmentInfo) -> None:
-        """Take in a segment with an ordinal above all others."""
-        count = self._arena.header["segments"]
+    def reserve(self) -> None:
+        """Make room for one more; raises `Refused`, with nothing changed, if the budget is full."""
+        count = len(self)
         if count == self._array.capacity:
             self._array.resize(count + 1 + count // 4)
+
+    def add(self, info: SegmentInfo) -> None:
+        """Take in a segment with an ordinal above all others."""
+        self.reserve()
+        count = len(self)
         attempt = int(info.name[11:27], 16)
         numbers = (info.ordinal, attempt, info.bytes, info.records, info.expiry)
         self._array.view[count] = [_signed(n) for n in (*numbers, info.footer_checksum)]

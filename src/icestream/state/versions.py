@@ -139,6 +139,11 @@ def survivors(live: Iterable[LiveSegment], commit: Commit) -> tuple[LiveSegment,
     )
 
 
+def last_listing(version: int) -> int:
+    """Return the last version, up to the given one, whose commit lists all live segments."""
+    return (version - 1) // LISTING_EVERY * LISTING_EVERY + 1
+
+
 class VersionStore:
     """The commit files of one query."""
 
@@ -153,9 +158,12 @@ class VersionStore:
         return sorted(int(name[:-5]) for name in names if name[:-5].isdigit())
 
     def latest(self) -> Commit | None:
-        """Return the last version, or None."""
+        """Return the last version, or None; it survives whatever is done next."""
         versions = self.versions()
-        return self.load(versions[-1]) if versions else None
+        if not versions:
+            return None
+        self.files.sync_folder(f"{self.root}/{COMMITS}")
+        return self.load(versions[-1])
 
     def load(self, version: int) -> Commit:
         """Return one version; DamageError if its file is damaged or missing."""
@@ -189,10 +197,9 @@ class VersionStore:
     def remember_plan(self, plan: Mapping[str, Any]) -> Mapping[str, Any]:
         """Write the plan of a new checkpoint, or return the one that is there."""
         path = f"{self.root}/{PLAN}"
-        if self.files.exists(path):
-            return dict(self._read(path, "the plan of the checkpoint is missing")["plan"])
-        self.files.put(path, _sealed({"plan": plan}))
-        return plan
+        if self.files.put(path, _sealed({"plan": plan})):
+            return plan
+        return dict(self._read(path, "the plan of the checkpoint is missing")["plan"])
 
     def remove(self, versions: Iterable[int]) -> None:
         """Unlink commit files that no kept version needs."""
@@ -201,7 +208,7 @@ class VersionStore:
 
     def with_listing(self, commit: Commit, live: tuple[LiveSegment, ...]) -> Commit:
         """Let a commit list all live segments if it is its turn."""
-        return replace(commit, live=live) if commit.version % LISTING_EVERY == 1 else commit
+        return replace(commit, live=live) if last_listing(commit.version) == commit.version else commit
 
     def _path(self, version: int) -> str:
         return f"{self.root}/{COMMITS}/{version:012d}.json"

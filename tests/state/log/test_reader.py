@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -274,6 +274,41 @@ def test_a_forgotten_segment_is_missing_afterwards() -> None:
     log.forget([1])
     assert disk.open_handles == 1
     with pytest.raises(DamageError, match="segment 1 is missing"):
+        list(log.chain(markers[0]))
+
+
+class FreshInfos(Mapping[int, SegmentInfo]):
+    """A mapping that makes its values when asked, as a table over an arena does."""
+
+    def __init__(self, infos: dict[int, SegmentInfo]) -> None:
+        self.infos = infos
+
+    def __getitem__(self, ordinal: int) -> SegmentInfo:
+        return replace(self.infos[ordinal])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.infos)
+
+    def __len__(self) -> int:
+        return len(self.infos)
+
+
+def test_a_log_over_a_mapping_of_others_neither_copies_nor_changes_it() -> None:
+    disk = SimulatedDisk()
+    infos, markers = chained(disk, [1, 2, 5])
+    given = FreshInfos({})
+    log = Log(disk, "log", given)
+    given.infos.update(infos)
+    for _ in range(3):
+        assert len(list(log.chain(markers[0]))) == 3
+    assert disk.open_handles == 3
+    opened = [read for read in disk.reads if read[1] == 0]
+    assert len(opened) == 3
+    assert [info.ordinal for info in log.expire(1)] == [1]
+    log.forget([2])
+    assert list(given.infos) == [1, 2, 5]
+    assert list(log.segments) == [5]
+    with pytest.raises(DamageError, match="segment 2 is missing"):
         list(log.chain(markers[0]))
 
 

@@ -2,8 +2,8 @@
 
 Run as `python flink_hop.py PLAN`; prints one JSON line per run of the plan.
 
-Idea: Flink's package has no Parquet reader, and its CSV reader would be the bottleneck. Its fastest
-source, a sequence of numbers, computes the very rows of `icestream.bench.rows` in SQL from the
+Idea: Flink's package has no Parquet reader, and its CSV reader is slower than its sequence of
+numbers. That source is used, and SQL computes from it the very rows of `icestream.bench.rows`, from the
 constants in the plan. The job never ends by itself: Flink's REST interface tells how many events
 have left the source, the rate is taken between the end of warm-up and the end of the run, then the
 job is cancelled. So neither its start nor the closing of all windows at once counts.
@@ -82,7 +82,9 @@ def events(
     rows: int,
 ) -> None:
     """Define the view `events(ts, key, value)` over the first `rows` rows."""
-    c, half = constants, rows // 2
+    half = rows // 2
+    # MOD has the type of its divisor: an INT literal there would make x * x overflow
+    c = {name: f"CAST({value} AS BIGINT)" for name, value in constants.items()}
     numbers = environment.from_source(
         NumberSequenceSource(0, rows - 1), WatermarkStrategy.no_watermarks(), SOURCE, Types.LONG()
     )
@@ -103,7 +105,7 @@ def events(
     tables.create_temporary_view("generated", tables.from_data_stream(numbers, schema))
     tables.execute_sql(
         f"CREATE TEMPORARY VIEW events AS SELECT ts, MOD(h, {c['keys']}) AS `key`, "
-        f"CAST(h / {c['keys'] * c['disorder']} AS DOUBLE) / 8 AS `value` FROM generated"
+        f"CAST(h / ({c['keys']} * {c['disorder']}) AS DOUBLE) / 8 AS `value` FROM generated"
     )
 
 

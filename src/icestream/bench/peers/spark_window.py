@@ -1,8 +1,8 @@
 """Measure Spark's own `groupBy(window(...), key)`: append mode, RocksDB state store.
 
 Run as `python -m icestream.bench.peers.spark_window PLAN`; prints one JSON line per run of the
-plan. Changelog checkpoints are on, shuffle partitions equal cores, and a batch has as many files as
-cores: each makes Spark faster than its defaults.
+plan. Beyond Spark's defaults: changelog checkpoints, as many shuffle partitions as cores, and at
+least one file per core in a batch.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ Limits:
 from __future__ import annotations
 
 import contextlib
-from collections import ChainMap, OrderedDict
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -296,27 +296,35 @@ class Log:
         Args:
             files: where the segments are.
             folder: their folder.
-            segments: what the version consists of.
+            segments: what the version consists of; looked up, neither copied nor changed.
             expired: ordinals that were unlinked because their expiry had passed; a `range` will do.
             horizon: the committed expiry horizon; what expires at or before it is not needed.
             open_limit: how many segments stay open while idle.
         """
         self.folder = folder
-        self.segments: ChainMap[int, SegmentInfo] = ChainMap({}, segments)  # type: ignore[arg-type]
         self.horizon = horizon
+        self._given = segments
+        self._added: dict[int, SegmentInfo] = {}
+        self._forgotten: set[int] = set()
         self._files = files
         self._expired_before = expired
         self._expired_here: set[int] = set()
         self._open_limit = open_limit
         self._idle: OrderedDict[int, SegmentReader] = OrderedDict()
 
+    @property
+    def segments(self) -> dict[int, SegmentInfo]:
+        """All segments by ordinal, as a copy."""
+        given = {n: info for n, info in self._given.items() if n not in self._forgotten}
+        return given | self._added
+
     def add(self, info: SegmentInfo) -> None:
         """Add a finished segment."""
-        known = self.segments.get(info.ordinal)
+        known = self._info(info.ordinal)
         if (known is not None and known != info) or self.is_expired(info.ordinal):
             msg = f"ordinal {info.ordinal} was given to another segment; use the next free one"
             raise ValueError(msg)
-        self.segments[info.ordinal] = info
+        self._added[info.ordinal] = info
 
     def is_expired(self, ordinal: int) -> bool:
         """Tell whether references into a segment are legal although it is gone."""
@@ -337,7 +345,8 @@ class Log:
     def forget(self, ordinals: Iterable[int]) -> None:
         """Give up segments that nothing points into any more, as after compaction."""
         for ordinal in list(ordinals):
-            del self.segments[ordinal]
+            self._forgotten.add(ordinal)
+            self._added.pop(ordinal, None)
             idle = self._idle.pop(ordinal, None)
             if idle is not None:
                 idle.close()
@@ -355,8 +364,9 @@ class Log:
         wanted = np.sort(np.asarray(markers, dtype=np.uint64))
         ordinals = wanted >> np.uint64(32)
         for part in np.split(wanted, np.flatnonzero(np.diff(ordinals)) + 1):
-            if len(part) and self._is_there(int(part[0])):
-                with self._lease(ordinal_of(int(part[0]))) as reader:
+            info = self._segment_of(int(part[0])) if len(part) else None
+            if info is not None:
+                with self._lease(info) as reader:
                     yield from reader.read_many(part)
 
     def chain(self, marker: int) -> Iterator[Record]:
@@ -377,11 +387,12 @@ class Log:
         while self._idle:
             self._idle.popitem()[1].close()
 
-    def _is_there(self, marker: int) -> bool:
-        """Tell whether a marker's segment is there; DamageError if it is not and should be."""
+    def _segment_of(self, marker: int) -> SegmentInfo | None:
+        """Return a marker's segment, None if it has expired; DamageError if it should be there."""
         ordinal = ordinal_of(marker)
-        if ordinal in self.segments:
-            return True
+        info = self._info(ordinal)
+        if info is not None:
+            return info
         if marker == NO_MARKER:
             msg = "NO_MARKER points to no record; leave it out"
             raise ValueError(msg)
@@ -391,19 +402,26 @@ class Log:
                 f"has not expired at horizon {self.horizon}, and the version does not name it"
             )
             raise DamageError(self.folder, what)
-        return False
+        return None
+
+    def _info(self, ordinal: int) -> SegmentInfo | None:
+        """Return the segment with an ordinal; None if the version has none."""
+        added = self._added.get(ordinal)
+        if added is not None or ordinal in self._forgotten:
+            return added
+        return self._given.get(ordinal)
 
     @contextlib.contextmanager
-    def _lease(self, ordinal: int) -> Iterator[SegmentReader]:
+    def _lease(self, info: SegmentInfo) -> Iterator[SegmentReader]:
         """Lend a reader; a lent one is not closed by others, only given back."""
-        info = self.segments[ordinal]
+        ordinal = info.ordinal
         reader = self._idle.pop(ordinal, None)
         if reader is None:
             reader = SegmentReader(self._files, f"{self.folder}/{info.name}", info=info)
         try:
             yield reader
         finally:
-            if ordinal in self._idle or self.segments.get(ordinal) is not info:
+            if ordinal in self._idle or self._info(ordinal) != info:
                 reader.close()
             else:
                 self._idle[ordinal] = reader

@@ -1,0 +1,109 @@
+"""Folding by Spark SQL before rows leave the JVM, where that pays.
+
+Idea: sending a row from the JVM to Python costs more than folding it. When many events share a
+(group, pane), `groupBy(keys, pane)` in Spark SQL sends one row for all of them. Whether it pays is
+measured: events per entry of the batches so far.
+
+Invariants:
+1. Rows folded by Spark give the same entries as events do, floats to the precision of Spark's own
+   sums (`test_oracle_folding_by_spark_gives_the_same_rows`).
+2. The choice is made from past batches, is written in the version, and changes no result beyond that.
+
+Limits: decimals, grouping sets and late events that are kept are folded in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from icestream.operators.fields import Field
+from icestream.operators.fold import partial_name
+from icestream.plan.nodes import SOURCE, TIME, Plan
+from icestream.runtime.exchange import ExchangeWriter
+from icestream.runtime.ingest import EVENTS, LATEST, PANE, FoldedIngest, Ingest, SplitReport
+
+#: events per entry above which folding by Spark is chosen
+WORTH_IT = 8.0
+
+
+class IngestTask(Protocol):
+    """Folds one split into an exchange parcel."""
+
+    def run(self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter) -> SplitReport:
+        """Do it."""
+        ...
+
+
+@dataclass
+class Prefold:
+    """Chooses where events are folded, by what the last batch had to show."""
+
+    #: events per entry in the last batch that had any
+    ratio: float = 0.0
+
+    def choose(self, ingest: Ingest, batch: DataFrame) -> tuple[DataFrame, IngestTask]:
+        """Return what the ingest tasks read and what they run."""
+        if self.ratio < WORTH_IT or not can_fold(ingest.plan):
+            return batch, ingest
+        return fold(ingest, batch), FoldedIngest(ingest)
+
+    def learn(self, reports: Sequence[SplitReport]) -> None:
+        """Note how many events shared an entry."""
+        entries = sum(report.entries for report in reports)
+        if entries:
+            self.ratio = sum(report.rows for report in reports) / entries
+
+
+def can_fold(plan: Plan) -> bool:
+    """Tell whether Spark SQL can fold this plan's events."""
+    decimals = any(pa.types.is_decimal(field.type) for field in plan.inputs)
+    return plan.grouping_sets is None and plan.late == "drop" and not decimals
+
+
+def fold(ingest: Ingest, batch: DataFrame) -> DataFrame:
+    """Return one row per (source, group, pane) with columns for each field."""
+    plan = ingest.plan
+    windows = plan.windows
+    micros = (
+        f"unix_micros({TIME})"
+        if plan.time.tz
+        else f"timestampdiff(MICROSECOND, timestamp_ntz'1970-01-01 00:00:00', {TIME})"
+    )
+    since = f"({micros} - {windows.offset}L)"
+    pane = f"({since} - pmod({since}, {windows.pane}L)) div {windows.pane}L"
+    parts = [
+        F.count(F.lit(1)).alias(EVENTS),
+        F.expr(f"max({micros})").alias(LATEST),
+        *(
+            F.expr(sql).alias(partial_name(field, part))
+            for field in plan.spec.layout.fields
+            for part, sql in enumerate(_partials(field))
+        ),
+    ]
+    keys = [F.col(f"k{i}") for i in range(len(plan.keys))]
+    return batch.groupBy(F.col(SOURCE), F.expr(pane).alias(PANE), *keys).agg(*parts)
+
+
+def _partials(field: Field) -> tuple[str, ...]:
+    """Return the SQL of a field's partial columns."""
+    column = field.column
+    return {
+        "rows": ("count(1)",),
+        "valid": (f"count({column})",),
+        "sum_i64": (f"sum(cast({column} as bigint))",),
+        "sum_i128": (f"sum({column} & 4294967295L)", f"sum(shiftright({column}, 32))"),
+        "sum_f64": (f"sum(cast({column} as double))",),
+        "squares_f64": (
+            f"var_pop(cast({column} as double)) * count({column})",
+            f"sum(cast({column} as double))",
+            f"count({column})",
+        ),
+        "min": (f"min({column})",),
+        "max": (f"max({column})",),
+    }[field.kind]

@@ -1,0 +1,196 @@
+"""A running query: Spark's handle, with what Icestream adds to it.
+
+Idea: Spark owns sources, offsets and triggers and calls `_batch` for every micro-batch. The driver
+computes and commits it; then its rows go to the sink. Whatever fails is raised to the caller as
+the error it was.
+
+Invariants:
+1. `stop()` lets a batch that is being committed finish (`test_stop_waits_for_the_batch_under_way`).
+2. A version of maintenance that was committed but perhaps not delivered is delivered at the next
+   start (`test_crash_a_flush_that_was_committed_is_delivered_after_restart`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming import StreamingQuery
+
+from icestream.core.errors import IcestreamError
+from icestream.core.times import MINUS_INFINITY
+from icestream.runtime.driver import Delivery, Driver
+
+Deliver = Callable[[Delivery], None]
+
+
+class Query:
+    """The handle of a running query; behaves like Spark's `StreamingQuery`."""
+
+    def __init__(self, driver: Driver[DataFrame], deliver: Deliver, *, flush: bool) -> None:
+        """Prepare; `start` begins."""
+        self._driver = driver
+        self._deliver = deliver
+        self._flush = flush
+        self._busy = threading.Lock()
+        self._stopping = False
+        self._error: BaseException | None = None
+        self._progress: deque[dict[str, Any]] = deque(maxlen=100)
+        self._ended = threading.Event()
+        self._spark_query: StreamingQuery | None = None
+
+    def start(self, begin: Callable[[Callable[[DataFrame, int], None]], StreamingQuery]) -> Query:
+        """Deliver what the last run may have left, then let Spark call for every batch."""
+        last = self._driver.last
+        if last is not None and last.decisions.get("flush"):
+            self._deliver(self._driver.redeliver(last))
+        self._spark_query = begin(self._batch)
+        threading.Thread(target=self._finish, name="icestream-query", daemon=True).start()
+        return self
+
+    # -- Spark's names ---------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Return the id that the checkpoint keeps across restarts."""
+        return str(self._query.id)
+
+    @property
+    def runId(self) -> str:
+        """Return the id of this run."""
+        return str(self._query.runId)
+
+    @property
+    def name(self) -> str | None:
+        """Return the name given with `queryName`."""
+        return self._query.name
+
+    @property
+    def isActive(self) -> bool:
+        """Tell whether the query still runs, its last flush included."""
+        return not self._ended.is_set()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Return what the query is doing."""
+        return self._query.status
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:
+        """Return the progress of the last version."""
+        return self._progress[-1] if self._progress else None
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:
+        """Return the progress of the last hundred versions."""
+        return list(self._progress)
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
+        """Wait until the query ends; raise what made it fail.
+
+        With a timeout in seconds, tell whether it ended in that time.
+        """
+        ended = self._ended.wait(timeout)
+        if ended and self._error is not None:
+            raise self._error
+        return None if timeout is None else ended
+
+    def processAllAvailable(self) -> None:
+        """Wait until all data that is there has been processed."""
+        try:
+            self._query.processAllAvailable()
+        except StreamingQueryException:
+            self._ended.wait()
+            if self._error is not None:
+                raise self._error from None
+            raise
+
+    def stop(self) -> None:
+        """Stop after the batch under way."""
+        with self._busy:
+            self._stopping = True
+        self._query.stop()
+        self._ended.wait()
+
+    def exception(self) -> BaseException | None:
+        """Return what made the query fail, or None."""
+        return self._error
+
+    def explain(self, extended: bool = False) -> None:
+        """Print Spark's plan of the part that reads the sources."""
+        self._query.explain(extended)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    @property
+    def _query(self) -> StreamingQuery:
+        if self._spark_query is None:
+            msg = "the query was not started"
+            raise RuntimeError(msg)
+        return self._spark_query
+
+    def _batch(self, batch: DataFrame, number: int) -> None:
+        with self._busy:
+            if self._stopping:
+                msg = "the query is stopping; this batch comes again at the next start"
+                raise IcestreamError(msg)
+            try:
+                for delivery in self._driver.batch(number, batch):
+                    self._hand_out(delivery)
+            except BaseException as error:
+                self._error = self._error or error
+                raise
+
+    def _hand_out(self, delivery: Delivery) -> None:
+        started = time.monotonic()
+        self._deliver(delivery)
+        if delivery.progress:
+            took = round(1000 * (time.monotonic() - started))
+            self._progress.append(self._report(delivery.progress, took))
+
+    def _report(self, progress: dict[str, Any], sink: int) -> dict[str, Any]:
+        phases = {**progress["durationMs"], "sink": sink}
+        phases["triggerExecution"] += sink
+        seconds = max(phases["triggerExecution"], 1) / 1000
+        watermark = progress["icestream"]["watermark"]
+        spark = self._spark_query
+        return {
+            "id": str(spark.id) if spark else None,
+            "runId": str(spark.runId) if spark else None,
+            "name": spark.name if spark else None,
+            "timestamp": datetime.now(UTC).isoformat(),
+            **progress,
+            "processedRowsPerSecond": progress["numInputRows"] / seconds,
+            "inputRowsPerSecond": progress["numInputRows"] / seconds,
+            "durationMs": phases,
+            "icestream": {**progress["icestream"], "watermark": _shown(watermark)},
+        }
+
+    def _finish(self) -> None:
+        try:
+            self._query.awaitTermination()
+            if self._flush and not self._stopping:
+                with self._busy:
+                    for delivery in self._driver.flush():
+                        self._hand_out(delivery)
+        except StreamingQueryException as failure:
+            if not self._stopping:
+                self._error = self._error or failure
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the end is told
+            self._error = self._error or error
+        finally:
+            self._driver.close()
+            self._ended.set()
+
+
+def _shown(watermark: int) -> str | None:
+    if watermark == MINUS_INFINITY:
+        return None
+    shown = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=watermark)
+    return shown.isoformat()

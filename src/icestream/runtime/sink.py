@@ -1,0 +1,217 @@
+"""Where results go: Spark's own writers, a callback, or a table.
+
+Idea: a sink is handed the result files of a committed version as a DataFrame, never recomputed rows. File
+formats go through Spark's own file sink with its log of finished batches, numbered by our versions,
+so a version that is delivered twice is written once.
+
+Invariants:
+1. Versions are delivered in order, none left out (`test_versions_reach_the_sink_without_gaps`).
+2. Delivering a version again changes nothing in a file sink
+   (`test_crash_a_version_delivered_again_is_written_once`).
+
+Limits: a callback, a table or a format without such a log may see a version twice after a crash; it
+is given the version's number to tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from icestream.core.errors import DefinitionError
+from icestream.runtime.driver import Delivery
+from icestream.runtime.local import read_rows
+from icestream.state.files import Files
+
+#: formats that Spark's file sink writes
+FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro")
+
+Callback = Callable[[DataFrame, int], None]
+
+
+class Sink(Protocol):
+    """Takes the rows of one version after the other."""
+
+    def deliver(self, rows: DataFrame, version: int) -> None:
+        """Take the rows of a version; versions count from 0 without gaps."""
+        ...
+
+
+def rows_of(
+    spark: SparkSession, files: Files, paths: Sequence[str], schema: StructType
+) -> DataFrame:
+    """Return a DataFrame over result files, one task per file."""
+    if not paths:
+        return spark.createDataFrame([], schema)
+
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                for table in read_rows(files, paths[number]):
+                    yield from table.to_batches()
+
+    return spark.range(0, len(paths), 1, len(paths)).mapInArrow(read, schema)
+
+
+class FileSink:
+    """Spark's file sink: exactly once, by its log of finished batches."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        kind: str,
+        path: str,
+        partition_by: Sequence[str],
+        options: Mapping[str, str],
+    ) -> None:
+        """Open or make the folder `path`."""
+        jvm, gateway = spark._jvm, spark.sparkContext._gateway  # type: ignore[attr-defined]
+        session = spark._jsparkSession
+        finder = jvm.org.apache.spark.sql.execution.datasources.DataSource
+        no_classes = gateway.new_array(jvm.java.lang.Class, 0)
+        no_values = gateway.new_array(jvm.java.lang.Object, 0)
+
+        def instance(of: Any) -> Any:
+            return of.getDeclaredConstructor(no_classes).newInstance(no_values)
+
+        source = instance(finder.lookupDataSource(kind, session.sessionState().conf()))
+        if hasattr(source, "fallbackFileFormat") and "V2" in source.getClass().getName():
+            source = instance(source.fallbackFileFormat())
+        self._sink = jvm.org.apache.spark.sql.execution.streaming.sinks.FileStreamSink(
+            session,
+            path,
+            source,
+            jvm.PythonUtils.toSeq(list(partition_by)),
+            jvm.PythonUtils.toScalaMap({**options, "path": path}),
+        )
+
+    def deliver(self, rows: DataFrame, version: int) -> None:
+        """Write the rows unless this version was written before."""
+        self._sink.addBatch(version, rows._jdf)
+
+
+@dataclass(frozen=True)
+class CallbackSink:
+    """Hands every version to a function of the user."""
+
+    callback: Callback
+
+    def deliver(self, rows: DataFrame, version: int) -> None:
+        """Call the user's function with rows and version."""
+        self.callback(rows, version)
+
+
+@dataclass(frozen=True)
+class TableSink:
+    """Appends to a table of the catalog."""
+
+    table: str
+    kind: str | None
+    partition_by: tuple[str, ...]
+    options: Mapping[str, str]
+
+    def deliver(self, rows: DataFrame, version: int) -> None:
+        """Append the rows."""
+        writer = rows.write.mode("append").options(**dict(self.options))
+        if self.kind is not None:
+            writer = writer.format(self.kind)
+        if self.partition_by:
+            writer = writer.partitionBy(*self.partition_by)
+        writer.saveAsTable(self.table)
+
+
+@dataclass(frozen=True)
+class WriterSink:
+    """Any other batch writer of Spark; Delta is told the version, so that it writes it once."""
+
+    kind: str
+    identity: str
+    options: Mapping[str, str]
+
+    def deliver(self, rows: DataFrame, version: int) -> None:
+        """Append the rows."""
+        options = dict(self.options)
+        if self.kind == "delta":
+            options.update(txnAppId=self.identity, txnVersion=str(version))
+        rows.write.format(self.kind).mode("append").options(**options).save()
+
+
+@dataclass(frozen=True)
+class ConsoleSink:
+    """Prints the rows of every version that has some."""
+
+    rows: int
+    truncate: bool
+
+    def deliver(self, rows: DataFrame, version: int) -> None:
+        """Print the first rows."""
+        print(f"---- version {version} ----")
+        rows.show(self.rows, self.truncate)
+
+
+class MemorySink:
+    """Collects all rows in a temporary view, for looking at small results."""
+
+    def __init__(self, spark: SparkSession, name: str, schema: StructType) -> None:
+        """Make an empty view."""
+        self._name = name
+        self._rows = spark.createDataFrame([], schema)
+        self._delivered = -1
+        self._rows.createOrReplaceTempView(name)
+
+    def deliver(self, rows: DataFrame, version: int) -> None:
+        """Add the rows unless they are there."""
+        if version <= self._delivered:
+            return
+        kept = rows.sparkSession.createDataFrame(rows.collect(), rows.schema)
+        self._rows = self._rows.union(kept)
+        self._delivered = version
+        self._rows.createOrReplaceTempView(self._name)
+
+
+class NoSink:
+    """Forgets the rows; for measuring."""
+
+    def deliver(self, rows: DataFrame, version: int) -> None:
+        """Do nothing."""
+
+
+def make_sink(
+    spark: SparkSession,
+    kind: str,
+    schema: StructType,
+    *,
+    identity: str,
+    name: str | None,
+    partition_by: Sequence[str],
+    options: Mapping[str, str],
+) -> Sink:
+    """Return the sink of a format, or say what is missing."""
+    if kind in FILE_FORMATS:
+        if "path" not in options:
+            msg = f"format {kind!r} needs .option('path', ...) or .start(path)"
+            raise DefinitionError(msg)
+        return FileSink(spark, kind, options["path"], partition_by, options)
+    if kind == "console":
+        truncate = options.get("truncate", "false").lower() == "true"
+        return ConsoleSink(int(options.get("numRows", "20")), truncate)
+    if kind == "memory":
+        if not name:
+            msg = "format 'memory' needs .queryName(...): the name of the view to fill"
+            raise DefinitionError(msg)
+        return MemorySink(spark, name, schema)
+    if kind == "noop":
+        return NoSink()
+    return WriterSink(kind, identity, options)
+
+
+def deliver(
+    spark: SparkSession, files: Files, sink: Sink, delivery: Delivery, schema: StructType
+) -> None:
+    """Hand the rows of a version to its sink."""
+    sink.deliver(rows_of(spark, files, delivery.results, schema), delivery.commit.version - 1)
