@@ -308,6 +308,12 @@ def test_the_faster_variant_of_a_peer_is_the_one_compared() -> None:
     }
 
 
+def test_a_stalled_measurement_is_called_unsteady() -> None:
+    assert windows.unsteady([900.0, 0.0, 0.0, 0.0])
+    assert windows.unsteady([0.0, 0.0, 0.0, 1.0])
+    assert not windows.unsteady([900.0, 1_000.0, 800.0, 1_100.0])
+
+
 def test_what_was_not_measured_fails_its_bars() -> None:
     figures = windows.summarise({}, {}, {}) | {"systems_that_agree": []}
     assert not any(bar.holds for bar in windows.judge(figures))

@@ -1,4 +1,8 @@
-"""Aggregate functions, named as in `pyspark.sql.functions`."""
+"""Aggregate functions, named as in `pyspark.sql.functions`.
+
+Idea: a function is a name and the column it looks at; what it keeps and returns is decided by
+`operators.aggregates` once the type of the column is known.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from icestream.core.errors import DefinitionError
 
@@ -27,15 +31,21 @@ class AggregateExpression:
 
 
 def _aggregate(function: str, column: Column | str) -> AggregateExpression:
-    if not isinstance(column, Column | str):
-        msg = f"{function} takes a column or its name; got {column!r}"
-        raise DefinitionError(msg)
-    chosen = F.col(column) if isinstance(column, str) else column
     text = column if isinstance(column, str) else shown(column)
-    return AggregateExpression(function, chosen, text, f"{function}({text})")
+    return AggregateExpression(function, as_column(column), text, f"{function}({text})")
 
 
-def shown(column: Column) -> str:
+def as_column(column: object) -> Column:
+    """Return a column, given it or its name."""
+    if isinstance(column, str):
+        return sf.col(column)
+    if isinstance(column, Column):
+        return column
+    msg = f"expected a column or its name; got {column!r}"
+    raise DefinitionError(msg)
+
+
+def shown(column: object) -> str:
     """Return the text of a column without its wrapping."""
     match = re.fullmatch(r"Column<'(.*)'>", str(column), re.DOTALL)
     return match[1] if match else str(column)
@@ -48,7 +58,7 @@ def count(column: Column | str = "*") -> AggregateExpression:
     return _aggregate("count", column)
 
 
-def sum(column: Column | str) -> AggregateExpression:  # noqa: A001 - PySpark's name
+def sum(column: Column | str) -> AggregateExpression:
     """Add the values up: integers and decimals exactly, floats without drift."""
     return _aggregate("sum", column)
 
@@ -63,12 +73,12 @@ def mean(column: Column | str) -> AggregateExpression:
     return _aggregate("avg", column)
 
 
-def min(column: Column | str) -> AggregateExpression:  # noqa: A001 - PySpark's name
+def min(column: Column | str) -> AggregateExpression:
     """Return the least value."""
     return _aggregate("min", column)
 
 
-def max(column: Column | str) -> AggregateExpression:  # noqa: A001 - PySpark's name
+def max(column: Column | str) -> AggregateExpression:
     """Return the greatest value; NaN is greater than any number, as in Spark."""
     return _aggregate("max", column)
 

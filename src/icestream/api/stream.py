@@ -1,33 +1,27 @@
 """Streams of events and their windows, in PySpark's words.
 
-Idea: a stream wraps a streaming DataFrame and adds what a stream is: which column is the event's time and
-how far events may come out of order. Every method returns a new object; `Windowed.agg` builds the
-plan, and everything that can be refused is refused there, before a query starts.
+Idea: a stream wraps a streaming DataFrame and adds what a stream is: which column is the event's
+time and how far events may come out of order. Every method returns a new object; `Windowed.agg`
+builds the plan, and everything that can be refused is refused there, before a query starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
-import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
-from pyspark.sql.types import (
-    DataType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import functions as sf
+from pyspark.sql.types import DataType, StructType, TimestampNTZType, TimestampType
 
-from icestream.api.functions import AggregateExpression, shown
-from icestream.api.writer import StreamWriter
+from icestream.api.functions import AggregateExpression, as_column, shown
+from icestream.api.result import Result
+from icestream.api.types import arrow_schema, arrow_type, result_schema
 from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
 from icestream.core.units import parse_interval
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.panes import Windows
@@ -41,7 +35,9 @@ class _Part:
 
     frame: DataFrame
     time: str
-    source: Source
+    slack: Micros
+    nulls: str
+    name: str
 
 
 def stream(
@@ -50,7 +46,7 @@ def stream(
     slack: str | int = "0 seconds",
     *,
     nulls: str = "error",
-    name: str | None = None,
+    name: str = "stream",
 ) -> Stream:
     """Make a stream of events from a streaming DataFrame.
 
@@ -61,6 +57,19 @@ def stream(
         nulls: `error` if events without a time are a mistake, `drop` to leave them out.
         name: what to call the stream in messages and plans.
     """
+    _check_streaming(df)
+    _check_time(df, time)
+    if nulls not in ("error", "drop"):
+        msg = f"nulls must be 'error' or 'drop'; got {nulls!r}"
+        raise DefinitionError(msg)
+    length = parse_interval(slack)
+    if length < 0:
+        msg = f"slack must not be negative; got {slack!r}"
+        raise DefinitionError(msg)
+    return Stream((_Part(df, time, length, nulls, name),))
+
+
+def _check_streaming(df: object) -> None:
     if not isinstance(df, DataFrame):
         msg = f"ice.stream takes a streaming DataFrame; got {type(df).__name__}"
         raise DefinitionError(msg)
@@ -70,29 +79,20 @@ def stream(
             "spark.readStream instead of spark.read"
         )
         raise DefinitionError(msg)
-    kind = _type_of_time(df, time)
-    if not isinstance(kind, TimestampType | TimestampNTZType):
-        msg = (
-            f"the time column {time!r} is {kind.simpleString()}, not a timestamp: convert it first, "
-            f"for example df.withColumn({time!r}, F.timestamp_millis({time!r}))"
-        )
-        raise DefinitionError(msg)
-    if nulls not in ("error", "drop"):
-        msg = f"nulls must be 'error' or 'drop'; got {nulls!r}"
-        raise DefinitionError(msg)
-    length = parse_interval(slack)
-    if length < 0:
-        msg = f"slack must not be negative; got {slack!r}"
-        raise DefinitionError(msg)
-    return Stream((_Part(df, time, Source(name or "stream", length, nulls)),))
 
 
-def _type_of_time(df: DataFrame, time: str) -> DataType:
+def _check_time(df: DataFrame, time: str) -> None:
     try:
-        return df.select(F.col(time)).schema[0].dataType
+        kind = df.select(sf.col(time)).schema[0].dataType
     except AnalysisException:
         msg = f"there is no column {time!r} for the event time; the columns are {df.columns}"
         raise DefinitionError(msg) from None
+    if not isinstance(kind, TimestampType | TimestampNTZType):
+        msg = (
+            f"the time column {time!r} is {kind.simpleString()}, not a timestamp: convert it "
+            f"first, for example df.withColumn({time!r}, sf.timestamp_millis({time!r}))"
+        )
+        raise DefinitionError(msg)
 
 
 @dataclass(frozen=True)
@@ -107,17 +107,13 @@ class Stream:
 
     filter = where
 
-    def withColumn(self, name: str, column: Column) -> Stream:
-        """Add a column."""
-        return self._mapped(lambda frame: frame.withColumn(name, column))
+    def withColumn(self, colName: str, col: Column) -> Stream:
+        """Add a column, or replace the one of that name."""
+        return self._mapped(lambda frame: frame.withColumn(colName, col))
 
     def union(self, other: Stream) -> Stream:
-        """Join two streams with the columns that queries use; the slower one sets the watermark."""
-        numbered = [
-            replace(part, source=replace(part.source, name=f"{part.source.name} {number}"))
-            for number, part in enumerate((*self._parts, *other._parts), start=1)
-        ]
-        return Stream(tuple(numbered))
+        """Take the events of both streams; the one that is further behind sets the watermark."""
+        return Stream(self._parts + other._parts)
 
     def window(
         self, range: str | int, slide: str | int | None = None, startTime: str | int = 0
@@ -127,9 +123,29 @@ class Stream:
         step = length if slide is None else parse_interval(slide)
         return Windowed(self, Windows(length, step, parse_interval(startTime)))
 
-    def _mapped(self, change: object) -> Stream:
-        assert callable(change)
-        return Stream(tuple(replace(part, frame=change(part.frame)) for part in self._parts))
+    @property
+    def _sources(self) -> tuple[Source, ...]:
+        """Return the sources under names that tell them apart."""
+        names = [part.name for part in self._parts]
+        return tuple(
+            Source(
+                part.name if names.count(part.name) == 1 else f"{part.name} {number}",
+                part.slack,
+                part.nulls,
+            )
+            for number, part in enumerate(self._parts, start=1)
+        )
+
+    def _mapped(self, change: Callable[[DataFrame], DataFrame]) -> Stream:
+        parts = []
+        for part in self._parts:
+            try:
+                frame = change(part.frame)
+            except AnalysisException as error:
+                raise _refusal(error, part.frame) from None
+            _check_time(frame, part.time)
+            parts.append(replace(part, frame=frame))
+        return Stream(tuple(parts))
 
 
 @dataclass(frozen=True)
@@ -140,31 +156,37 @@ class Windowed:
     _windows: Windows
     _keys: tuple[Column | str, ...] = ()
     _sets: tuple[tuple[int, ...], ...] | None = None
-    _late: str = "drop"
 
-    def groupBy(self, *columns: Column | str) -> Windowed:
+    def groupBy(self, *cols: Column | str | Sequence[Column | str]) -> Windowed:
         """Compute the aggregates for each value of the columns; a null is a value too."""
-        return replace(self, _keys=columns, _sets=None)
+        return replace(self, _keys=_listed(cols), _sets=None)
 
     groupby = groupBy
 
     def groupingSets(
-        self, groupingSets: Sequence[Sequence[str]], *columns: Column | str
+        self,
+        groupingSets: Sequence[Sequence[Column | str]],
+        *cols: Column | str | Sequence[Column | str],
     ) -> Windowed:
         """Compute several groupings at once, as `DataFrame.groupingSets` does.
 
         The column `grouping_id` of the result tells the grouping of a row.
         """
-        names = [key if isinstance(key, str) else shown(key) for key in columns]
-        unknown = [name for chosen in groupingSets for name in chosen if name not in names]
+        keys = _listed(cols)
+        names = [shown(key) for key in keys]
+        asked = [[shown(column) for column in chosen] for chosen in groupingSets]
+        unknown = sorted({name for chosen in asked for name in chosen} - set(names))
         if unknown:
             msg = f"grouping sets name {unknown}, which are not among the columns {names}"
             raise DefinitionError(msg)
-        if not groupingSets:
+        if not asked:
             msg = "groupingSets needs at least one set of columns; use groupBy for a single one"
             raise DefinitionError(msg)
-        sets = tuple(tuple(sorted(names.index(name) for name in chosen)) for chosen in groupingSets)
-        return replace(self, _keys=columns, _sets=sets)
+        sets = tuple(tuple(sorted({names.index(name) for name in chosen})) for chosen in asked)
+        if len(set(sets)) < len(sets):
+            msg = f"each grouping set can be asked for once; got {asked}"
+            raise DefinitionError(msg)
+        return replace(self, _keys=keys, _sets=sets)
 
     def count(self) -> Result:
         """Count the events of each group and window."""
@@ -172,145 +194,157 @@ class Windowed:
 
     def agg(self, *aggregates: AggregateExpression) -> Result:
         """Compute aggregates over each window and group."""
-        if not aggregates:
-            msg = "agg needs at least one aggregate, for example ice.count()"
-            raise DefinitionError(msg)
-        for each in aggregates:
-            if not isinstance(each, AggregateExpression):
-                msg = (
-                    f"agg takes Icestream's aggregates (ice.count(), ice.sum('x'), ...); got {each!r}. "
-                    "Functions of pyspark.sql.functions belong in the columns they aggregate"
-                )
-                raise DefinitionError(msg)
-        inputs = _distinct_inputs(aggregates)
-        frames = [self._project(part, number, inputs) for number, part in enumerate(self._stream._parts)]
+        _check_aggregates(aggregates)
+        sources, first = self._stream._sources, self._stream._parts[0]
+        keys = [as_column(key) for key in self._keys]
+        names = [_name_in(first.frame, key) for key in keys]
+        _check_names(["window", *names, *(each.name for each in aggregates)], self._sets)
+        inputs = _distinct_inputs(first.frame, aggregates)
+        frames = [
+            _projected(part, number, keys, inputs)
+            for number, part in enumerate(self._stream._parts)
+        ]
         schema = frames[0].schema
-        for frame in frames[1:]:
-            if [field.dataType for field in frame.schema] != [field.dataType for field in schema]:
-                msg = (
-                    "the streams of a union must agree in the types of the columns the query uses: "
-                    f"{schema.simpleString()} and {frame.schema.simpleString()}"
-                )
-                raise DefinitionError(msg)
-        events = reduce(DataFrame.unionAll, frames)
-        plan = self._plan(aggregates, inputs, schema)
-        return Result(events, plan, _result_schema(plan, schema))
-
-    def _project(
-        self, part: _Part, number: int, inputs: dict[str, Column]
-    ) -> DataFrame:
-        columns = [F.col(part.time).alias(TIME), F.lit(number).cast("int").alias(SOURCE)]
-        for place, key in enumerate(self._keys):
-            columns.append((F.col(key) if isinstance(key, str) else key).alias(f"k{place}"))
-        columns.extend(column.alias(f"x{place}") for place, column in enumerate(inputs.values()))
-        try:
-            return part.frame.select(*columns)
-        except AnalysisException as error:
-            msg = f"{str(error).splitlines()[0]} The columns are {part.frame.columns}"
-            raise DefinitionError(msg) from None
-
-    def _plan(
-        self,
-        aggregates: Sequence[AggregateExpression],
-        inputs: dict[str, Column],
-        schema: StructType,
-    ) -> Plan:
-        places = {text: f"x{place}" for place, text in enumerate(inputs)}
-        first = 2 + len(self._keys)
-        names = [key if isinstance(key, str) else shown_name(key) for key in self._keys]
-        outputs = ["window", *names, *(each.name for each in aggregates)]
-        twice = sorted({name for name in outputs if outputs.count(name) > 1})
-        if twice:
-            msg = f"the result would have several columns called {twice}: name them with .alias(...)"
-            raise DefinitionError(msg)
+        _check_union(frames)
+        key_fields = schema.fields[2 : 2 + len(keys)]
         plan = Plan(
-            sources=tuple(part.source for part in self._stream._parts),
+            sources=sources,
             windows=self._windows,
-            keys=pa.schema(
-                [
-                    pa.field(name, _arrow_type(field.dataType, name))
-                    for name, field in zip(names, schema.fields[2:first], strict=True)
-                ]
+            keys=arrow_schema(names, key_fields),
+            inputs=arrow_schema(
+                [f"x{place}" for place in range(len(inputs.columns))],
+                schema.fields[2 + len(keys) :],
             ),
-            inputs=pa.schema(
-                [
-                    pa.field(field.name, _arrow_type(field.dataType, text))
-                    for text, field in zip(inputs, schema.fields[first:], strict=True)
-                ]
-            ),
-            expressions=tuple(inputs),
+            expressions=inputs.texts,
             aggregates=tuple(
-                Aggregate(each.function, places.get(each.text), each.name) for each in aggregates
+                Aggregate(each.function, None if place is None else f"x{place}", each.name)
+                for each, place in zip(aggregates, inputs.places, strict=True)
             ),
             grouping_sets=self._sets,
-            time=_arrow_type(schema[0].dataType, "the time column"),
-            late=self._late,
+            time=arrow_type(schema[0].dataType, first.time),
         )
         KeyCodec(plan.group_keys)
-        for aggregate in plan.aggregates:
-            aggregate.result_type(plan.spec.types)
-        return plan
+        rows = result_schema(plan, schema[0].dataType, [field.dataType for field in key_fields])
+        return Result(reduce(DataFrame.unionAll, frames), plan, rows, first.time)
+
+
+def _listed(
+    columns: Sequence[Column | str | Sequence[Column | str]],
+) -> tuple[Column | str, ...]:
+    """Return columns that were given one by one or as a list, as PySpark takes them."""
+    listed: list[Column | str] = []
+    for each in columns:
+        listed.extend([each] if isinstance(each, Column | str) else each)
+    return tuple(listed)
+
+
+def _check_aggregates(aggregates: Sequence[object]) -> None:
+    if not aggregates:
+        msg = "agg needs at least one aggregate, for example ice.count()"
+        raise DefinitionError(msg)
+    for each in aggregates:
+        if not isinstance(each, AggregateExpression):
+            msg = (
+                f"agg takes Icestream's aggregates (ice.count(), ice.sum('x'), ...); got {each!r}. "
+                "Functions of pyspark.sql.functions belong in the columns they aggregate"
+            )
+            raise DefinitionError(msg)
+
+
+def _check_names(names: Sequence[str], sets: object) -> None:
+    """Refuse names that Spark, which ignores case, takes for one column."""
+    lower = [name.lower() for name in (*names, *([] if sets is None else ["grouping_id"]))]
+    twice = sorted({name for name in lower if lower.count(name) > 1})
+    if twice:
+        msg = f"the result would have several columns called {twice}: name them with .alias(...)"
+        raise DefinitionError(msg)
+
+
+def _name_in(frame: DataFrame, key: Column) -> str:
+    """Return the name Spark gives a key column."""
+    try:
+        names = frame.select(key).columns
+    except AnalysisException as error:
+        raise _refusal(error, frame) from None
+    if len(names) != 1:
+        msg = f"groupBy takes columns one by one; {shown(key)!r} stands for {names}"
+        raise DefinitionError(msg)
+    return names[0]
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a query computes; start it with `writeStream`."""
+class _Inputs:
+    """The columns that aggregates look at, each once."""
 
-    _events: DataFrame
-    _plan: Plan
-    schema: StructType
-
-    @property
-    def columns(self) -> list[str]:
-        """Return the names of the result columns."""
-        return self.schema.names
-
-    @property
-    def writeStream(self) -> StreamWriter:
-        """Say where the results go and start the query."""
-        return StreamWriter(self._events, self._plan, self.schema)
-
-    def explain(self) -> None:
-        """Print what will be computed and how."""
-        windows = self._plan.windows
-        for name, value in self._plan.describe().items():
-            print(f"{name:>14}  {value}")
-        print(f"{'panes':>14}  {windows.range_panes} per window, {windows.slide_panes} per slide")
-        layout = self._plan.spec.layout
-        print(f"{'state':>14}  {8 * layout.entry_width} bytes per group and pane on the log, ")
-        print(f"{'':>14}  {8 * layout.group_width} bytes and the key per group in memory")
+    columns: tuple[Column, ...]
+    texts: tuple[str, ...]
+    #: place of each aggregate's column; None where it counts whole events
+    places: tuple[int | None, ...]
 
 
-def _distinct_inputs(aggregates: Sequence[AggregateExpression]) -> dict[str, Column]:
-    return {each.text: each.column for each in aggregates if each.column is not None}
+def _distinct_inputs(frame: DataFrame, aggregates: Sequence[AggregateExpression]) -> _Inputs:
+    """Find the columns that mean the same; two may read alike and still differ."""
+    columns: list[Column] = []
+    texts: list[str] = []
+    meanings: list[Any] = []
+    places: list[int | None] = []
+    for each in aggregates:
+        if each.column is None:
+            places.append(None)
+            continue
+        meaning = _meaning(frame, each.column)
+        place = next((i for i, other in enumerate(meanings) if meaning.semanticEquals(other)), None)
+        if place is None:
+            place = len(columns)
+            alike = sum(text.split(" #")[0] == each.text for text in texts)
+            columns.append(each.column)
+            texts.append(f"{each.text} #{alike + 1}" if alike else each.text)
+            meanings.append(meaning)
+        places.append(place)
+    return _Inputs(tuple(columns), tuple(texts), tuple(places))
 
 
-def shown_name(key: Column) -> str:
-    """Return the name a key column has in the result: its alias, or its text."""
-    text = shown(key)
-    before, separator, alias = text.rpartition(" AS ")
-    return alias.strip("`") if separator and before else text
-
-
-def _arrow_type(kind: DataType, name: str) -> pa.DataType:
-    if isinstance(kind, StringType) and kind.simpleString() != "string":
-        msg = f"column {name!r} is {kind.simpleString()}: only strings of the binary collation can be keys"
-        raise DefinitionError(msg)
+def _meaning(frame: DataFrame, column: Column) -> Any:
+    """Return Spark's resolved expression of a column."""
     try:
-        return to_arrow_type(kind, timezone="UTC")
-    except Exception as error:
-        msg = f"column {name!r} of type {kind.simpleString()} cannot be used here: {error}"
-        raise DefinitionError(msg) from None
+        chosen = frame.select(column.alias("x"))
+    except AnalysisException as error:
+        raise _refusal(error, frame) from None
+    return chosen._jdf.queryExecution().analyzed().expressions().head().child()
 
 
-def _result_schema(plan: Plan, events: StructType) -> StructType:
-    """Return Spark's types of the result: keys as they came, answers as Spark gives them."""
-    time = events[0].dataType
-    window = StructType([StructField("start", time), StructField("end", time)])
-    fields = [StructField("window", window)]
-    for place, key in enumerate(plan.keys):
-        fields.append(StructField(key.name, events[2 + place].dataType))
-    for field in plan.results:
-        if field.name not in ("window", *plan.keys.names):
-            fields.append(StructField(field.name, from_arrow_type(field.type)))
-    return StructType(fields)
+def _projected(
+    part: _Part, number: int, keys: Sequence[Column], inputs: _Inputs
+) -> DataFrame:
+    """Return the events of one part as ingest reads them."""
+    columns = [
+        sf.col(part.time).alias(TIME),
+        sf.lit(number).cast("int").alias(SOURCE),
+        *(key.alias(f"k{place}") for place, key in enumerate(keys)),
+        *(column.alias(f"x{place}") for place, column in enumerate(inputs.columns)),
+    ]
+    try:
+        return part.frame.select(*columns)
+    except AnalysisException as error:
+        raise _refusal(error, part.frame) from None
+
+
+def _check_union(frames: Sequence[DataFrame]) -> None:
+    schema = frames[0].schema
+    for frame in frames[1:]:
+        if _types(frame.schema) != _types(schema):
+            msg = (
+                "the streams of a union must agree in the types of the columns the query uses: "
+                f"{schema.simpleString()} and {frame.schema.simpleString()}"
+            )
+            raise DefinitionError(msg)
+
+
+def _types(schema: StructType) -> list[str]:
+    kinds: list[DataType] = [field.dataType for field in schema.fields]
+    return [kind.simpleString() for kind in kinds]
+
+
+def _refusal(error: AnalysisException, frame: DataFrame) -> DefinitionError:
+    """Return Spark's complaint in one line, with the columns there are."""
+    return DefinitionError(f"{str(error).splitlines()[0]} The columns are {frame.columns}")

@@ -43,6 +43,9 @@ from icestream.state.files import LocalFiles
 MINUTE = 60_000_000
 #: bytes a process may take beyond the budget: interpreter buffers, Arrow's pools, a batch in flight
 CONSTANT = 96 << 20
+#: events in one Arrow batch
+PIECE = 32_768
+STRIDE = 1_000_003
 #: seconds after which a run is stopped
 LIMIT = 3_600.0
 
@@ -96,37 +99,35 @@ class Case:
         """Return the least bytes of a group in memory: its row, an index place, key and flags."""
         return 8 * self.plan.spec.layout.group_width + 8 + 9
 
-    def columns(
-        self, minute: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Return times (microseconds), keys and values of the events of a minute."""
-        dice = np.random.default_rng([len(self.name), minute])
-        keys = np.tile(np.arange(self.keys, dtype=np.int64), self.density)
-        dice.shuffle(keys)
-        times = minute * MINUTE + dice.integers(0, MINUTE, len(keys))
-        return times, keys, dice.integers(-800, 800, len(keys)) / 8.0
-
     def events(self, first: int) -> Iterator[pa.RecordBatch]:
-        """Yield the events of one batch of minutes."""
-        schema = self.plan.batch_schema
+        """Yield the events of a batch that begins with a minute, in the small pieces Spark sends."""
         for minute in range(first, min(first + self.batch, self.minutes)):
-            times, keys, values = self.columns(minute)
-            source = np.zeros(len(keys), dtype=np.int32)
-            inputs = [] if self.tiny else [pa.array(values)]
-            yield pa.record_batch(
-                [pa.array(times).cast(schema.types[0]), source, pa.array(keys), *inputs],
-                schema=schema,
-            )
+            for at in range(0, self.keys * self.density, PIECE):
+                yield self._piece(minute, at)
+
+    def _piece(self, minute: int, first: int) -> pa.RecordBatch:
+        schema = self.plan.batch_schema
+        place = np.arange(first, min(first + PIECE, self.keys * self.density), dtype=np.int64)
+        dice = np.random.default_rng([minute, first])
+        columns = [
+            pa.array(minute * MINUTE + dice.integers(0, MINUTE, len(place))).cast(schema.types[0]),
+            np.zeros(len(place), dtype=np.int32),
+            # a prime stride visits every key before it comes back to the first
+            pa.array((place * STRIDE + minute) % self.keys),
+        ]
+        if not self.tiny:
+            columns.append(pa.array(dice.integers(-800, 800, len(place)) / 8.0))
+        return pa.record_batch(columns, schema=schema)
 
 
 CASES = {
     Size.SMALL: (
-        Case("panes", 2 << 20, 2_600, 120, 5, 180, 1, 3),
-        Case("groups", 2 << 20, 400_000, 2, 1, 5, 1, 1),
+        Case("panes", 2 << 20, 4_000, 121, 10, 200, 1, 5),
+        Case("groups", 2 << 20, 450_000, 2, 1, 5, 1, 1),
     ),
     Size.FULL: (
-        Case("panes", 16 << 20, 20_000, 150, 10, 240, 2, 5),
-        Case("groups", 16 << 20, 3_500_000, 2, 1, 5, 1, 1),
+        Case("panes", 16 << 20, 32_000, 121, 10, 200, 1, 5),
+        Case("groups", 16 << 20, 3_600_000, 2, 1, 5, 1, 1),
     ),
 }
 

@@ -40,6 +40,8 @@ SLACK = "5 seconds"
 MEMORY = "512 MB"
 #: rows whose windows are compared between the systems
 COMPARED = 300_000
+#: fastest over slowest quarter of a measurement from which on it is called unsteady
+UNSTEADY = 3.0
 #: seconds after which a process is stopped with what it has said
 LIMIT = 1_200.0
 
@@ -97,7 +99,7 @@ SCALES = {
         icestream=dict.fromkeys(CASES, Feed(1_250_000, 4, 5, 2)),
         spark={SHORT: Feed(250_000, 2, 5, 2), HOUR: Feed(10_000, 2, 4, 2)},
         flink_warm=2.0,
-        flink_measure=1.5,
+        flink_measure=2.0,
         flink_mini_batch=(False,),
         apart=False,
     ),
@@ -176,6 +178,7 @@ def summarise(ours: Figures, spark: Figures, flink: Figures) -> dict[str, Any]:
         }
     figures["flatness"] = _ratio(ours.get(DAY.name), ours.get(SHORT.name))
     figures["flink_scan_eps"] = flink.get("scan")
+    figures["flink_unsteady"] = flink.get("unsteady", [])
     return figures
 
 
@@ -279,7 +282,14 @@ def _flink(scale: Scale, root: Path, until: int, progress: Progress) -> dict[str
         for result in _watched(command, plan, "flink", group, progress):
             found["version"] = result["version"]
             found[result["name"]] = result.get("eps", result.get("totals"))
+            if unsteady(result.get("quarters", [])):
+                found.setdefault("unsteady", []).append(result["name"])
     return found
+
+
+def unsteady(quarters: list[float]) -> bool:
+    """Tell whether a rate changed too much while it was measured to be quoted."""
+    return bool(quarters) and max(quarters) > UNSTEADY * min(quarters)
 
 
 def _watched(

@@ -36,7 +36,7 @@ Slots = npt.NDArray[np.int64]
 
 @kernel
 def find(index: Index, rows: Table, hi: Ids, lo: Ids, slots: Slots) -> int:
-    """Fill `slots` with the row of each group, -1 where there is none; return how many are missing."""
+    """Fill `slots` with the row of each group, -1 where it has none; return how many have none."""
     mask = index.size - 1
     missing = 0
     for i in range(hi.size):

@@ -105,7 +105,7 @@ def unmerge_field(
 def combine_sorted(
     order: Ints, panes: Ints, rows: Table, ops: Ints, places: Ints, out: Table, out_panes: Ints
 ) -> int:
-    """Copy `rows` in `order` to `out`, merging neighbours of one (pane, hi, lo); return their number.
+    """Copy `rows` in `order` to `out`, those of one (pane, hi, lo) merged; return their number.
 
     `order` sorts by (pane, upper bits of hi); rows whose upper bits agree may come in any order and
     are put in place by insertion, so the result is sorted by (pane, hi, lo) as unsigned numbers.

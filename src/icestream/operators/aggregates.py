@@ -120,8 +120,7 @@ class Aggregate:
         count = np.maximum(valid, 1)
         sum_kind = _sum_kind(kind)
         if sum_kind == "sum_f64":
-            floats = _as_floats(sums)
-            total = floats[:, 0] + floats[:, 1]
+            total = _as_floats(sums).sum(axis=1)
             return pa.array(total if self.function == "sum" else total / count, mask=empty)
         if sum_kind == "sum_i64":
             if self.function == "sum":

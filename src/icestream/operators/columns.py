@@ -7,6 +7,7 @@ converted at most once per batch. Nulls come back as a mask, empty when there ar
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +69,7 @@ class Column:
         return out
 
 
-def _filled(array: pa.Array, value: float) -> npt.NDArray[np.generic]:
+def _filled(array: pa.Array, value: float) -> npt.NDArray[Any]:
     if array.null_count:
         array = pc.fill_null(array, value)
     return np.asarray(array.to_numpy(zero_copy_only=False))

@@ -68,6 +68,11 @@ class EntryTable:
         self._used = 0
         self._groups = 0
 
+    @staticmethod
+    def row_bytes(layout: Layout) -> int:
+        """Return the bytes one entry takes in a table, without its key."""
+        return 8 * (layout.entry_width + 5)
+
     def fold(
         self, keys: pa.RecordBatch, panes: Ints, columns: Mapping[str, Column]
     ) -> Iterator[Run]:

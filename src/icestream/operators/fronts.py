@@ -1,8 +1,8 @@
 """The stack of fronts: what each expiring slice leaves to the fields without an inverse.
 
-Idea: a *flip* walks the panes of the window from new to old and notes, for every entry, the merge of
-all later entries of its group. The last note written belongs to the oldest slice, which is the first
-to expire: a file that grows at its end and is read from its end is all it takes.
+Idea: a *flip* walks the panes of the window from new to old and notes, for every entry, the merge
+of all later entries of its group. The last note written belongs to the oldest slice, which is the
+first to expire: a file that grows at its end and is read from its end is all it takes.
 
 Cost: `front words * 8` bytes per entry of the window, on local disk; memory for one slice.
 
@@ -42,7 +42,7 @@ class FrontStack:
         data = np.ascontiguousarray(fronts)
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            written = os.pwrite(handle, data, self.size)
+            written = os.pwrite(handle, data.data, self.size)
         except OSError as error:
             msg = f"cannot write {self._path}: {error.strerror}; free disk space and restart"
             raise StorageError(msg) from error

@@ -1,7 +1,7 @@
-"""Partitions of a shard's groups: the part of them that is in memory, and the images of the rest.
+"""Partitions of a shard's groups: the part that is in memory, and the images of the rest.
 
-Idea: as long as the groups fit their quota there is one partition and it stays in the arena. When the
-budget refuses room, the range of hi is halved, and from then on a version visits the halves one
+Idea: as long as the groups fit their quota there is one partition and it stays in the arena. When
+the budget refuses room, the range of hi is halved, and from then on a version visits the halves one
 after the other: evict one to an image on local disk, load the next. An image may serve several
 partitions; each loads only the groups in its own range.
 
@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -131,7 +132,10 @@ class Partitions:
             partition.facts["groups"] = len(self._groups)
 
     def split(self, partition: Partition) -> bool:
-        """Halve the partition in memory; the upper half waits for its visit. False if too narrow."""
+        """Halve the partition in memory; the upper half waits for its visit.
+
+        Returns False, with nothing changed, if its range is too narrow.
+        """
         if partition.high - partition.low < _NARROW:
             return False
         image = self._write_image(partition.facts)
@@ -183,7 +187,8 @@ class Partitions:
         """Bring a partition in from its image, halving it until it fits."""
         while True:
             try:
-                self._groups.load(self._read_image(facts))
+                with closing(self._read_image(facts)) as image:
+                    self._groups.load(image)
             except Refused as refused:
                 self._groups.clear()
                 if facts["high"] - facts["low"] < _NARROW:
@@ -211,23 +216,24 @@ class Partitions:
         writer.finish(sync=False)
         return name
 
-    def _read_image(self, facts: dict[str, Any]) -> Iterator[tuple[Table, pa.RecordBatch]]:
+    def _read_image(
+        self, facts: dict[str, Any]
+    ) -> Generator[tuple[Table, pa.RecordBatch], None, None]:
         if facts["image"] is None:
             return
-        reader = SegmentReader(self._files, self._arena.path(facts["image"]))
         low, high = np.uint64(facts["low"]), np.uint64(facts["high"] - 1)
         rows: Table = np.empty((0, 1), dtype=np.int64)
-        for record in reader.scan():
-            if record.synopsis == _ROWS:
-                rows = np.frombuffer(record.payload, dtype=np.int64)
-                continue
-            keys = read_batch(record.payload)
-            table = rows.reshape(keys.num_rows, -1)
-            hi = np.ascontiguousarray(table[:, 0]).view(np.uint64)
-            inside = np.flatnonzero((hi >= low) & (hi <= high))
-            if len(inside):
-                yield table[inside], keys.take(pa.array(inside))
-        reader.close()
+        with closing(SegmentReader(self._files, self._arena.path(facts["image"]))) as reader:
+            for record in reader.scan():
+                if record.synopsis == _ROWS:
+                    rows = np.frombuffer(record.payload, dtype=np.int64)
+                    continue
+                keys = read_batch(record.payload)
+                table = rows.reshape(keys.num_rows, -1)
+                hi = np.ascontiguousarray(table[:, 0]).view(np.uint64)
+                inside = np.flatnonzero((hi >= low) & (hi <= high))
+                if len(inside):
+                    yield table[inside], keys.take(pa.array(inside))
 
     def _drop_image(self, facts: dict[str, Any]) -> None:
         """Let go of a partition's image; the file goes with the last partition that needs it."""

@@ -1,8 +1,8 @@
 """What every operator is given and what it must do.
 
-Idea: an operator sees flat arrays and Arrow batches, never Spark and never paths. It writes to the log
-through its shard, keeps hot state in the shard's arena inside the shard's quota, and is asked for
-three things: take a batch, move to a watermark, come back from the log.
+Idea: an operator sees flat arrays and Arrow batches, never Spark and never paths. It writes to the
+log through its shard, keeps hot state in the shard's arena inside the shard's quota, and is asked
+for three things: take a batch, move to a watermark, come back from the log.
 
 Invariants (checked for every operator by `icestream.testing.conformance`):
 1. The rows emitted depend on the events and watermarks, not on batch boundaries, budget,
@@ -40,7 +40,10 @@ class Shard(Protocol):
         ...
 
     def seal(self, lifetime: str) -> SegmentInfo | None:
-        """Finish the open segment of a lifetime class and make it readable; None if none is open."""
+        """Finish the open segment of a lifetime class and make it readable; None if none is open.
+
+        Raises `Refused`, with nothing changed, if the budget has no room to remember it.
+        """
         ...
 
     def reader(self, info: SegmentInfo) -> SegmentReader:
@@ -55,7 +58,7 @@ class Inputs(Protocol):
         """Yield tables of entries, each row led by its pane."""
         ...
 
-    def keys(self) -> Iterator[pa.Table]:
+    def groups(self) -> Iterator[pa.Table]:
         """Yield the keys of the entries' groups, with identity and latest pane; repeatable."""
         ...
 

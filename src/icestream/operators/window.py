@@ -31,6 +31,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -99,13 +100,11 @@ class WindowSpec:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One window: what enters before it is emitted and what leaves after."""
+    """One window: panes before `end` enter, it is emitted, then panes before `leave` go."""
 
     start: int
-    adds: Slices
-    leaves: Slices
-    #: the panes in the running rows when the window is emitted: [start, added)
-    added: int
+    end: int
+    leave: int
 
 
 class WindowOperator:
@@ -164,7 +163,7 @@ class WindowOperator:
         limit = max(1, SLICE_BYTES // (8 * self._layout.entry_width))
         found = []
         bounds = slice_bounds(panes).tolist()
-        for first, last in zip(bounds, bounds[1:], strict=False):
+        for first, last in pairwise(bounds):
             pane = int(panes[first])
             expiry = windows.instant(windows.last_end(pane))
             for at in range(first, last, limit):
@@ -198,7 +197,7 @@ class WindowOperator:
         for partition in self._partitions.visit():
             self._open_groups(partition)
             self._join_running(partition, position)
-            yield from self._advance(partition, self._steps(position, watermark))
+            yield from self._advance(partition, position, watermark)
             if snapshot:
                 self._save_groups(partition)
         self._inputs = None
@@ -211,19 +210,15 @@ class WindowOperator:
     def _steps(self, position: dict[str, int], watermark: Micros) -> Iterator[Step]:
         """Yield the windows to emit, those that no event is in left out."""
         windows = self._spec.windows
-        start, added = position["start"], position["added"]
-        self._reached = added
+        start = position["start"]
+        self._reached = position["added"]
         while (first := self._directory.first_from(start)) is not None:
             start = max(start, windows.first_start(first))
             end = start + windows.range_panes
             if windows.instant(end) > watermark:
                 return
-            added = max(added, start)
-            adds = self._directory.between(added, end)
-            added = max(added, end)
-            leaves = self._directory.between(start, start + windows.slide_panes)
-            self._reached = added
-            yield Step(start, adds, leaves, added)
+            self._reached = max(self._reached, end)
+            yield Step(start, end, start + windows.slide_panes)
             start += windows.slide_panes
 
     def _settle(self, watermark: Micros) -> None:
@@ -238,7 +233,7 @@ class WindowOperator:
     def _open_groups(self, partition: Partition) -> None:
         """Open the groups of the batch that belong to a partition, logging those that are new."""
         if self._inputs is not None:
-            for keys in self._inputs.keys():
+            for keys in self._inputs.groups():
                 self._admit(partition, keys)
         if self._replaying:
             for pane, entries in self._read(self._new, partition):
@@ -273,11 +268,16 @@ class WindowOperator:
         if self._layout.front_words and (late or partition.stale):
             self._flip(partition, position["start"], position["added"])
 
-    def _advance(self, partition: Partition, steps: Iterator[Step]) -> Iterator[pa.RecordBatch]:
+    def _advance(
+        self, partition: Partition, position: dict[str, int], watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Emit the windows that close, adding and expiring panes as they come and go."""
         output = _Output(self._spec, self._layout, self._results, self._chunk_bytes)
         dead: list[Ints] = []
-        for step in steps:
-            for _, entries in self._read(step.adds, partition):
+        entering = self._from(max(position["added"], position["start"]), partition)
+        leaving = self._from(position["start"], partition)
+        for step in self._steps(position, watermark):
+            for _, entries in entering.before(step.end):
                 self._groups.add(entries)
             first = 0
             while True:
@@ -285,7 +285,7 @@ class WindowOperator:
                 if not output.full:
                     break
                 yield output.take(self._groups)
-            dead.extend(self._leave(partition, step))
+            dead.extend(self._leave(partition, step, leaving))
             if dead and output.rows == 0:
                 self._groups.release(np.concatenate(dead))
                 dead = []
@@ -294,16 +294,19 @@ class WindowOperator:
         if dead:
             self._groups.release(np.concatenate(dead))
 
-    def _leave(self, partition: Partition, step: Step) -> Iterator[Ints]:
+    def _leave(
+        self, partition: Partition, step: Step, leaving: _Ahead
+    ) -> Iterator[Ints]:
+        """Take the oldest panes of a window out; yield groups that have nothing left."""
         width = self._layout.front_words
-        empties = step.start + self._spec.windows.slide_panes >= step.added
+        empties = step.leave >= step.end
         if width and empties:
             self._groups.start_flip()
             partition.fronts.clear()
-            partition.flipped = step.added
-        elif width and len(step.leaves) and int(step.leaves["pane"][-1]) >= partition.flipped:
-            self._flip(partition, step.start, step.added)
-        for pane, entries in self._read(step.leaves, partition):
+            partition.flipped = step.end
+        elif width and step.leave > partition.flipped:
+            self._flip(partition, step.start, step.end)
+        for pane, entries in leaving.before(step.leave):
             if width and not empties:
                 fronts = partition.fronts.pop(len(entries))
             else:
@@ -326,9 +329,7 @@ class WindowOperator:
         low, high = np.uint64(partition.low), np.uint64(partition.high - 1)
         wanted = slices[(slices["first_hi"] <= high) & (slices["last_hi"] >= low)]
         width = self._layout.entry_width
-        ahead = max(1, self._chunk_bytes // SLICE_BYTES)
-        for at in range(0, len(wanted), ahead):
-            part = wanted[at : at + ahead]
+        for part in _portions(wanted, self._chunk_bytes // (8 * width)):
             records = {r.marker: r.payload for r in self._shard.log.read_many(part["marker"])}
             for pane, marker in zip(part["pane"].tolist(), part["marker"].tolist(), strict=True):
                 table = np.frombuffer(records[marker], dtype=np.int64).reshape(-1, width)
@@ -341,6 +342,11 @@ class WindowOperator:
                 if first < last:
                     yield pane, table[first:last]
 
+    def _from(self, pane: int, partition: Partition) -> _Ahead:
+        """Return the slices from a pane on, in order."""
+        slices = self._directory.between(pane, np.iinfo(np.int64).max)
+        return _Ahead(self._read(slices, partition))
+
     # -- snapshot and restore --------------------------------------------------------------
 
     def _snapshot_due(self) -> bool:
@@ -349,7 +355,7 @@ class WindowOperator:
         if since["versions"] < SNAPSHOT_AFTER:
             return False
         size = self._shard.arena.bytes * len(self._partitions)
-        return since["bytes"] >= size or since["versions"] >= SNAPSHOT_AT_LATEST
+        return bool(since["bytes"] >= size or since["versions"] >= SNAPSHOT_AT_LATEST)
 
     def _save_groups(self, partition: Partition) -> None:
         writer = self._shard.segment(BASE)
@@ -413,11 +419,8 @@ class WindowOperator:
                     continue
                 rows = reader.directory
             slices = np.zeros(len(rows), dtype=SLICE)
-            slices["pane"], slices["marker"], slices["rows"] = (
-                rows["group"],
-                rows["marker"],
-                rows["rows"],
-            )
+            for name, column in (("pane", "group"), ("marker", "marker"), ("rows", "rows")):
+                slices[name] = rows[column]
             slices["last_hi"] = HI_END - 1
             found.append(slices)
         self._new = np.concatenate(found) if found else np.empty(0, dtype=SLICE)
@@ -434,6 +437,24 @@ class WindowOperator:
             "partitions": len(self._partitions),
             "slices": int(self._header["slices"]),
         }
+
+
+class _Ahead:
+    """Slices in the order of panes, read a portion ahead of their use."""
+
+    def __init__(self, slices: Iterator[tuple[int, Table]]) -> None:
+        self._slices = slices
+        self._next: tuple[int, Table] | None = None
+
+    def before(self, pane: int) -> Iterator[tuple[int, Table]]:
+        """Yield the slices that are left of panes before `pane`."""
+        while True:
+            if self._next is None:
+                self._next = next(self._slices, None)
+            if self._next is None or self._next[0] >= pane:
+                return
+            current, self._next = self._next, None
+            yield current
 
 
 class _Output:
@@ -464,7 +485,7 @@ class _Output:
         starts = self._starts[:count] * windows.pane + windows.offset
         kind = self._results.field("window").type
         window = pa.StructArray.from_arrays(
-            [pa.array(starts).cast(kind[0].type), pa.array(starts + windows.range).cast(kind[1].type)],
+            [pa.array(at).cast(kind[0].type) for at in (starts, starts + windows.range)],
             fields=list(kind),
         )
         fields = self._fields[:count]
@@ -486,8 +507,18 @@ class _Replayed:
     def entries(self) -> Iterator[Table]:
         yield from ()
 
-    def keys(self) -> Iterator[pa.Table]:
+    def groups(self) -> Iterator[pa.Table]:
         yield from self.tables
+
+
+def _portions(slices: Slices, rows: int) -> Iterator[Slices]:
+    """Cut slices into portions of about so many rows, at least one slice each."""
+    if len(slices) == 0:
+        return
+    portion = (np.cumsum(slices["rows"]) - slices["rows"]) // max(1, rows)
+    bounds = slice_bounds(portion).tolist()
+    for first, last in zip(bounds, bounds[1:], strict=False):
+        yield slices[first:last]
 
 
 def _group_records(reader: SegmentReader) -> Iterator[tuple[memoryview, memoryview]]:

@@ -2,6 +2,12 @@
 
 Idea: a plan says what to compute and nothing of how. It describes itself as JSON, which is kept in
 the checkpoint; a query that comes back with another plan is told what differs.
+
+Invariants:
+1. Plans that compute something else describe themselves otherwise, also where only the order of keys
+   or inputs differs (`test_every_part_of_a_plan_shows_in_its_description`).
+2. The watermark is in whole milliseconds if the slack is, and never goes back
+   (`test_the_watermark_never_goes_back`).
 """
 
 from __future__ import annotations
@@ -111,13 +117,17 @@ class Plan:
             "slide": format_interval(self.windows.slide),
             "offset": format_interval(self.windows.offset),
             "time": str(self.time),
-            "keys": {key.name: str(key.type) for key in self.keys},
+            "keys": [f"{key.name} {key.type}" for key in self.keys],
             "grouping sets": self.grouping_sets
             and [[self.keys.names[i] for i in chosen] for chosen in self.grouping_sets],
-            "inputs": dict(
-                zip(self.expressions, map(str, self.inputs.types), strict=True)
-            ),
-            "aggregates": [f"{a.function}({a.column or '*'}) as {a.alias}" for a in self.aggregates],
+            "inputs": [
+                f"{column.name}: {expression} {column.type}"
+                for column, expression in zip(self.inputs, self.expressions, strict=True)
+            ],
+            "aggregates": [
+                f"{each.function}({each.column or '*'}) as {each.alias}"
+                for each in self.aggregates
+            ],
             "late": self.late,
             "key groups": self.key_groups,
         }

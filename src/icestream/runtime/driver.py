@@ -29,7 +29,7 @@ from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_bytes
 from icestream.operators.window import SLICE_BYTES
 from icestream.plan.nodes import Plan, check_same_plan
-from icestream.runtime.ingest import Ingest, SplitReport
+from icestream.runtime.ingest import LEAST_TABLE_BYTES, TABLE_BYTES, Ingest, SplitReport
 from icestream.runtime.shard import LIFETIMES, ShardReport, ShardTask
 from icestream.state.arena import sweep
 from icestream.state.files import Files
@@ -203,7 +203,8 @@ class Driver(Generic[Batch]):
         parcels: list[Parcel] = []
         try:
             if batch is not None:
-                ingest = Ingest(self._plan, version, watermark, routes)
+                table = max(LEAST_TABLE_BYTES, min(TABLE_BYTES, self._settings.budget // 4))
+                ingest = Ingest(self._plan, version, watermark, routes, table)
                 parcels = self._executor.ingest(ingest, batch, folder)
             timer.note("ingest")
             seen = self._seen(before, parcels)
@@ -359,7 +360,7 @@ class Driver(Generic[Batch]):
         rows = _total(parcels, "rows")
         return {
             "version": commit.version,
-            "batchId": commit.batch,
+            "batchId": None if commit.decisions["flush"] else commit.batch,
             "numInputRows": rows,
             "durationMs": timer.milliseconds,
             "icestream": {

@@ -10,6 +10,7 @@ Invariant: a shard reads its records by split and position, whatever the order o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,16 +88,15 @@ class Parcels:
         for payload in self._payloads(ENTRIES):
             yield np.frombuffer(payload, dtype=np.int64).reshape(-1, self.width)
 
-    def keys(self) -> Iterator[pa.Table]:
+    def groups(self) -> Iterator[pa.Table]:
         """Yield keys of the entries' groups."""
         for payload in self._payloads(KEYS):
             yield read_table(payload)
 
     def _payloads(self, synopsis: int) -> Iterator[memoryview]:
         for path in self.paths:
-            reader = SegmentReader(self.files, path)
-            rows = reader.directory
-            mine = rows[(rows["group"] == self.shard) & (rows["synopsis"] == synopsis)]
-            for record in reader.read_many(mine["marker"]):
-                yield record.payload
-            reader.close()
+            with closing(SegmentReader(self.files, path)) as reader:
+                rows = reader.directory
+                mine = rows[(rows["group"] == self.shard) & (rows["synopsis"] == synopsis)]
+                for record in reader.read_many(mine["marker"]):
+                    yield record.payload

@@ -1,8 +1,8 @@
 """Ingest: one task per input split turns events into entries, cut by shard.
 
-Idea: events are folded into entries where they are read, so what travels is one row per (group, pane)
-and not one per event. An entry goes to the shard that owns its key group. The task also tells the
-driver what only it can see: the latest time of each source, and rows per key group.
+Idea: events are folded into entries where they are read, so what travels is one row per (group,
+pane) and not one per event. An entry goes to the shard that owns its key group. The task also tells
+the driver what only it can see: the latest time of each source, and rows per key group.
 
 Invariants:
 1. An event is late when every window it is in has closed by the watermark before the batch; never
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +32,9 @@ from icestream.plan.nodes import SOURCE, TIME, Plan
 from icestream.runtime.exchange import ExchangeWriter
 from icestream.state.keys import KeyCodec
 
-#: entries folded before they are handed on
-TABLE_ENTRIES = 131_072
+#: bytes of the table that entries are folded in before they are handed on, at most and at least
+TABLE_BYTES = 8 << 20
+LEAST_TABLE_BYTES = 1 << 20
 
 #: columns of rows that Spark has folded, beside source, keys and partial aggregates
 PANE = "pane"
@@ -62,6 +64,8 @@ class Ingest:
     version: int
     watermark: Micros
     routes: tuple[int, ...]
+    #: bytes of the table of one task
+    table_bytes: int = TABLE_BYTES
 
     def run(self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter) -> SplitReport:
         """Fold the events of one split into `out`."""
@@ -95,9 +99,8 @@ class _Split:
         self._plan = plan
         self._out = out
         self._layout = plan.spec.layout
-        self._table = EntryTable(
-            self._layout, KeyCodec(plan.group_keys), TABLE_ENTRIES, partial=partial
-        )
+        capacity = ingest.table_bytes // EntryTable.row_bytes(self._layout)
+        self._table = EntryTable(self._layout, KeyCodec(plan.group_keys), capacity, partial=partial)
         self._routes = np.array(ingest.routes, dtype=np.int64)
         self._load = np.zeros(plan.key_groups, dtype=np.int64)
         self._first_open = (
@@ -213,7 +216,7 @@ class _Split:
         ranks, entries = sorted_run(shards * span + (run.panes - lowest), run.entries, self._layout)
         owners, panes = ranks // span, ranks % span + lowest
         bounds = slice_bounds(owners).tolist()
-        for first, last in zip(bounds, bounds[1:], strict=False):
+        for first, last in pairwise(bounds):
             part = np.concatenate([panes[first:last, None], entries[first:last]], axis=1)
             self._out.entries(int(owners[first]), part)
         key_hi = run.keys.column(HI).to_numpy()

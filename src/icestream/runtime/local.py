@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 
 import pyarrow as pa
 
@@ -41,8 +42,12 @@ class LocalExecutor:
             path = os.path.join(folder, f"{number:06d}.parcel")
             late = f"{self._root}/{RESULTS}/{ingest.version:012d}-late-{uuid.uuid4().hex[:16]}.rows"
             out = ExchangeWriter(self._files, path, self._files, late)
-            report = ingest.run(split, out)
-            parcels.append(Parcel(path, out.finish()[1], report))
+            try:
+                report = ingest.run(split, out)
+                parcels.append(Parcel(path, out.finish()[1], report))
+            except BaseException:
+                out.abandon()
+                raise
         return parcels
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
@@ -69,17 +74,18 @@ class LocalQuery:
     def feed(self, splits: Splits, number: int | None = None) -> pa.Table:
         """Process one batch and return the rows it emits."""
         chosen = self.next_batch if number is None else number
-        return self._rows(self.driver.batch(chosen, splits))
+        return self.rows(self.driver.batch(chosen, splits))
 
     def flush(self) -> pa.Table:
         """Close every window and return the rows it emits."""
-        return self._rows(self.driver.flush())
+        return self.rows(self.driver.flush())
 
     def close(self) -> None:
         """Remove the arenas of this run."""
         self.driver.close()
 
-    def _rows(self, deliveries: Sequence[Delivery]) -> pa.Table:
+    def rows(self, deliveries: Sequence[Delivery]) -> pa.Table:
+        """Return the rows of deliveries in one table."""
         tables = [
             table
             for delivery in deliveries
@@ -93,7 +99,6 @@ class LocalQuery:
 
 def read_rows(files: Files, path: str) -> Iterator[pa.Table]:
     """Yield the tables of a result file."""
-    reader = SegmentReader(files, path)
-    for record in reader.scan():
-        yield read_table(record.payload)
-    reader.close()
+    with closing(SegmentReader(files, path)) as reader:
+        for record in reader.scan():
+            yield read_table(record.payload)

@@ -84,12 +84,14 @@ class Query:
     @property
     def lastProgress(self) -> dict[str, Any] | None:
         """Return the progress of the last version."""
-        return self._progress[-1] if self._progress else None
+        recent = self.recentProgress
+        return recent[-1] if recent else None
 
     @property
     def recentProgress(self) -> list[dict[str, Any]]:
         """Return the progress of the last hundred versions."""
-        return list(self._progress)
+        triggers = {each["batchId"]: each["durationMs"] for each in self._query.recentProgress}
+        return [_with_trigger(each, triggers.get(each["batchId"])) for each in self._progress]
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Wait until the query ends; raise what made it fail.
@@ -187,6 +189,20 @@ class Query:
         finally:
             self._driver.close()
             self._ended.set()
+
+
+def _with_trigger(progress: dict[str, Any], spark: dict[str, int] | None) -> dict[str, Any]:
+    """Count what Spark spends around a version, once Spark has told it."""
+    if spark is None or "triggerExecution" not in spark:
+        return progress
+    phases = {**spark, **progress["durationMs"], "triggerExecution": spark["triggerExecution"]}
+    rate = progress["numInputRows"] / max(phases["triggerExecution"], 1) * 1000
+    return {
+        **progress,
+        "durationMs": phases,
+        "processedRowsPerSecond": rate,
+        "inputRowsPerSecond": rate,
+    }
 
 
 def _shown(watermark: int) -> str | None:

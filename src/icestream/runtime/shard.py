@@ -107,8 +107,9 @@ class ShardTask:
             space.close()
             arena.release(name)
         except Refused as refused:
+            shortage = fail(budget, refused.needed, refused.owner)
             arena.discard()
-            raise fail(budget, refused.needed, refused.owner) from refused
+            raise shortage from refused
         except BaseException:
             arena.discard()
             raise

@@ -5,7 +5,7 @@ list of every window that is still open, and a window's list is reduced with Pyt
 when the watermark reaches its end. `windows_by_sql` asks DuckDB, for streams without late events.
 
 Both return rows as plain tuples: start and end of the window in microseconds, keys, answers.
-`rows_of` turns a query's table into the same, `differences` tells what two sets of rows disagree on.
+`rows_of` turns a query's table into the same, `differences` tells what two sets disagree on.
 
 Limits: DuckDB has its own ideas of NaN in variances and of averages of decimals (doubles).
 """
@@ -242,22 +242,22 @@ def windows_by_sql(plan: Plan, batches: Sequence[pa.RecordBatch]) -> list[Row]:
     windows, types = plan.windows, plan.spec.types
     keys = [f"k{i}" for i in range(len(plan.keys))]
     answers = [_sql(each, types) for each in plan.aggregates]
-    chosen = [f"g AS {SOURCE}"] if plan.grouping_sets is not None else []
+    chosen: list[str] = []
     if plan.grouping_sets is None:
-        grouping = ", ".join(["start", *keys])
+        grouping = ", ".join(["__start", *keys])
     else:
-        sets = (", ".join(["start", *(keys[i] for i in each)]) for each in plan.grouping_sets)
+        sets = (", ".join(["__start", *(keys[i] for i in each)]) for each in plan.grouping_sets)
         grouping = f"GROUPING SETS ({', '.join(f'({each})' for each in sets)})"
         chosen = [f"grouping({', '.join(keys)})"]
     query = f"""
-        WITH e AS (SELECT *, epoch_us({TIME}) AS at FROM events),
+        WITH e AS (SELECT *, epoch_us({TIME}) AS __at FROM events),
         w AS (
-            SELECT e.*, at - ((at - {windows.offset}) % {windows.slide} + {windows.slide})
-                % {windows.slide} - i * {windows.slide} AS start
+            SELECT e.*, __at - ((__at - {windows.offset}) % {windows.slide} + {windows.slide})
+                % {windows.slide} - i * {windows.slide} AS __start
             FROM e, range({-(-windows.range // windows.slide)}) r(i)
         )
-        SELECT {', '.join(['start', f'start + {windows.range}', *keys, *chosen, *answers])}
-        FROM w WHERE start > at - {windows.range} GROUP BY {grouping}
+        SELECT {', '.join(['__start', f'__start + {windows.range}', *keys, *chosen, *answers])}
+        FROM w WHERE __start > __at - {windows.range} GROUP BY {grouping}
     """
     with duckdb.connect() as connection:
         connection.register("events", events)

@@ -18,7 +18,7 @@ from icestream.operators.panes import Windows
 from icestream.plan.nodes import Plan, Source
 from icestream.runtime.driver import Settings
 from icestream.runtime.local import LocalQuery
-from icestream.state.files import Files
+from icestream.state.files import Files, LocalFiles, NewFile
 
 #: type of the time column in tests
 INSTANT = pa.timestamp("us", "UTC")
@@ -40,6 +40,26 @@ EVERY_INPUT = pa.schema(
         ("flag", pa.bool_()),
     ]
 )
+
+
+class QuickFiles(LocalFiles):
+    """The local disk without syncs, for tests in which processes die and machines do not."""
+
+    def create(self, path: str) -> NewFile:
+        """Create a file exclusively."""
+        return _Unsynced(super().create(path))
+
+    def sync_folder(self, folder: str) -> None:
+        """Do nothing."""
+
+
+class _Unsynced:
+    def __init__(self, file: NewFile) -> None:
+        self.write = file.write
+        self.close = file.close
+
+    def sync(self) -> None:
+        pass
 
 
 def every_aggregate(inputs: pa.Schema) -> tuple[Aggregate, ...]:
@@ -102,7 +122,10 @@ def open_query(
     keep: int = 2,
     files: Files | None = None,
 ) -> LocalQuery:
-    """Open the query whose checkpoint and arenas are in `folder`, new or where it stands."""
+    """Open the query whose checkpoint and arenas are in `folder`, new or where it stands.
+
+    Nothing is synced unless `files` does.
+    """
     settings = Settings(
         root=os.path.join(folder, "checkpoint"),
         local=os.path.join(folder, "local"),
@@ -110,4 +133,4 @@ def open_query(
         shards=shards,
         keep=keep,
     )
-    return LocalQuery(plan, settings, files)
+    return LocalQuery(plan, settings, files or QuickFiles())

@@ -3,8 +3,8 @@
 Run as `python flink_hop.py PLAN`; prints one JSON line per run of the plan.
 
 Idea: Flink's package has no Parquet reader, and its CSV reader is slower than its sequence of
-numbers. That source is used, and SQL computes from it the very rows of `icestream.bench.rows`, from the
-constants in the plan. The job never ends by itself: Flink's REST interface tells how many events
+numbers. That source is used, and SQL computes from it the very rows of `icestream.bench.rows`, with
+the constants in the plan. The job never ends by itself: Flink's REST interface tells how many events
 have left the source, the rate is taken between the end of warm-up and the end of the run, then the
 job is cancelled. So neither its start nor the closing of all windows at once counts.
 
@@ -22,6 +22,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from importlib import metadata
+from itertools import pairwise
 from typing import Any
 
 from pyflink.common import (  # type: ignore[import-not-found]
@@ -119,8 +120,8 @@ def hop(run: dict[str, Any]) -> str:
     )
 
 
-def rate(run: dict[str, Any], constants: dict[str, int]) -> float:
-    """Events per second that leave the source once the job is warm."""
+def quarters(run: dict[str, Any], constants: dict[str, int]) -> list[float]:
+    """Events per second that leave the source once warm, in each quarter of the measurement."""
     port = free_port()
     with tempfile.TemporaryDirectory() as checkpoints:
         tables = prepared(run, constants, ENDLESS, port, checkpoints)
@@ -132,12 +133,13 @@ def rate(run: dict[str, Any], constants: dict[str, int]) -> float:
         try:
             read = counter(port, str(job.get_job_id()))
             time.sleep(run["warm"])
-            since, before = time.monotonic(), read()
-            time.sleep(run["measure"])
-            until, after = time.monotonic(), read()
+            looks = [(time.monotonic(), read())]
+            for _ in range(4):
+                time.sleep(run["measure"] / 4)
+                looks.append((time.monotonic(), read()))
         finally:
             job.cancel().result()
-    return (after - before) / (until - since)
+    return [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(looks)]
 
 
 def totals(run: dict[str, Any], constants: dict[str, int]) -> dict[str, float]:
@@ -206,7 +208,8 @@ def main() -> None:
         if run["kind"] == "totals":
             result["totals"] = totals(run, plan["constants"])
         else:
-            result["eps"] = rate(run, plan["constants"])
+            result["quarters"] = quarters(run, plan["constants"])
+            result["eps"] = sum(result["quarters"]) / 4
         print(json.dumps(result), flush=True)
 
 
