@@ -55,6 +55,14 @@ test: $(READY) ## run the tests, without those marked slow or cluster
 test-slow: $(READY) ## run the tests marked slow
 	@$(WITH_SPARK) $(BIN)/python -m pytest -m "slow and not cluster" $(ARGS)
 
+.PHONY: test-cluster
+test-cluster: $(READY) ## run the tests on a Spark cluster of several processes, with executors lost
+	@$(WITH_SPARK) $(BIN)/python -m pytest tests/cluster -m cluster $(ARGS)
+
+.PHONY: test-kill
+test-kill: $(READY) ## kill a query on Spark again and again, and compare its output
+	@$(WITH_SPARK) $(BIN)/python -m pytest tests/kill $(ARGS)
+
 .PHONY: check
 check: $(READY) ## check style, types and imports; all three, also where one fails
 	@failed=; \

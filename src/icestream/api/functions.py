@@ -6,7 +6,6 @@ Idea: a function is a name and the column it looks at; what it keeps and returns
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column
@@ -20,19 +19,26 @@ class AggregateExpression:
     """A function over a column or expression, or over whole events."""
 
     function: str
+    #: None for whole events
     column: Column | None
-    #: how the input reads in the text of the query
-    text: str
-    name: str
+    #: the function of `pyspark.sql.functions` that computes the same
+    spelling: str
+    #: what the user calls the result
+    name: str | None = None
 
-    def alias(self, name: str) -> AggregateExpression:
+    def alias(self, alias: str) -> AggregateExpression:
         """Name the output column."""
-        return replace(self, name=name)
+        return replace(self, name=alias)
+
+    @property
+    def in_spark(self) -> Column:
+        """Return Spark's own column that computes the same."""
+        computed: Column = getattr(sf, self.spelling)("*" if self.column is None else self.column)
+        return computed
 
 
-def _aggregate(function: str, column: Column | str) -> AggregateExpression:
-    text = column if isinstance(column, str) else shown(column)
-    return AggregateExpression(function, as_column(column), text, f"{function}({text})")
+def _aggregate(function: str, column: Column | str, spelling: str = "") -> AggregateExpression:
+    return AggregateExpression(function, as_column(column), spelling or function)
 
 
 def as_column(column: object) -> Column:
@@ -45,16 +51,10 @@ def as_column(column: object) -> Column:
     raise DefinitionError(msg)
 
 
-def shown(column: object) -> str:
-    """Return the text of a column without its wrapping."""
-    match = re.fullmatch(r"Column<'(.*)'>", str(column), re.DOTALL)
-    return match[1] if match else str(column)
-
-
 def count(column: Column | str = "*") -> AggregateExpression:
     """Count events, or those in which the column is not null."""
     if isinstance(column, str) and column == "*":
-        return AggregateExpression("count", None, "*", "count(1)")
+        return AggregateExpression("count", None, "count")
     return _aggregate("count", column)
 
 
@@ -70,7 +70,7 @@ def avg(column: Column | str) -> AggregateExpression:
 
 def mean(column: Column | str) -> AggregateExpression:
     """Average the values; another name of `avg`."""
-    return _aggregate("avg", column)
+    return _aggregate("avg", column, "mean")
 
 
 def min(column: Column | str) -> AggregateExpression:
@@ -95,7 +95,7 @@ def var_samp(column: Column | str) -> AggregateExpression:
 
 def variance(column: Column | str) -> AggregateExpression:
     """Return the sample variance; another name of `var_samp`."""
-    return _aggregate("var_samp", column)
+    return _aggregate("var_samp", column, "variance")
 
 
 def stddev_pop(column: Column | str) -> AggregateExpression:
@@ -110,4 +110,4 @@ def stddev_samp(column: Column | str) -> AggregateExpression:
 
 def stddev(column: Column | str) -> AggregateExpression:
     """Return the sample standard deviation; another name of `stddev_samp`."""
-    return _aggregate("stddev_samp", column)
+    return _aggregate("stddev_samp", column, "stddev")

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, StructType, TimestampNTZType, TimestampType
 
-from icestream.api.functions import AggregateExpression, as_column, shown
+from icestream.api.functions import AggregateExpression, as_column
 from icestream.api.result import Result
 from icestream.api.types import arrow_schema, arrow_type, result_schema
 from icestream.core.errors import DefinitionError
@@ -173,8 +173,8 @@ class Windowed:
         The column `grouping_id` of the result tells the grouping of a row.
         """
         keys = _listed(cols)
-        names = [shown(key) for key in keys]
-        asked = [[shown(column) for column in chosen] for chosen in groupingSets]
+        names = [str(as_column(key)) for key in keys]
+        asked = [[str(as_column(column)) for column in chosen] for chosen in groupingSets]
         unknown = sorted({name for chosen in asked for name in chosen} - set(names))
         if unknown:
             msg = f"grouping sets name {unknown}, which are not among the columns {names}"
@@ -190,7 +190,7 @@ class Windowed:
 
     def count(self) -> Result:
         """Count the events of each group and window."""
-        return self.agg(AggregateExpression("count", None, "*", "count"))
+        return self.agg(AggregateExpression("count", None, "count", "count"))
 
     def agg(self, *aggregates: AggregateExpression) -> Result:
         """Compute aggregates over each window and group."""
@@ -198,7 +198,8 @@ class Windowed:
         sources, first = self._stream._sources, self._stream._parts[0]
         keys = [as_column(key) for key in self._keys]
         names = [_name_in(first.frame, key) for key in keys]
-        _check_names(["window", *names, *(each.name for each in aggregates)], self._sets)
+        answers = [each.name or _name_in(first.frame, each.in_spark) for each in aggregates]
+        _check_names(["window", *names, *answers], self._sets)
         inputs = _distinct_inputs(first.frame, aggregates)
         frames = [
             _projected(part, number, keys, inputs)
@@ -217,8 +218,8 @@ class Windowed:
             ),
             expressions=inputs.texts,
             aggregates=tuple(
-                Aggregate(each.function, None if place is None else f"x{place}", each.name)
-                for each, place in zip(aggregates, inputs.places, strict=True)
+                Aggregate(each.function, None if place is None else f"x{place}", name)
+                for each, name, place in zip(aggregates, answers, inputs.places, strict=True)
             ),
             grouping_sets=self._sets,
             time=arrow_type(schema[0].dataType, first.time),
@@ -260,14 +261,14 @@ def _check_names(names: Sequence[str], sets: object) -> None:
         raise DefinitionError(msg)
 
 
-def _name_in(frame: DataFrame, key: Column) -> str:
-    """Return the name Spark gives a key column."""
+def _name_in(frame: DataFrame, column: Column) -> str:
+    """Return the name Spark gives a column."""
     try:
-        names = frame.select(key).columns
+        names = frame.select(column).columns
     except AnalysisException as error:
         raise _refusal(error, frame) from None
     if len(names) != 1:
-        msg = f"groupBy takes columns one by one; {shown(key)!r} stands for {names}"
+        msg = f"columns are taken one by one; this one stands for {names}"
         raise DefinitionError(msg)
     return names[0]
 
@@ -296,9 +297,10 @@ def _distinct_inputs(frame: DataFrame, aggregates: Sequence[AggregateExpression]
         place = next((i for i, other in enumerate(meanings) if meaning.semanticEquals(other)), None)
         if place is None:
             place = len(columns)
-            alike = sum(text.split(" #")[0] == each.text for text in texts)
+            text = _name_in(frame, each.column)
+            alike = sum(other.split(" #")[0] == text for other in texts)
             columns.append(each.column)
-            texts.append(f"{each.text} #{alike + 1}" if alike else each.text)
+            texts.append(f"{text} #{alike + 1}" if alike else text)
             meanings.append(meaning)
         places.append(place)
     return _Inputs(tuple(columns), tuple(texts), tuple(places))
@@ -313,9 +315,7 @@ def _meaning(frame: DataFrame, column: Column) -> Any:
     return chosen._jdf.queryExecution().analyzed().expressions().head().child()
 
 
-def _projected(
-    part: _Part, number: int, keys: Sequence[Column], inputs: _Inputs
-) -> DataFrame:
+def _projected(part: _Part, number: int, keys: Sequence[Column], inputs: _Inputs) -> DataFrame:
     """Return the events of one part as ingest reads them."""
     columns = [
         sf.col(part.time).alias(TIME),

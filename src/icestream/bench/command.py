@@ -62,7 +62,7 @@ class Display:
 
     def note(self, line: str) -> None:
         """Print a line above the moving one."""
-        self._bars.console.print(line, markup=False, highlight=False)
+        self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def bench_command(name: str | None, size: str, json_file: Path | None, list_: bool) -> int:
@@ -70,13 +70,15 @@ def bench_command(name: str | None, size: str, json_file: Path | None, list_: bo
     console = Console()
     if list_ or name is None:
         for bench in benches():
-            console.print(f"{bench.name:<16} {bench.claim}", markup=False, highlight=False)
+            console.print(
+                f"{bench.name:<16} {bench.claim}", markup=False, highlight=False, soft_wrap=True
+            )
         return HELD
     if size not in list(Size):
         msg = f"no size is called {size!r}; choose one of: {', '.join(Size)}"
         raise DefinitionError(msg)
     bench = find(name)
-    console.print(f"{bench.name}: {bench.claim}", markup=False, highlight=False)
+    console.print(f"{bench.name}: {bench.claim}", markup=False, highlight=False, soft_wrap=True)
     with Display(console) as display:
         report = run(bench, Size(size), display)
     show(report, console)
@@ -106,7 +108,9 @@ def show(report: Report, console: Console) -> None:
             table.add_row(bar.name, bar.wanted, _text(bar.measured), "yes" if bar.holds else "NO")
         console.print(table)
     machine = ", ".join(f"{name} {value}" for name, value in report.machine.items())
-    console.print(f"{machine}; commit {report.commit}", markup=False, highlight=False)
+    console.print(
+        f"{machine}; commit {report.commit}", markup=False, highlight=False, soft_wrap=True
+    )
 
 
 def _alike(cases: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, ...], list[str]]:

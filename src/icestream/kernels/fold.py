@@ -255,7 +255,7 @@ def fold_max(
 
 @kernel
 def order_floats(bits: Ints, out: Ints) -> None:
-    """Map float64 bits to integers of the same order; every NaN becomes one, the greatest."""
+    """Map float64 bits to integers of the same order, -0.0 below 0.0, every NaN one, greatest."""
     for i in range(bits.size):
         b = bits[i]
         if (b & 0x7FFFFFFFFFFFFFFF) > 0x7FF0000000000000:
@@ -267,9 +267,10 @@ def order_floats(bits: Ints, out: Ints) -> None:
 
 
 def order_floats_reference(values: list[float]) -> list[int]:
-    """Rank floats by Python's order, NaN last: equal ranks for equal floats."""
-    finite = sorted({v for v in values if v == v})
-    return [len(finite) if v != v else finite.index(v) for v in values]
+    """Rank floats by Python's order, -0.0 below 0.0, NaN last: equal ranks for equal floats."""
+    keys = [(v != v, 0.0 if v != v else v, v == v and math.copysign(1.0, v)) for v in values]
+    ranks = {key: rank for rank, key in enumerate(sorted(set(keys)))}
+    return [ranks[key] for key in keys]
 
 
 @kernel

@@ -9,7 +9,8 @@ Invariants:
 1. A group is found exactly while its row is in the index (`test_parity_groups_beside_a_dict`).
 2. After any adds and expiries in pane order, front merged with back equals folding the panes of
    the window (`test_parity_running_aggregates_beside_recomputation`).
-3. A group without rows in the window has identity fields: nothing drifts past an empty window.
+3. A group without rows in the window has identity fields: nothing drifts past an empty window
+   (the same test).
 
 Cost: O(rows of the slice) to add or expire; O(resident groups) to emit.
 

@@ -9,8 +9,9 @@ Invariants:
    (`test_parity_combining_rows_in_any_grouping`).
 2. Double-double sums keep 106 bits, and turn into IEEE infinities and NaN as plain sums do
    (`test_double_double_sums_follow_ieee_for_infinities_and_nan`).
-3. Only `ADD_I64` and `ADD_I128` can be taken back; asking another operation to subtract is an
-   error of the caller that `INVERTIBLE` makes visible.
+3. Only `ADD_I64` and `ADD_I128` can be taken back, and then exactly; asking another operation to
+   subtract is an error of the caller that `INVERTIBLE` makes visible
+   (`test_parity_taking_back_undoes_merging`).
 
 Cost: O(fields) per row.
 

@@ -13,7 +13,7 @@ Invariants:
    (`test_float_sums_do_not_remember_values_that_left`).
 
 Limits: `sum`/`avg` of decimals take up to 28 digits; `min`/`max` take types of fixed width
-(decimals up to 18 digits).
+(decimals up to 18 digits). Variances of values beyond 1e150 are NaN: their squares overflow.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Idea: a column is asked for in the form a field needs (`integers`, `floats`, `pair`, `ordered`) and
 converted at most once per batch. Nulls come back as a mask, empty when there are none.
+
+Invariant: a slice of a column gives the slice of its numbers
+(`test_a_slice_of_a_column_is_the_slice_of_its_numbers`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,9 @@ Idea: an aggregate function is a few fields plus a way to read its answer off th
 one column share fields (`sum(x)` and `avg(x)` keep one sum), so a row holds each fact once.
 
 Layout of an entry: hi, lo, then the fields; the first field is always the number of events. Layout
-of a group: hi, lo, live, the fields, then a front for each field that has no inverse.
+of a group: hi, lo, last pane, the fields, then a front for each field that has no inverse.
+
+Invariant: no two fields share a word (`test_no_two_fields_share_a_word`).
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class EntryTable:
             identified(
                 pa.Table.from_batches(self._keys, self._codec.schema),
                 self._seen[: self._groups],
-                self._last[: self._groups],
+                self._last[: self._groups].copy(),
             ),
         )
         self._index[:] = 0

@@ -4,6 +4,9 @@ Idea: a *flip* walks the panes of the window from new to old and notes, for ever
 of all later entries of its group. The last note written belongs to the oldest slice, which is the
 first to expire: a file that grows at its end and is read from its end is all it takes.
 
+Invariant: blocks come back last in, first out, also after the stack is opened again
+(`test_parity_stack_beside_a_list`).
+
 Cost: `front words * 8` bytes per entry of the window, on local disk; memory for one slice.
 
 Limits: the stack is part of the arena's folder, a cache: when it is lost, a flip makes it again.

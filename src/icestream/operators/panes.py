@@ -10,6 +10,9 @@ of Spark's `window()` do.
                   [2 . .)
                       [4 . .)
 
+Invariant: first and last window of a pane, and the first open one, are those found by looking at
+every start (`test_oracle_windows_of_an_instant`, `test_oracle_first_window_that_is_open`).
+
 Cost: the number of panes in a window matters to nothing but the size of the directory.
 """
 

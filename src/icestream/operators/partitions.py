@@ -31,7 +31,7 @@ from icestream.kernels.words import Table
 from icestream.operators.fronts import FrontStack
 from icestream.operators.groups import HI_END, Groups
 from icestream.state.arena import Arena
-from icestream.state.budget import Budget, Refused, fail
+from icestream.state.budget import Budget, Refused, shortage
 from icestream.state.files import LocalFiles
 from icestream.state.log.ipc import read_batch, write_table
 from icestream.state.log.reader import SegmentReader
@@ -192,7 +192,7 @@ class Partitions:
             except Refused as refused:
                 self._groups.clear()
                 if facts["high"] - facts["low"] < _NARROW:
-                    raise fail(self._budget, refused.needed, refused.owner) from refused
+                    raise shortage(self._budget, refused) from refused
                 self._halve(facts)
                 continue
             self._arena.header["resident"] = facts["low"]

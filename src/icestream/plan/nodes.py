@@ -4,8 +4,8 @@ Idea: a plan says what to compute and nothing of how. It describes itself as JSO
 the checkpoint; a query that comes back with another plan is told what differs.
 
 Invariants:
-1. Plans that compute something else describe themselves otherwise, also where only the order of keys
-   or inputs differs (`test_every_part_of_a_plan_shows_in_its_description`).
+1. Plans that compute something else describe themselves otherwise, also where only the order of
+   keys or inputs differs (`test_every_part_of_a_plan_shows_in_its_description`).
 2. The watermark is in whole milliseconds if the slack is, and never goes back
    (`test_the_watermark_never_goes_back`).
 """

@@ -46,8 +46,10 @@ from icestream.state.versions import (
 
 #: least bytes of one shard: its work buffers, and room for some groups
 LEAST_QUOTA = 16 * SLICE_BYTES
+#: versions between two looks for files that no version names
+SWEEP_EVERY = 16
 
-Batch = TypeVar("Batch", contravariant=True)
+Batch_contra = TypeVar("Batch_contra", contravariant=True)
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,13 @@ class Parcel:
     report: SplitReport
 
 
-class Executor(Protocol[Batch]):
+class Executor(Protocol[Batch_contra]):
     """Runs the tasks of a version."""
 
-    def ingest(self, ingest: Ingest, batch: Batch, folder: str) -> list[Parcel]:
+    #: where parcels are written and read
+    parcel_files: Files
+
+    def ingest(self, ingest: Ingest, batch: Batch_contra, folder: str) -> list[Parcel]:
         """Fold a batch into parcels, one per split, in an order that does not depend on timing."""
         ...
 
@@ -84,6 +89,8 @@ class Settings:
     #: versions that can be restored
     keep: int = 2
     codec: str | None = None
+    #: a ticker calls on idle triggers too: batches without events make no version
+    ticker: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
@@ -92,9 +99,10 @@ class Settings:
             raise DefinitionError(msg)
         if self.budget < self.shards * LEAST_QUOTA:
             msg = (
-                f"memory of {format_bytes(self.budget)} is too small for {self.shards} shards: each "
-                f"needs {format_bytes(LEAST_QUOTA)} for its blocks and buffers. Give the query at "
-                f"least {format_bytes(self.shards * LEAST_QUOTA)} with .memory(...), or fewer shards"
+                f"memory of {format_bytes(self.budget)} is too small for {self.shards} shards: "
+                f"each needs {format_bytes(LEAST_QUOTA)} for its blocks and buffers. Give the "
+                f"query at least {format_bytes(self.shards * LEAST_QUOTA)} with .memory(...), or "
+                "fewer shards"
             )
             raise DefinitionError(msg)
 
@@ -112,7 +120,7 @@ class Delivery:
     progress: dict[str, Any] = field(default_factory=dict)
 
 
-class Driver(Generic[Batch]):
+class Driver(Generic[Batch_contra]):
     """Runs versions of one query, one after the other."""
 
     def __init__(
@@ -120,7 +128,7 @@ class Driver(Generic[Batch]):
         plan: Plan,
         settings: Settings,
         files: Files,
-        executor: Executor[Batch],
+        executor: Executor[Batch_contra],
         clock: Clock | None = None,
     ) -> None:
         """Open the checkpoint; nothing is computed yet."""
@@ -146,13 +154,13 @@ class Driver(Generic[Batch]):
         """Return the last committed version."""
         return self._last
 
-    def batch(self, number: int, batch: Batch) -> list[Delivery]:
+    def batch(self, number: int, batch: Batch_contra) -> list[Delivery]:
         """Compute a batch of Spark's numbering, or hand out again what was committed for it."""
         before = self._resumed()
         reached = -1 if before is None or before.batch is None else before.batch
         if before is not None and number == reached:
             return [self._delivery(self._version_of_batch(before), again=True)]
-        if number != reached + 1:
+        if number < reached or (number > reached + 1 and not self._settings.ticker):
             msg = (
                 f"the checkpoint at {self._settings.root} has committed "
                 f"{'no batch' if reached < 0 else f'batches up to {reached}'}, but Spark comes "
@@ -160,7 +168,8 @@ class Driver(Generic[Batch]):
                 "another query. Restore both together, or start a new checkpoint"
             )
             raise CheckpointError(msg)
-        return [self._version(number, batch)]
+        computed = self._version(number, batch)
+        return [] if computed is None else [computed]
 
     def flush(self) -> list[Delivery]:
         """Close every window that has an event, as a version of maintenance.
@@ -179,7 +188,8 @@ class Driver(Generic[Batch]):
         end = windows.instant(windows.last_end((latest - windows.offset) // windows.pane))
         if end <= before.watermark:
             return []
-        return [self._version(None, None, flush=end)]
+        closed = self._version(None, None, flush=end)
+        return [] if closed is None else [closed]
 
     def redeliver(self, commit: Commit) -> Delivery:
         """Return what a committed version emits, to hand it out once more."""
@@ -192,8 +202,9 @@ class Driver(Generic[Batch]):
     # -- one version -----------------------------------------------------------------------
 
     def _version(
-        self, number: int | None, batch: Batch | None, flush: Micros = MINUS_INFINITY
-    ) -> Delivery:
+        self, number: int | None, batch: Batch_contra | None, flush: Micros = MINUS_INFINITY
+    ) -> Delivery | None:
+        """Compute and commit a version, unless a ticker called and there is nothing to do."""
         self._settled = False
         before, timer = self._last, _Timer(self._clock)
         version = before.version + 1 if before else 1
@@ -207,6 +218,9 @@ class Driver(Generic[Batch]):
                 ingest = Ingest(self._plan, version, watermark, routes, table)
                 parcels = self._executor.ingest(ingest, batch, folder)
             timer.note("ingest")
+            if self._settings.ticker and batch is not None and not _total(parcels, "rows"):
+                self._settled = True
+                return None
             seen = self._seen(before, parcels)
             watermark = max(self._plan.watermark(watermark, seen), flush)
             reports = self._executor.run(self._tasks(version, watermark, parcels))
@@ -240,6 +254,7 @@ class Driver(Generic[Batch]):
                 quota=settings.budget // settings.shards,
                 arena=before.arenas[shard] if before else None,
                 parcels=paths,
+                parcel_files=self._executor.parcel_files,
                 codec=settings.codec,
             )
             for shard in range(settings.shards)
@@ -389,6 +404,7 @@ class Driver(Generic[Batch]):
         if last is not None:
             self._check_shards(last)
             self._live = self._restorable(last.version)[1]
+        self._named = self._names(last) if last is not None else set()
         self._sweep()
         self._settled = True
 
@@ -413,6 +429,8 @@ class Driver(Generic[Batch]):
         for path in self._named - named:
             self._files.unlink(path)
         self._named = named
+        if last.version % SWEEP_EVERY == 0:
+            self._sweep()
         oldest = self._oldest(last)
         bases = self._restorable(oldest)[0].bases
         needed = min(last_listing(oldest), *(base or 1 for base in bases))
@@ -444,9 +462,8 @@ class Driver(Generic[Batch]):
         }
 
     def _sweep(self) -> None:
-        """Remove what failed attempts left."""
+        """Remove what failed attempts left, and attempts that lost and are still writing."""
         root = self._settings.root
-        self._named = self._names(self._last) if self._last is not None else set()
         for folder in (SEGMENTS, RESULTS):
             for name in self._files.list(f"{root}/{folder}"):
                 if (path := f"{root}/{folder}/{name}") not in self._named:

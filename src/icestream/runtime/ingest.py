@@ -7,7 +7,8 @@ the driver what only it can see: the latest time of each source, and rows per ke
 Invariants:
 1. An event is late when every window it is in has closed by the watermark before the batch; never
    by the batch's own events (`test_late_events_are_judged_by_the_watermark_before_the_batch`).
-2. The exchange file depends on the events of the split and their order alone.
+2. The exchange file depends on the events of the split and their order alone
+   (`test_the_same_split_makes_the_same_parcel`).
 
 Cost: one pass over the events per field and grouping set; memory of one `EntryTable` and one batch.
 """
@@ -169,7 +170,8 @@ class _Split:
         """Count events without a time, or refuse them where their source asks for it."""
         self.report.without_time += events
         sources = self._plan.sources
-        strict = [n for n in batch.column(SOURCE).unique().to_pylist() if sources[n].nulls == "error"]
+        numbers = batch.column(SOURCE).unique().to_pylist()
+        strict = [number for number in numbers if sources[number].nulls == "error"]
         if strict:
             msg = (
                 f"{events} events of {sources[strict[0]].name} have no time (the time column is "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
 import pyarrow as pa
@@ -23,8 +23,8 @@ from icestream.state.log.ipc import read_table
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions import RESULTS
 
-#: a batch is a list of splits, each a list of Arrow batches
-Splits = Sequence[Sequence[pa.RecordBatch]]
+#: a batch is a list of splits, each of them Arrow batches
+Splits = Sequence[Iterable[pa.RecordBatch]]
 
 
 class LocalExecutor:
@@ -32,7 +32,7 @@ class LocalExecutor:
 
     def __init__(self, files: Files, root: str) -> None:
         """Keep late events in the checkpoint at `root`."""
-        self._files = files
+        self.parcel_files = files
         self._root = root
 
     def ingest(self, ingest: Ingest, batch: Splits, folder: str) -> list[Parcel]:
@@ -41,7 +41,7 @@ class LocalExecutor:
         for number, split in enumerate(batch):
             path = os.path.join(folder, f"{number:06d}.parcel")
             late = f"{self._root}/{RESULTS}/{ingest.version:012d}-late-{uuid.uuid4().hex[:16]}.rows"
-            out = ExchangeWriter(self._files, path, self._files, late)
+            out = ExchangeWriter(self.parcel_files, path, self.parcel_files, late)
             try:
                 report = ingest.run(split, out)
                 parcels.append(Parcel(path, out.finish()[1], report))
@@ -61,9 +61,9 @@ class LocalQuery:
     def __init__(self, plan: Plan, settings: Settings, files: Files | None = None) -> None:
         """Open the checkpoint, resuming where it stands."""
         self.plan = plan
-        self._files = files or LocalFiles()
-        executor = LocalExecutor(self._files, settings.root)
-        self.driver: Driver[Splits] = Driver(plan, settings, self._files, executor)
+        self.files = files or LocalFiles()
+        executor = LocalExecutor(self.files, settings.root)
+        self.driver: Driver[Splits] = Driver(plan, settings, self.files, executor)
 
     @property
     def next_batch(self) -> int:
@@ -90,7 +90,7 @@ class LocalQuery:
             table
             for delivery in deliveries
             for path in delivery.results
-            for table in read_rows(self._files, path)
+            for table in read_rows(self.files, path)
         ]
         if not tables:
             return self.plan.results.empty_table()

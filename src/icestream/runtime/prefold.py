@@ -20,7 +20,7 @@ from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from icestream.operators.fields import Field
 from icestream.operators.fold import partial_name
@@ -78,16 +78,18 @@ def fold(ingest: Ingest, batch: DataFrame) -> DataFrame:
     since = f"({micros} - {windows.offset}L)"
     pane = f"({since} - pmod({since}, {windows.pane}L)) div {windows.pane}L"
     parts = [
-        F.count(F.lit(1)).alias(EVENTS),
-        F.expr(f"max({micros})").alias(LATEST),
+        sf.count(sf.lit(1)).alias(EVENTS),
+        sf.expr(f"max({micros})").alias(LATEST),
         *(
-            F.expr(sql).alias(partial_name(field, part))
+            sf.expr(sql).alias(partial_name(field, part))
             for field in plan.spec.layout.fields
             for part, sql in enumerate(_partials(field))
         ),
     ]
-    keys = [F.col(f"k{i}") for i in range(len(plan.keys))]
-    return batch.groupBy(F.col(SOURCE), F.expr(pane).alias(PANE), *keys).agg(*parts)
+    keys = [sf.col(f"k{i}") for i in range(len(plan.keys))]
+    folded = batch.groupBy(sf.col(SOURCE), sf.expr(pane).alias(PANE), *keys).agg(*parts)
+    # a session may have hundreds of shuffle partitions; each would be a task here
+    return folded.coalesce(batch.sparkSession.sparkContext.defaultParallelism)
 
 
 def _partials(field: Field) -> tuple[str, ...]:

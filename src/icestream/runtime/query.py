@@ -5,20 +5,26 @@ computes and commits it; then its rows go to the sink. Whatever fails is raised 
 the error it was.
 
 Invariants:
-1. `stop()` lets a batch that is being committed finish (`test_stop_waits_for_the_batch_under_way`).
+1. `stop()` lets a batch that is being committed finish (`test_stop_waits_for_the_batch_under_way`),
+   also when a callback asks for it (`test_a_callback_may_stop_its_query`).
 2. A version of maintenance that was committed but perhaps not delivered is delivered at the next
    start (`test_crash_a_flush_that_was_committed_is_delivered_after_restart`).
 """
+
+# The names are Spark's.
+# ruff: noqa: N802
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
@@ -40,6 +46,8 @@ class Query:
         self._flush = flush
         self._busy = threading.Lock()
         self._stopping = False
+        #: the thread that is in a batch or a flush
+        self._worker: int | None = None
         self._error: BaseException | None = None
         self._progress: deque[dict[str, Any]] = deque(maxlen=100)
         self._ended = threading.Event()
@@ -114,7 +122,10 @@ class Query:
             raise
 
     def stop(self) -> None:
-        """Stop after the batch under way."""
+        """Stop after the batch under way; a callback inside it does not wait for that."""
+        if self._worker == threading.get_ident():
+            threading.Thread(target=self.stop, name="icestream-stop", daemon=True).start()
+            return
         with self._busy:
             self._stopping = True
         self._query.stop()
@@ -138,7 +149,7 @@ class Query:
         return self._spark_query
 
     def _batch(self, batch: DataFrame, number: int) -> None:
-        with self._busy:
+        with self._at_work():
             if self._stopping:
                 msg = "the query is stopping; this batch comes again at the next start"
                 raise IcestreamError(msg)
@@ -148,6 +159,15 @@ class Query:
             except BaseException as error:
                 self._error = self._error or error
                 raise
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        with self._busy:
+            self._worker = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._worker = None
 
     def _hand_out(self, delivery: Delivery) -> None:
         started = time.monotonic()
@@ -178,13 +198,13 @@ class Query:
         try:
             self._query.awaitTermination()
             if self._flush and not self._stopping:
-                with self._busy:
+                with self._at_work():
                     for delivery in self._driver.flush():
                         self._hand_out(delivery)
         except StreamingQueryException as failure:
             if not self._stopping:
                 self._error = self._error or failure
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the end is told
+        except BaseException as error:
             self._error = self._error or error
         finally:
             self._driver.close()
@@ -208,5 +228,4 @@ def _with_trigger(progress: dict[str, Any], spark: dict[str, int] | None) -> dic
 def _shown(watermark: int) -> str | None:
     if watermark == MINUS_INFINITY:
         return None
-    shown = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=watermark)
-    return shown.isoformat()
+    return f"{np.datetime64(watermark, 'us')}Z"

@@ -26,7 +26,7 @@ from icestream.operators.window import BASE, PANES, WindowOperator
 from icestream.plan.nodes import Plan
 from icestream.runtime.exchange import Parcels
 from icestream.state.arena import Arena
-from icestream.state.budget import Budget, Refused, fail
+from icestream.state.budget import Budget, Refused, shortage
 from icestream.state.files import Files
 from icestream.state.log.format import SegmentInfo
 from icestream.state.log.ipc import write_table
@@ -70,8 +70,9 @@ class ShardTask:
     quota: int
     #: arena that the version before names; None if there is no version before
     arena: str | None
-    #: parcels of this batch
+    #: parcels of this batch, and where they are
     parcels: tuple[str, ...]
+    parcel_files: Files
     codec: str | None = None
 
     def run(self) -> ShardReport:
@@ -86,7 +87,7 @@ class ShardTask:
                 space.learn(self._store.live(self.version - 1), self.shard)
                 operator.restore(self._history())
             width = self.plan.spec.layout.entry_width + 1
-            operator.on_batch(Parcels(self.files, self.parcels, self.shard, width))
+            operator.on_batch(Parcels(self.parcel_files, self.parcels, self.shard, width))
             result, rows = self._write_results(operator.on_watermark(self.watermark), attempt)
             space.table.expire(self.watermark)
             name = f"shard-{self.shard}.v{self.version}.{attempt}"
@@ -107,9 +108,9 @@ class ShardTask:
             space.close()
             arena.release(name)
         except Refused as refused:
-            shortage = fail(budget, refused.needed, refused.owner)
+            error = shortage(budget, refused)
             arena.discard()
-            raise shortage from refused
+            raise error from refused
         except BaseException:
             arena.discard()
             raise

@@ -1,16 +1,19 @@
 """Where results go: Spark's own writers, a callback, or a table.
 
-Idea: a sink is handed the result files of a committed version as a DataFrame, never recomputed rows. File
-formats go through Spark's own file sink with its log of finished batches, numbered by our versions,
-so a version that is delivered twice is written once.
+Idea: a sink is handed the result files of a committed version as a DataFrame, never recomputed
+rows. File formats go through Spark's own file sink with its log of finished batches, numbered by
+our versions, so a version that is delivered twice is written once. Other sinks are wrapped in
+`Once`, which marks what was delivered.
 
 Invariants:
 1. Versions are delivered in order, none left out (`test_versions_reach_the_sink_without_gaps`).
 2. Delivering a version again changes nothing in a file sink
    (`test_crash_a_version_delivered_again_is_written_once`).
+3. A stop and a restart show no sink a version twice
+   (`test_a_callback_sees_a_version_once_across_restarts`).
 
-Limits: a callback, a table or a format without such a log may see a version twice after a crash; it
-is given the version's number to tell.
+Limits: a crash between delivery and its mark shows a callback, a table or a format without such a
+log the version a second time; callbacks are given its number to tell.
 """
 
 from __future__ import annotations
@@ -37,9 +40,26 @@ Callback = Callable[[DataFrame, int], None]
 class Sink(Protocol):
     """Takes the rows of one version after the other."""
 
-    def deliver(self, rows: DataFrame, version: int) -> None:
-        """Take the rows of a version; versions count from 0 without gaps."""
+    @property
+    def every_version(self) -> bool:
+        """Tell whether versions without rows must be delivered too."""
         ...
+
+    @property
+    def repeatable(self) -> bool:
+        """Tell whether a version may be delivered again without harm."""
+        ...
+
+    def deliver(self, rows: DataFrame, version: int) -> None:
+        """Take the rows of a version; versions count from 0."""
+        ...
+
+
+def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
+    """Return an empty DataFrame that costs no task to look at."""
+    session = spark._jsparkSession
+    kind = session.parseDataType(schema.json())
+    return DataFrame(session.createDataFrame(jvm_of(spark).java.util.ArrayList(), kind), spark)
 
 
 def rows_of(
@@ -47,7 +67,7 @@ def rows_of(
 ) -> DataFrame:
     """Return a DataFrame over result files, one task per file."""
     if not paths:
-        return spark.createDataFrame([], schema)
+        return no_rows(spark, schema)
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
@@ -58,8 +78,48 @@ def rows_of(
     return spark.range(0, len(paths), 1, len(paths)).mapInArrow(read, schema)
 
 
+def hand_out(sink: Sink, rows: DataFrame, delivery: Delivery) -> None:
+    """Hand the rows of a version to its sink."""
+    if delivery.results or sink.every_version:
+        sink.deliver(rows, delivery.commit.version - 1)
+
+
+def once(sink: Sink, files: Files, root: str) -> Sink:
+    """Keep a sink from seeing a version again, as far as that is known."""
+    return sink if sink.repeatable else Once(sink, files, f"{root}/delivered")
+
+
+@dataclass(frozen=True)
+class Once:
+    """Marks versions that were delivered and leaves them out when they come again."""
+
+    sink: Sink
+    files: Files
+    folder: str
+    repeatable: bool = True
+
+    @property
+    def every_version(self) -> bool:
+        """Be told of what the sink must be told of."""
+        return self.sink.every_version
+
+    def deliver(self, rows: DataFrame, version: int) -> None:
+        """Deliver and mark, unless marked."""
+        marks = self.files.list(self.folder)
+        mark = f"{version:012d}"
+        if mark in marks:
+            return
+        self.sink.deliver(rows, version)
+        self.files.put(f"{self.folder}/{mark}", b"delivered\n")
+        for older in marks:
+            self.files.unlink(f"{self.folder}/{older}")
+
+
 class FileSink:
-    """Spark's file sink: exactly once, by its log of finished batches."""
+    """Spark's file sink: exactly once, by its log of finished batches, which has no gaps."""
+
+    every_version = True
+    repeatable = True
 
     def __init__(
         self,
@@ -70,7 +130,7 @@ class FileSink:
         options: Mapping[str, str],
     ) -> None:
         """Open or make the folder `path`."""
-        jvm, gateway = spark._jvm, spark.sparkContext._gateway  # type: ignore[attr-defined]
+        jvm, gateway = jvm_of(spark), gateway_of(spark)
         session = spark._jsparkSession
         finder = jvm.org.apache.spark.sql.execution.datasources.DataSource
         no_classes = gateway.new_array(jvm.java.lang.Class, 0)
@@ -100,6 +160,8 @@ class CallbackSink:
     """Hands every version to a function of the user."""
 
     callback: Callback
+    every_version: bool = True
+    repeatable: bool = False
 
     def deliver(self, rows: DataFrame, version: int) -> None:
         """Call the user's function with rows and version."""
@@ -114,6 +176,13 @@ class TableSink:
     kind: str | None
     partition_by: tuple[str, ...]
     options: Mapping[str, str]
+    every_version: bool = False
+    repeatable: bool = False
+
+    def create(self, spark: SparkSession, schema: StructType) -> None:
+        """Make an empty table if there is none."""
+        if not spark.catalog.tableExists(self.table):
+            self.deliver(no_rows(spark, schema), -1)
 
     def deliver(self, rows: DataFrame, version: int) -> None:
         """Append the rows."""
@@ -132,6 +201,8 @@ class WriterSink:
     kind: str
     identity: str
     options: Mapping[str, str]
+    every_version: bool = False
+    repeatable: bool = False
 
     def deliver(self, rows: DataFrame, version: int) -> None:
         """Append the rows."""
@@ -147,6 +218,8 @@ class ConsoleSink:
 
     rows: int
     truncate: bool
+    every_version: bool = False
+    repeatable: bool = True
 
     def deliver(self, rows: DataFrame, version: int) -> None:
         """Print the first rows."""
@@ -157,10 +230,13 @@ class ConsoleSink:
 class MemorySink:
     """Collects all rows in a temporary view, for looking at small results."""
 
+    every_version = False
+    repeatable = True
+
     def __init__(self, spark: SparkSession, name: str, schema: StructType) -> None:
         """Make an empty view."""
         self._name = name
-        self._rows = spark.createDataFrame([], schema)
+        self._rows = no_rows(spark, schema)
         self._delivered = -1
         self._rows.createOrReplaceTempView(name)
 
@@ -168,14 +244,16 @@ class MemorySink:
         """Add the rows unless they are there."""
         if version <= self._delivered:
             return
-        kept = rows.sparkSession.createDataFrame(rows.collect(), rows.schema)
-        self._rows = self._rows.union(kept)
+        self._rows = self._rows.union(rows.localCheckpoint())
         self._delivered = version
         self._rows.createOrReplaceTempView(self._name)
 
 
 class NoSink:
     """Forgets the rows; for measuring."""
+
+    every_version = False
+    repeatable = True
 
     def deliver(self, rows: DataFrame, version: int) -> None:
         """Do nothing."""
@@ -210,8 +288,11 @@ def make_sink(
     return WriterSink(kind, identity, options)
 
 
-def deliver(
-    spark: SparkSession, files: Files, sink: Sink, delivery: Delivery, schema: StructType
-) -> None:
-    """Hand the rows of a version to its sink."""
-    sink.deliver(rows_of(spark, files, delivery.results, schema), delivery.commit.version - 1)
+def jvm_of(spark: SparkSession) -> Any:
+    """Return the view of Spark's Java process."""
+    return spark._jvm
+
+
+def gateway_of(spark: SparkSession) -> Any:
+    """Return the connection to Spark's Java process."""
+    return spark.sparkContext._gateway

@@ -1,7 +1,7 @@
 """Running the tasks of a version as Spark jobs.
 
-Idea: ingest is a `mapInArrow` over the micro-batch that returns reports only; shards are one RDD job on
-cached handles, so that a shard comes back to the executor that has its arena. What ingest wrote
+Idea: ingest is a `mapInArrow` over the micro-batch that returns reports only; shards are one RDD
+job on handles, so that a shard comes back to the executor that has its arena. What ingest wrote
 reaches the shards as files on a disk that all executors share, or, where they share none, as blobs
 through Spark's shuffle.
 
@@ -18,21 +18,27 @@ import os
 import pickle
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark import RDD, StorageLevel, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from icestream.core.errors import IcestreamError
+from icestream.runtime.direct import UnlikeSpark, pieces_of, read
 from icestream.runtime.driver import Parcel
 from icestream.runtime.exchange import ExchangeWriter
 from icestream.runtime.ingest import Ingest
-from icestream.runtime.prefold import Prefold
+from icestream.runtime.placement import Handles, here
+from icestream.runtime.prefold import IngestTask, Prefold
 from icestream.runtime.shard import ShardReport, ShardTask
 from icestream.state.files import Files, LocalFiles
+from icestream.state.log.reader import SegmentReader
+from icestream.state.log.writer import SegmentWriter
 from icestream.state.versions import RESULTS
 
 _REPORT = pa.schema([("report", pa.binary())])
@@ -46,66 +52,124 @@ _NO_SHARD = -1
 class FileExchangeExecutor:
     """Runs tasks on executors that share a disk with the driver."""
 
-    def __init__(self, spark: SparkSession, files: Files, root: str, shards: int) -> None:
-        """Make one handle per shard."""
+    parcel_files: Files = LocalFiles()
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        files: Files,
+        root: str,
+        shards: int,
+        columns: dict[str, str] | None = None,
+    ) -> None:
+        """Make one handle per shard; with `columns`, tasks read the files of a batch themselves."""
         self._spark = spark
         self._files = files
         self._root = root
-        self._handles = _handles(spark, shards)
+        self._handles = Handles(spark, shards)
         self._prefold = Prefold()
+        self._columns = columns
 
     def ingest(self, ingest: Ingest, batch: DataFrame, folder: str) -> list[Parcel]:
         """Fold the micro-batch into one parcel per split."""
+        fold = _Fold(self._files, self._root, ingest.version, folder)
+        outcomes = self._from_files(ingest, batch, fold)
+        if outcomes is None:
+            outcomes = self._from_rows(ingest, batch, fold)
+        return [parcel for _, parcel in sorted(outcomes, key=lambda each: each[0])]
+
+    def _from_files(
+        self, ingest: Ingest, batch: DataFrame, fold: _Fold
+    ) -> list[tuple[int, Parcel]] | None:
+        """Let the tasks read the files of the batch; None where only Spark can."""
+        columns, plan = self._columns, ingest.plan
+        pieces = pieces_of(batch) if columns is not None else None
+        if columns is None or pieces is None:
+            return None
+
+        def one(split: int, numbers: Iterable[int]) -> Iterator[bytes]:
+            _exhaust(numbers)
+            yield fold(split, read(pieces[split], plan, columns), ingest)
+
+        splits = self._spark.sparkContext.parallelize(range(len(pieces)), len(pieces))
+        try:
+            return [_unpacked(data) for data in splits.mapPartitionsWithIndex(one).collect()]
+        except UnlikeSpark:
+            self._columns = None
+            return None
+
+    def _from_rows(
+        self, ingest: Ingest, batch: DataFrame, fold: _Fold
+    ) -> list[tuple[int, Parcel]]:
+        """Take the rows of the batch from the JVM, folded there where that pays."""
         source, task = self._prefold.choose(ingest, batch)
-        files, root = self._files, self._root
 
-        def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             split = TaskContext.get().partitionId()  # type: ignore[union-attr]
-            name = f"{split:06d}-{uuid.uuid4().hex[:16]}"
-            path = os.path.join(folder, f"{name}.parcel")
-            late = f"{root}/{RESULTS}/{ingest.version:012d}-late-{name}.rows"
-            out = ExchangeWriter(LocalFiles(), path, files, late)
+            yield _packed(_REPORT, [fold(split, batches, task)])
 
-            def run() -> tuple[int, Parcel]:
-                report = task.run(batches, out)
-                return split, Parcel(path, out.finish()[1], report)
-
-            yield _packed(_REPORT, [_attempted(run)])
-
-        rows = source.mapInArrow(fold, "report binary").collect()
-        parcels = sorted((_unpacked(row["report"]) for row in rows), key=lambda each: each[0])
-        self._prefold.learn([parcel.report for _, parcel in parcels])
-        return [parcel for _, parcel in parcels]
+        rows = source.mapInArrow(one, "report binary").collect()
+        outcomes: list[tuple[int, Parcel]] = [_unpacked(row["report"]) for row in rows]
+        self._prefold.learn([parcel.report for _, parcel in outcomes])
+        return outcomes
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
         """Run one task per shard where its handle is."""
 
-        def one(shard: int, _: Iterator[int]) -> Iterator[bytes]:
-            yield _attempted(tasks[shard].run)
+        def one(shard: int, handle: Iterable[Any]) -> Iterator[tuple[str, bytes]]:
+            _exhaust(handle)
+            yield here(), _attempted(tasks[shard].run)
 
-        return [_unpacked(data) for data in self._handles.mapPartitionsWithIndex(one).collect()]
+        return _placed(self._handles, self._handles.get().mapPartitionsWithIndex(one).collect())
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """Folds one split into a parcel file, in a task."""
+
+    files: Files
+    root: str
+    version: int
+    folder: str
+
+    def __call__(
+        self, split: int, batches: Iterator[pa.RecordBatch], task: IngestTask
+    ) -> bytes:
+        """Return the split's number and parcel, or what went wrong, as bytes."""
+        name = f"{split:06d}-{uuid.uuid4().hex[:16]}"
+        path = os.path.join(self.folder, f"{name}.parcel")
+        late = f"{self.root}/{RESULTS}/{self.version:012d}-late-{name}.rows"
+        out = ExchangeWriter(LocalFiles(), path, self.files, late)
+
+        def run() -> tuple[int, Parcel]:
+            report = task.run(batches, out)
+            return split, Parcel(path, out.finish()[1], report)
+
+        return _attempted(run)
 
 
 class ShuffleExchangeExecutor:
     """Runs tasks on executors that share nothing but the checkpoint's storage."""
 
+    parcel_files: Files = LocalFiles()
+
     def __init__(self, spark: SparkSession, files: Files, root: str, shards: int) -> None:
-        """Keep what tasks need."""
-        self._spark = spark
+        """Make one handle per shard."""
         self._files = files
         self._root = root
-        self._shards = shards
+        self._handles = Handles(spark, shards)
         self._prefold = Prefold()
         self._parcels: DataFrame | None = None
 
     def ingest(self, ingest: Ingest, batch: DataFrame, folder: str) -> list[Parcel]:
         """Fold the micro-batch into one blob per split and shard, kept by the executors."""
         source, task = self._prefold.choose(ingest, batch)
-        files, root, shards = self._files, self._root, self._shards
+        files, root = self._files, self._root
 
         def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             split = TaskContext.get().partitionId()  # type: ignore[union-attr]
-            late = f"{root}/{RESULTS}/{ingest.version:012d}-late-{split:06d}-{uuid.uuid4().hex[:16]}.rows"
+            name = f"{split:06d}-{uuid.uuid4().hex[:16]}"
+            late = f"{root}/{RESULTS}/{ingest.version:012d}-late-{name}.rows"
             with tempfile.TemporaryDirectory(prefix="icestream-") as local:
                 path = os.path.join(local, "parcel")
                 out = ExchangeWriter(LocalFiles(), path, files, late)
@@ -114,15 +178,14 @@ class ShuffleExchangeExecutor:
                     report = task.run(batches, out)
                     return split, Parcel(f"{split:06d}", out.finish()[1], report)
 
-                outcome = _attempted(run)
-                yield _packed(_PARCEL, [_NO_SHARD], [split], [outcome], [b""])
-                if os.path.exists(path):
-                    blob = LocalFiles().read(path)
-                    for shard in range(shards):
+                outcome = _tried(run)
+                yield _packed(_PARCEL, [_NO_SHARD], [split], [pickle.dumps(outcome)], [b""])
+                if outcome.error is None:
+                    for shard, blob in cut(path):
                         yield _packed(_PARCEL, [shard], [split], [b""], [blob])
 
-        schema = "shard int, split int, report binary, blob binary"
-        parcels = source.mapInArrow(fold, schema).persist(StorageLevel.MEMORY_AND_DISK)
+        self._forget()
+        parcels = source.mapInArrow(fold, _PARCEL_DDL).persist(StorageLevel.MEMORY_AND_DISK)
         self._parcels = parcels
         rows = parcels.where(f"shard = {_NO_SHARD}").select("report").collect()
         done = sorted((_unpacked(row["report"]) for row in rows), key=lambda each: each[0])
@@ -132,29 +195,28 @@ class ShuffleExchangeExecutor:
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
         """Bring the blobs of each shard to one task and run it there."""
 
-        def one(blobs: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            shard = TaskContext.get().partitionId()  # type: ignore[union-attr]
+        def one(shard: int, blobs: Iterable[Any]) -> Iterator[tuple[str, bytes]]:
             with tempfile.TemporaryDirectory(prefix="icestream-") as local:
-                paths = sorted(_stored(blobs, local))
-                task = replace(tasks[shard], parcels=tuple(paths))
-                yield _packed(_REPORT, [_attempted(task.run)])
+                paths = tuple(sorted(_stored(blobs, local)))
+                yield here(), _attempted(replace(tasks[shard], parcels=paths).run)
 
-        parcels = self._parcels
-        if parcels is None:
-            parcels = self._spark.createDataFrame([], _PARCEL_DDL)
         try:
-            reports = (
-                parcels.where(f"shard <> {_NO_SHARD}")
-                .mapInArrow(_as_it_is, _PARCEL_DDL)
-                .repartitionById(len(tasks), "shard")
-                .mapInArrow(one, "report binary")
-                .collect()
-            )
+            return _placed(self._handles, self._blobs().mapPartitionsWithIndex(one).collect())
         finally:
-            parcels.unpersist()
+            self._forget()
+
+    def _blobs(self) -> RDD[Any]:
+        """Return a partition per shard with its blobs."""
+        if self._parcels is None:
+            return self._handles.get()
+        rows = self._parcels.where(f"shard <> {_NO_SHARD}").select("shard", "split", "blob").rdd
+        return self._handles.beside(rows.map(lambda row: (row[0], (row[1], bytes(row[2])))))
+
+    def _forget(self) -> None:
+        """Let the executors drop the blobs they keep."""
+        if self._parcels is not None:
+            self._parcels.unpersist()
             self._parcels = None
-        done: list[ShardReport] = [_unpacked(row["report"]) for row in reports]
-        return sorted(done, key=lambda report: report.shard)
 
 
 _PARCEL_DDL = "shard int, split int, report binary, blob binary"
@@ -168,12 +230,20 @@ class _Outcome:
     error: IcestreamError | None
 
 
-def _attempted(run: Callable[[], Any]) -> bytes:
+def _tried(run: Callable[[], Any]) -> _Outcome:
     try:
-        outcome = _Outcome(run(), None)
+        return _Outcome(run(), None)
     except IcestreamError as error:
-        outcome = _Outcome(None, error)
-    return pickle.dumps(outcome)
+        return _Outcome(None, error)
+
+
+def _exhaust(values: Iterable[Any]) -> None:
+    """Read all input: Spark ends a Python worker that leaves some unread."""
+    deque(values, maxlen=0)
+
+
+def _attempted(run: Callable[[], Any]) -> bytes:
+    return pickle.dumps(_tried(run))
 
 
 def _unpacked(data: bytes) -> Any:
@@ -188,25 +258,33 @@ def _packed(schema: pa.Schema, *columns: list[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _stored(blobs: Iterator[pa.RecordBatch], folder: str) -> Iterator[str]:
+def _placed(handles: Handles, done: list[tuple[str, bytes]]) -> list[ShardReport]:
+    """Return the reports by shard; the handles are told where they come from."""
+    handles.note([place for place, _ in done])
+    return [_unpacked(data) for _, data in done]
+
+
+def cut(path: str) -> Iterator[tuple[int, bytes]]:
+    """Yield each shard with a parcel of its own, made of its records in a split's parcel."""
+    reader = SegmentReader(LocalFiles(), path)
+    groups = reader.directory["group"]
+    for shard in np.unique(groups).tolist():
+        part = f"{path}-{shard}"
+        writer = SegmentWriter(LocalFiles(), part, 0)
+        for record in reader.read_many(reader.directory["marker"][groups == shard]):
+            writer.append(
+                record.payload, synopsis=record.synopsis, group=record.group, rows=record.rows
+            )
+        writer.finish(sync=False)
+        yield shard, LocalFiles().read(part)
+        LocalFiles().unlink(part)
+    reader.close()
+
+
+def _stored(blobs: Iterable[tuple[int, tuple[int, bytes]]], folder: str) -> Iterator[str]:
     """Write the blobs of a shard to local files named by split."""
-    for batch in blobs:
-        for row in batch.to_pylist():
-            path = os.path.join(folder, f"{row['split']:06d}.parcel")
-            with open(path, "wb") as file:
-                file.write(row["blob"])
-            yield path
-
-
-def _as_it_is(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from batches
-
-
-def _handles(spark: SparkSession, shards: int) -> RDD[int]:
-    """Return one cached partition per shard; a task on it prefers the executor that caches it."""
-    handles = spark.sparkContext.parallelize(range(shards), shards).map(lambda shard: shard)
-    handles.persist(StorageLevel.MEMORY_ONLY)
-    handles.count()
-    return handles
-
-
+    for _, (split, blob) in blobs:
+        path = os.path.join(folder, f"{split:06d}.parcel")
+        with open(path, "wb") as file:
+            file.write(blob)
+        yield path

@@ -36,7 +36,9 @@ def kernels() -> None:
     numbers = np.arange(count)
     valid = pa.array(numbers % 7 != 0)
     values = pa.array(numbers)
-    some = pa.array([n if keep else None for n, keep in zip(numbers.tolist(), valid.to_pylist(), strict=True)])
+    some = pa.array(
+        [n if keep else None for n, keep in zip(numbers.tolist(), valid.to_pylist(), strict=True)]
+    )
     columns = [
         pa.array(numbers * _SECOND // 4).cast(plan.time),
         pa.array(np.zeros(count, dtype=np.int32)),

@@ -24,7 +24,7 @@ from icestream.core.errors import BudgetError
 from icestream.core.units import format_bytes
 
 
-class Refused(Exception):  # noqa: N818 - an answer to a request, not an error of the program
+class Refused(Exception):
     """A reservation did not fit; nothing changed. Caught by whoever can free space."""
 
     def __init__(self, owner: str, needed: int, free: int) -> None:
@@ -166,6 +166,11 @@ def fail(budget: Budget, needed: int, owner: str) -> BudgetError:
         f"Give the query at least {format_bytes(missing)} more with .memory(...). "
         f"Who holds what:\n{budget.report()}"
     )
+
+
+def shortage(budget: Budget, refused: Refused) -> BudgetError:
+    """Make the error for a refusal, also if room was given back since."""
+    return fail(budget, budget.free + refused.needed - refused.free, refused.owner)
 
 
 def _size(size: int) -> int:

@@ -72,7 +72,7 @@ class Commit:
     """Everything a version accepts."""
 
     version: int
-    #: Spark's batch id, or None for a version of maintenance
+    #: the last of Spark's batches that is counted; a version of maintenance repeats it
     batch: int | None
     watermark: int = MINUS_INFINITY
     #: latest event time of each source, None before its first event
@@ -208,7 +208,8 @@ class VersionStore:
 
     def with_listing(self, commit: Commit, live: tuple[LiveSegment, ...]) -> Commit:
         """Let a commit list all live segments if it is its turn."""
-        return replace(commit, live=live) if last_listing(commit.version) == commit.version else commit
+        due = last_listing(commit.version) == commit.version
+        return replace(commit, live=live) if due else commit
 
     def _path(self, version: int) -> str:
         return f"{self.root}/{COMMITS}/{version:012d}.json"
@@ -231,7 +232,8 @@ def _sealed(value: Mapping[str, Any]) -> bytes:
 def _opened(path: str, data: bytes) -> dict[str, Any]:
     body, _, rest = data.partition(b"\n")
     words = rest.split(b" ")
-    if len(words) == 3 and words[0] == b"icestream" and words[1].isdigit() and int(words[1]) > FORMAT:
+    sealed = len(words) == 3 and words[0] == b"icestream" and words[1].isdigit()
+    if sealed and int(words[1]) > FORMAT:
         msg = (
             f"{path} was written in format {int(words[1])}, this Icestream reads up to {FORMAT}: "
             "install the newer Icestream that wrote it"

@@ -1,4 +1,4 @@
-"""A small Spark cluster on this machine: a master and workers, each on a loopback address of its own.
+"""A small Spark cluster on this machine, whose workers have loopback addresses of their own.
 
 Idea: real executors in processes of their own, so that they can be killed. Spark's speculation and
 locality look at hosts, so every worker has its own address (127.0.0.2, 127.0.0.3, ...). Everything

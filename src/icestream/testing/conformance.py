@@ -1,8 +1,8 @@
 """The suite that every query must pass, whatever its operators do.
 
 Idea: a subclass says what the query is, `QueryConformance` does to it what life does: cuts batches
-elsewhere, restarts it, loses its arenas, sends a batch again, takes its memory away. The rows must be
-those of the obvious computation each time.
+elsewhere, restarts it, loses its arenas, sends a batch again, takes its memory away. The rows must
+be those of the obvious computation each time.
 
     class TestMyOperator(QueryConformance):
         plan = window_plan("10 seconds", "2 seconds")
@@ -19,6 +19,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Protocol
 from unittest import mock
@@ -32,7 +33,16 @@ from icestream.runtime.local import LocalQuery, Splits
 from icestream.testing.faulty_files import SimulatedDisk
 from icestream.testing.oracles import ObviousWindows, Row, differences, rows_of, same_multiset
 from icestream.testing.plans import open_query
-from icestream.testing.sources import ABORT, SECOND, Item, Shape, drive, generate, rebatch, restart
+from icestream.testing.sources import (
+    SECOND,
+    Item,
+    Shape,
+    batches_of,
+    drive,
+    generate,
+    rebatch,
+    restart,
+)
 
 
 class Oracle(Protocol):
@@ -53,8 +63,13 @@ def small_sizes(*, slice_bytes: int = 1024, image_rows: int = 16, snapshot: int 
     Returns a context that is entered already; leave it with `with`.
     """
     stack = ExitStack()
-    sizes = {"SNAPSHOT_AFTER": snapshot, "SNAPSHOT_AT_LATEST": snapshot + 1}
-    stack.enter_context(mock.patch.multiple(window, SLICE_BYTES=slice_bytes, **sizes))
+    sizes = {
+        "SLICE_BYTES": slice_bytes,
+        "SNAPSHOT_AFTER": snapshot,
+        "SNAPSHOT_AT_LATEST": snapshot + 1,
+    }
+    for name, size in sizes.items():
+        stack.enter_context(mock.patch.object(window, name, size))
     stack.enter_context(mock.patch.object(groups, "IMAGE_CHUNK", image_rows))
     stack.enter_context(mock.patch.object(driver, "LEAST_QUOTA", 16 * slice_bytes))
     return stack
@@ -96,7 +111,7 @@ class QueryConformance:
     def expected(self, items: Sequence[Item]) -> list[list[Row]]:
         """Return what the oracle emits for each batch, and at the end."""
         oracle = self.oracle()
-        rows = [oracle.feed(item) for item in items if item is not ABORT]
+        rows = [oracle.feed(batch) for batch in batches_of(items)]
         return [*rows, oracle.flush()]
 
     def check(self, tables: Sequence[pa.Table], items: Sequence[Item]) -> None:
@@ -113,25 +128,25 @@ class QueryConformance:
         """Rows of every batch are those of the oracle."""
         for seed in self.seeds:
             items = generate(self.plan, self.shape(), seed)
-            self.check(drive(lambda s=seed: self.open(tmp_path / str(s)), items), items)
+            self.check(drive(partial(self.open, tmp_path / str(seed)), items), items)
 
     def test_oracle_streams_before_1970_with_long_gaps(self, tmp_path: Path) -> None:
         """Negative times and stretches without events change nothing."""
         shape = replace(self.shape(), start=-3000 * SECOND + 777, gaps=3)
         items = generate(self.plan, shape, 3)
-        self.check(drive(lambda: self.open(tmp_path), items), items)
+        self.check(drive(partial(self.open, tmp_path), items), items)
 
     def test_oracle_one_shard_or_five(self, tmp_path: Path) -> None:
         """The number of shards does not show in the rows."""
         items = generate(self.plan, self.shape(), 4)
         for shards in (1, 5):
-            folder = tmp_path / str(shards)
-            self.check(drive(lambda f=folder, n=shards: self.open(f, shards=n), items), items)
+            anew = partial(self.open, tmp_path / str(shards), shards=shards)
+            self.check(drive(anew, items), items)
 
     def test_crash_between_any_two_batches(self, tmp_path: Path) -> None:
         """A query that is opened anew for every batch rebuilds itself and emits the same."""
         items = restart(generate(self.plan, self.shape(), 5))
-        self.check(drive(lambda: self.open(tmp_path), items), items)
+        self.check(drive(partial(self.open, tmp_path), items), items)
 
     def test_crash_restores_from_snapshots(self, tmp_path: Path) -> None:
         """With snapshots every other version, a restart begins at one of them."""
@@ -139,12 +154,12 @@ class QueryConformance:
         for every in (1, 3):
             items = restart(generate(self.plan, shape, 6), every)
             with small_sizes():
-                self.check(drive(lambda e=every: self.open(tmp_path / str(e)), items), items)
+                self.check(drive(partial(self.open, tmp_path / str(every)), items), items)
 
     def test_crash_in_the_data(self, tmp_path: Path) -> None:
         """Streams with `ABORT` inside give the rows of streams without."""
         items = generate(self.plan, replace(self.shape(), aborts=0.5), 7)
-        self.check(drive(lambda: self.open(tmp_path), items), items)
+        self.check(drive(partial(self.open, tmp_path), items), items)
 
     def test_crash_lost_arenas_are_rebuilt(self, tmp_path: Path) -> None:
         """Arenas are a cache: deleted between two batches, they come back from the log."""
@@ -152,11 +167,10 @@ class QueryConformance:
         with small_sizes():
             query = self.open(tmp_path)
             tables = []
-            for number, item in enumerate(items):
-                assert not isinstance(item, type(ABORT))
+            for number, batch in enumerate(batches_of(items)):
                 if number % 2:
                     self.lose_arenas(tmp_path)
-                tables.append(query.feed(item))
+                tables.append(query.feed(batch))
             self.lose_arenas(tmp_path)
             tables.append(query.flush())
         self.check(tables, items)
@@ -167,9 +181,8 @@ class QueryConformance:
         items = generate(self.plan, shape, 9)
         whole = [row for rows in self.expected(items) for row in rows]
         for size in (1000, 37):
-            folder = tmp_path / str(size)
-            cut = rebatch(items, size)
-            found = rows_of(drive(lambda f=folder: self.open(f), cut))
+            anew = partial(self.open, tmp_path / str(size))
+            found = rows_of(drive(anew, rebatch(items, size)))
             assert not differences(found, whole, len(self.plan.group_keys))
 
     def test_redelivery_returns_the_same_rows(self, tmp_path: Path) -> None:
@@ -177,12 +190,11 @@ class QueryConformance:
         items = generate(self.plan, self.shape(), 10)
         query = self.open(tmp_path)
         tables = []
-        for number, item in enumerate(items):
-            assert not isinstance(item, type(ABORT))
-            tables.append(query.feed(item))
+        for number, batch in enumerate(batches_of(items)):
+            tables.append(query.feed(batch))
             if number % 2:
                 query = self.open(tmp_path)
-            again = query.feed(item, number)
+            again = query.feed(batch, number)
             assert same_multiset(rows_of(again), rows_of(tables[-1]))
         tables.append(query.flush())
         self.check(tables, items)
@@ -194,11 +206,10 @@ class QueryConformance:
         with small_sizes(slice_bytes=4096):
             tables, most = [], 0
             query = self.open(tmp_path, budget=self.tiny_budget)
-            for number, item in enumerate(items):
-                assert not isinstance(item, type(ABORT))
+            for number, batch in enumerate(batches_of(items)):
                 if number == 4:
                     query = self.open(tmp_path, budget=self.tiny_budget)
-                (delivery,) = query.driver.batch(query.next_batch, item)
+                (delivery,) = query.driver.batch(query.next_batch, batch)
                 facts = delivery.progress["icestream"]
                 assert facts["peakMemoryBytes"] <= self.tiny_budget
                 most = max(most, facts["partitions"])

@@ -154,9 +154,7 @@ def _total(values: list[Any]) -> Any:
     return infinities.pop() if infinities else math.fsum(values)
 
 
-def _mean(
-    total: Any, count: int, aggregate: Aggregate, types: dict[str, pa.DataType]
-) -> Any:
+def _mean(total: Any, count: int, aggregate: Aggregate, types: dict[str, pa.DataType]) -> Any:
     if not isinstance(total, Fraction):
         return total / count
     scale = aggregate.result_type(types).scale
@@ -256,7 +254,7 @@ def windows_by_sql(plan: Plan, batches: Sequence[pa.RecordBatch]) -> list[Row]:
                 % {windows.slide} - i * {windows.slide} AS __start
             FROM e, range({-(-windows.range // windows.slide)}) r(i)
         )
-        SELECT {', '.join(['__start', f'__start + {windows.range}', *keys, *chosen, *answers])}
+        SELECT {", ".join(["__start", f"__start + {windows.range}", *keys, *chosen, *answers])}
         FROM w WHERE __start > __at - {windows.range} GROUP BY {grouping}
     """
     with duckdb.connect() as connection:

@@ -1,9 +1,9 @@
 """A query that is killed at every step of its disk, and must deliver what it would have delivered.
 
-Idea: a *rehearsal* runs a query on a disk in memory. Before every change of the disk it can stop the
-clock: it takes what a crash would leave at that moment, lets a new process carry on from there to the
-end of the input, and compares everything delivered with the undisturbed run. Nothing of the dying
-process runs on, as with `kill -9`; arenas are on a real disk, and each process has its own.
+Idea: a *rehearsal* runs a query on a disk in memory. Before any change of the disk it can stop the
+clock: it takes what a crash would leave at that moment, lets a new process carry on from there to
+the end of the input, and compares everything delivered with the undisturbed run. Nothing of the
+dying process runs on, as with `kill -9`. Arenas are on a real disk; each process has its own.
 
 Invariants:
 1. A batch is fed again after a crash as Spark feeds it: the one that was not delivered, and perhaps
@@ -104,7 +104,7 @@ class Script:
         start = batch + (8 if batch >= self.batches // 2 else 0)
         times = start * SECOND + dice.integers(-SECOND, SECOND, count)
         times[: count // 8] -= 9 * SECOND
-        names = [f"key-{batch // 4 * 3 + key}" for key in dice.integers(0, self.keys, count)]
+        names = [f"key-{batch + key}" for key in dice.integers(0, self.keys, count)]
         return pa.record_batch(
             [
                 pa.array(times).cast(pa.timestamp("us", "UTC")),
@@ -125,7 +125,8 @@ def staged(*, tight: bool = False) -> Iterator[None]:
         if tight:
             sizes["SLICE_BYTES"] = 1024
             stack.enter_context(mock.patch.object(driver, "LEAST_QUOTA", 1024))
-        stack.enter_context(mock.patch.multiple(window, **sizes))
+        for name, size in sizes.items():
+            stack.enter_context(mock.patch.object(window, name, size))
         yield
 
 
@@ -148,7 +149,10 @@ class Process:
         """Do one action and return what it delivers."""
         number = self.script.actions[action]
         run = self.query.driver
-        deliveries = run.flush() if number is None else run.batch(number, self.script.inputs[number])
+        if number is None:
+            deliveries = run.flush()
+        else:
+            deliveries = run.batch(number, self.script.inputs[number])
         return (
             self._texts([path for delivery in deliveries for path in delivery.results]),
             self._texts([path for delivery in deliveries for path in delivery.late]),
@@ -247,7 +251,8 @@ class Rehearsal:
                     process = process or Process(self.script, disk, local)
                     found = process.act(action)
                 except StorageError as error:
-                    if "free space" not in str(error) or disk.trace[-1][1] not in str(error):
+                    _, path = disk.trace[step - 1]
+                    if "free space" not in str(error) or path not in str(error):
                         self.differences.append(f"{story}: the error does not help: {error}")
                     if restart:
                         disk, process = disk.after_crash("keep"), None

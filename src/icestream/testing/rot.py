@@ -1,7 +1,7 @@
 """Flipped bits in every kind of file: each is noticed and named, or changes nothing.
 
-Idea: a rehearsal is stopped between two batches. For a file and a byte of it, one bit is flipped on a
-copy of the disk, and a new process carries on to the end of the input. It must either raise an
+Idea: a rehearsal is stopped between two batches. For a file and a byte of it, one bit is flipped on
+a copy of the disk, and a new process carries on to the end of the input. It must either raise an
 `IcestreamError` that names the file, or deliver exactly what the undisturbed run delivered.
 
 Limits: bits flip one at a time, between processes; parcels of the exchange, which live within one
@@ -25,7 +25,15 @@ from icestream.runtime.driver import Parcel
 from icestream.runtime.ingest import Ingest
 from icestream.runtime.local import LocalExecutor, Splits
 from icestream.state.log.reader import SegmentReader
-from icestream.state.versions import BASE, COMMITS, PLAN, RESULTS, SEGMENTS, VersionStore
+from icestream.state.versions import (
+    BASE,
+    COMMITS,
+    PLAN,
+    RESULTS,
+    SEGMENTS,
+    LiveSegment,
+    VersionStore,
+)
 from icestream.testing.faulty_files import SimulatedDisk
 from icestream.testing.rehearsal import ROOT, Process, Rehearsal
 
@@ -57,13 +65,11 @@ class Rot:
         """Return the path of one file of each durable kind, all of which a restart reads."""
         store = VersionStore(self._disk, ROOT)
         last = store.load(self.stopped)
-        live = [each for each in store.live(last.version) if each.shard == 0]
+        live = store.live(last.version)
         base = max(1, last.bases[0])
         segments = {
-            "snapshot" if self._is_snapshot(f"{ROOT}/{SEGMENTS}/{each.info.name}") else "new keys": each
-            for each in live
-            if each.lifetime == BASE
-        } | {"panes": next(each for each in reversed(live) if each.lifetime != BASE)}
+            "panes" if each.lifetime != BASE else self._kind_of_base(each): each for each in live
+        }
         return {
             "plan": f"{ROOT}/{PLAN}",
             "last commit": f"{ROOT}/{COMMITS}/{last.version:012d}.json",
@@ -154,14 +160,14 @@ class Rot:
             outcome = NOTICED
             if name not in str(error):
                 self.undetected.append(f"{story}: the error does not name the file: {error}")
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+        except Exception as error:
             outcome = type(error).__name__
             self.undetected.append(f"{story}: {error!r}")
         self.outcomes.setdefault(kind, Counter())[outcome] += 1
 
-    def _is_snapshot(self, path: str) -> bool:
-        reader = SegmentReader(self._disk, path)
-        return bool((reader.directory["synopsis"] == POSITION).any())
+    def _kind_of_base(self, segment: LiveSegment) -> str:
+        reader = SegmentReader(self._disk, f"{ROOT}/{SEGMENTS}/{segment.info.name}")
+        return "snapshot" if (reader.directory["synopsis"] == POSITION).any() else "new keys"
 
 
 @contextmanager

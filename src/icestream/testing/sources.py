@@ -145,25 +145,27 @@ def random_column(
     return integers.cast(kind)
 
 
+def batches_of(items: Iterable[Item]) -> list[Splits]:
+    """Return the batches among the items."""
+    return [item for item in items if not isinstance(item, Marker)]
+
+
 def restart(items: Sequence[Item], every: int = 1) -> list[Item]:
     """Put an `ABORT` after every so many batches."""
-    batches = [item for item in items if item is not ABORT]
     return [
         each
-        for number, batch in enumerate(batches)
+        for number, batch in enumerate(batches_of(items))
         for each in ((ABORT, batch) if number and number % every == 0 else (batch,))
     ]
 
 
 def rebatch(items: Iterable[Item], size: int) -> list[Item]:
     """Send the same events, in the same order, in batches of `size` events and one split."""
-    whole = [batch for item in items if not isinstance(item, Marker) for s in item for batch in s]
+    whole = [batch for splits in batches_of(items) for split in splits for batch in split]
     if not whole:
         return [[]]
     events = pa.Table.from_batches(whole).combine_chunks()
-    return [
-        [events.slice(first, size).to_batches()] for first in range(0, events.num_rows, size)
-    ]
+    return [[events.slice(first, size).to_batches()] for first in range(0, events.num_rows, size)]
 
 
 def drive(open_again: Callable[[], LocalQuery], items: Iterable[Item]) -> list[pa.Table]:

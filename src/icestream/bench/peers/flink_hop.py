@@ -3,10 +3,10 @@
 Run as `python flink_hop.py PLAN`; prints one JSON line per run of the plan.
 
 Idea: Flink's package has no Parquet reader, and its CSV reader is slower than its sequence of
-numbers. That source is used, and SQL computes from it the very rows of `icestream.bench.rows`, with
-the constants in the plan. The job never ends by itself: Flink's REST interface tells how many events
-have left the source, the rate is taken between the end of warm-up and the end of the run, then the
-job is cancelled. So neither its start nor the closing of all windows at once counts.
+numbers; from that sequence SQL computes the very rows of `icestream.bench.rows`. The job never ends
+by itself: Flink's REST interface tells how many events have left the source, rates are taken from
+the end of warm-up to the end of the run, then the job is cancelled. So neither its start nor the
+closing of all windows at once counts.
 
 Limits: each reader gets half of the number range; even and odd rows go to different readers, so
 both move through event time together. Results go to a sink that drops them.

@@ -1,0 +1,92 @@
+"""Keeping shards where their arenas are.
+
+Idea: a *handle* is a cached partition per shard with nothing in it; Spark runs a task on a cached
+partition where that is cached. Blobs that come through a shuffle are united with the handles,
+partition by partition. Handles are spread anew when executors have come while others hold several.
+
+Invariants:
+1. A shard is run where it was run before, also when its blobs come through a shuffle
+   (`test_shards_return_to_their_arenas`).
+2. Lost handles cost a rebuild of their shards and nothing else
+   (`test_crash_cached_handles_are_lost`).
+
+Limits: Spark weighs places by host; executors on one host share the disk with the arenas.
+
+References: Spark's `PartitionerAwareUnionRDD` prefers the place that most parents of a partition
+prefer. A shuffle can name a host only once, so handles are united twice.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pyspark import RDD, StorageLevel
+from pyspark.sql import SparkSession
+
+#: seconds that making a handle takes, so that no executor makes all of them
+_SPREADING = 0.05
+
+
+class Handles:
+    """One cached partition per shard."""
+
+    def __init__(self, spark: SparkSession, shards: int) -> None:
+        """Spread the handles over the executors."""
+        self._context = spark.sparkContext
+        self._shards = shards
+        #: executors that the shards were last run on
+        self._used = shards
+        self._rdd = self._spread()
+
+    def get(self) -> RDD[Any]:
+        """Return a partition per shard, to run a task on each; its items do not matter."""
+        processes = self._processes()
+        # one of them is the driver, which runs tasks only if it is alone
+        executors = max(1, len(processes) - 1)
+        if processes != self._known and self._used < min(self._shards, executors):
+            self._rdd.unpersist()
+            self._rdd = self._spread()
+        return self._rdd
+
+    def beside(self, blobs: RDD[tuple[int, Any]]) -> RDD[Any]:
+        """Return a partition per shard with its blobs: pairs of shard and content."""
+        handles = self.get()
+        shuffled = blobs.partitionBy(self._shards, _itself)
+        return self._context.union([handles, handles, shuffled])
+
+    def note(self, places: Sequence[str]) -> None:
+        """Take in where the shards of a version were run."""
+        self._used = len(set(places))
+
+    def _spread(self) -> RDD[Any]:
+        self._known = self._processes()
+        empty: list[tuple[int, Any]] = []
+        handles = self._context.parallelize(empty, self._shards).partitionBy(self._shards, _itself)
+        handles.persist(StorageLevel.MEMORY_ONLY)
+        handles.mapPartitions(_linger).count()
+        return handles
+
+    def _processes(self) -> frozenset[str]:
+        """Return host and port of the driver and of every executor."""
+        status: Any = self._context._jsc.sc().getExecutorMemoryStatus().keys().iterator()
+        found = set()
+        while status.hasNext():
+            found.add(str(status.next()))
+        return frozenset(found)
+
+
+def here() -> str:
+    """Return a name of the executor that runs this task: all its workers have one parent."""
+    return f"{os.uname().nodename}/{os.getppid()}"
+
+
+def _itself(shard: int) -> int:
+    return shard
+
+
+def _linger(items: Iterable[Any]) -> Iterable[Any]:
+    time.sleep(_SPREADING)
+    return items

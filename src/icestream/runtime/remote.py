@@ -1,0 +1,165 @@
+"""Checkpoints on HDFS, S3, GCS or any storage that Spark and Arrow both reach.
+
+Idea: tasks read and write segments and results through `pyarrow.fs`; a file there is durable once it is
+closed. The one thing Arrow cannot do, creating a file only if it does not exist, is needed by commits
+alone, and those are made by the driver: Spark's checkpoint file manager does it as it does for Spark's
+own commits.
+
+Invariants:
+1. `put` creates a file whole or not at all, and never replaces one
+   (`test_a_second_put_of_one_path_is_refused`).
+2. Everything but `put` works in a task without a JVM (`test_tasks_need_no_jvm`).
+
+Limits: how exclusive `put` is depends on the storage, as for Spark's own checkpoints: HDFS renames
+atomically, object stores need the committer that Spark is configured with.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow.fs as pafs
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from icestream.core.errors import StorageError
+from icestream.state.files import NewFile, OpenFile, folder_of
+
+#: names that Hadoop gives storages which Arrow knows by another
+_ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfs", "abfss": "abfs"}
+
+
+class RemoteFiles:
+    """Files named by URIs."""
+
+    def create(self, path: str) -> NewFile:
+        """Start a new file; it is there, whole, once it is closed."""
+        system, place = _find(path)
+        with _refusals(path):
+            system.create_dir(folder_of(place), recursive=True)
+            return _RemoteNewFile(path, system.open_output_stream(place))
+
+    def open(self, path: str) -> OpenFile:
+        """Open a file for reading; FileNotFoundError if there is none."""
+        system, place = _find(path)
+        return _RemoteOpenFile(system.open_input_file(place))
+
+    def read(self, path: str) -> bytes:
+        """Read a whole file."""
+        file = self.open(path)
+        try:
+            return file.read_at(0, file.size)
+        finally:
+            file.close()
+
+    def put(self, path: str, data: bytes) -> bool:
+        """Create a file with this content, on the driver; False if it exists."""
+        spark = SparkSession.getActiveSession()
+        if spark is None:
+            msg = f"{path} can only be created by the driver, with a running Spark session"
+            raise StorageError(msg)
+        jvm: Any = spark._jvm
+        place = jvm.org.apache.hadoop.fs.Path(path)
+        package = jvm.org.apache.spark.sql.execution.streaming.checkpointing
+        manager = package.CheckpointFileManager.create(
+            place.getParent(), spark._jsparkSession.sessionState().newHadoopConf()
+        )
+        try:
+            manager.mkdirs(place.getParent())
+            if manager.exists(place):
+                return False
+            stream = manager.createAtomic(place, False)
+            stream.write(bytearray(data))
+            stream.close()
+        except Py4JJavaError as error:
+            if "FileAlreadyExists" in str(error.java_exception):
+                return False
+            msg = f"cannot write {path}: {error.java_exception}; check space and access, then restart"
+            raise StorageError(msg) from error
+        return True
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file another name on the same storage."""
+        system, place = _find(source)
+        system.move(place, _find(target)[1])
+
+    def unlink(self, path: str) -> None:
+        """Remove a file; a missing one is fine."""
+        system, place = _find(path)
+        if system.get_file_info(place).type != pafs.FileType.NotFound:
+            system.delete_file(place)
+
+    def list(self, folder: str) -> list[str]:
+        """Return the names in a folder, sorted; none if it is missing."""
+        system, place = _find(folder)
+        found = system.get_file_info(pafs.FileSelector(place, allow_not_found=True))
+        return sorted(info.base_name for info in found if not info.base_name.startswith("."))
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a file or folder is there."""
+        system, place = _find(path)
+        return bool(system.get_file_info(place).type != pafs.FileType.NotFound)
+
+    def sync_folder(self, folder: str) -> None:
+        """Do nothing: a closed file is durable."""
+
+
+class _RemoteNewFile:
+    def __init__(self, path: str, stream: Any) -> None:
+        self._path = path
+        self._stream = stream
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        with _refusals(self._path):
+            self._stream.write(data)
+
+    def sync(self) -> None:
+        with _refusals(self._path):
+            self._stream.flush()
+
+    def close(self) -> None:
+        with _refusals(self._path):
+            self._stream.close()
+
+
+class _RemoteOpenFile:
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.size: int = file.size()
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        data: bytes = self._file.read_at(min(length, max(0, self.size - offset)), offset)
+        return data
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _refusals:  # noqa: N801 - reads as a word of the language
+    """Turn what the storage refuses into an error that says what to do."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError | FileExistsError):
+            msg = f"cannot write {self._path}: {error}; check space and access, then restart"
+            raise StorageError(msg) from error
+
+
+@lru_cache(maxsize=16)
+def _system(scheme: str, host: str) -> Any:
+    system, _ = pafs.FileSystem.from_uri(f"{_ARROW_SCHEMES.get(scheme, scheme)}://{host}/")
+    return system
+
+
+def _find(path: str) -> tuple[Any, str]:
+    parts = urlsplit(path)
+    system = _system(parts.scheme, parts.netloc)
+    bucket = "" if parts.scheme in ("file", "hdfs", "viewfs") else parts.netloc
+    return system, f"{bucket}{parts.path}" if bucket else parts.path

@@ -1,0 +1,156 @@
+"""Killing a program again and again, as `kill -9` does, until it has got its work done.
+
+Idea: the program is started in a session of its own and ended with SIGKILL at random moments: while
+it comes up, and while it works. It must reach its end sooner or later, since whatever it had
+finished counts. What it left is for the caller to compare with an undisturbed run.
+
+Invariants:
+1. Nothing that the program started outlives its kill, also what left its process group
+   (`test_a_killed_program_leaves_nothing_running`).
+2. Moments follow from the seed, as far as the program's own pace allows.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from icestream.core.errors import IcestreamError
+
+#: share of the kills that may hit while the program comes up
+_EARLY = 0.3
+#: lines of a failed program that are shown
+_SHOWN = 30
+
+
+@dataclass
+class Killings:
+    """What happened to a program."""
+
+    kills: int = 0
+    #: runs that ended by themselves before their turn to be killed had come
+    spared: int = 0
+    #: seconds from start to kill
+    lives: list[float] = field(default_factory=list)
+
+
+def kill_until_done(
+    command: Sequence[str],
+    *,
+    steps: Callable[[], int],
+    kills: int,
+    seed: int,
+    longest: float = 2.5,
+    early: float = 12.0,
+    patience: float = 300.0,
+    on_kill: Callable[[Killings], None] = lambda _killings: None,
+) -> Killings:
+    """Start `command` and kill it `kills` times, then let it run to its end.
+
+    Args:
+        command: a program that carries on where its last run was ended.
+        steps: counts what the program has finished; a run is at work once it has grown.
+        kills: how many times it is ended.
+        seed: chooses the moments.
+        longest: seconds at work after which a run is killed at the latest.
+        early: the same, from the start of the program, for the runs that are killed early.
+        patience: seconds a run may take to come up, or at last to end.
+        on_kill: called after every kill.
+    """
+    dice = random.Random(seed)
+    done = Killings()
+    while done.kills < kills:
+        at_work = dice.random() >= _EARLY
+        delay = dice.uniform(0.0, longest if at_work else early)
+        before = steps()
+        with _Program(command) as program:
+            if at_work:
+                program.wait(patience, partial(_grown, steps, before))
+            program.wait(delay)
+            if program.ended:
+                program.check()
+                done.spared += 1
+                return done
+            done.lives.append(program.age)
+            program.kill()
+        done.kills += 1
+        on_kill(done)
+    with _Program(command) as program:
+        program.wait(patience)
+        if not program.ended:
+            msg = f"{' '.join(command)} did not end in {patience:.0f} seconds"
+            raise IcestreamError(msg)
+        program.check()
+    return done
+
+
+def _grown(steps: Callable[[], int], before: int) -> bool:
+    return steps() > before
+
+
+class _Program:
+    """One run of the program; nothing of it is left when the block ends."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._folder = tempfile.TemporaryDirectory(prefix="icestream-killing-")
+        self._log = Path(self._folder.name, "log")
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, start_new_session=True
+            )
+        self._started = time.monotonic()
+
+    @property
+    def age(self) -> float:
+        return time.monotonic() - self._started
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def wait(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Wait until something is true or the program ends, for some seconds at most."""
+        deadline = time.monotonic() + seconds
+        while not self.ended and time.monotonic() < deadline and not until():
+            time.sleep(0.01)
+
+    def check(self) -> None:
+        """Raise with the end of its log if the program failed."""
+        if self._process.returncode != 0:
+            said = self._log.read_text(encoding="utf-8", errors="replace")
+            tail = "\n".join(said.splitlines()[-_SHOWN:])
+            code = self._process.returncode
+            msg = f"{' '.join(self._command)} ended with {code}; the end of its log:\n{tail}"
+            raise IcestreamError(msg)
+
+    def kill(self) -> None:
+        """End the process group at once, then what had left it."""
+        strays: list[psutil.Process] = []
+        with suppress(psutil.NoSuchProcess):
+            strays = psutil.Process(self._process.pid).children(recursive=True)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        for stray in strays:
+            with suppress(psutil.NoSuchProcess):
+                stray.kill()
+        self._process.wait()
+        psutil.wait_procs(strays, timeout=10)
+
+    def __enter__(self) -> _Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._folder.cleanup()

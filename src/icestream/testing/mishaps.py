@@ -1,0 +1,182 @@
+"""Things that go wrong in tasks on real executors, on purpose and once.
+
+Idea: an executor of the runtime is wrapped; on their way to Spark its tasks are given a *mishap*,
+which strikes the first attempt of one task of one version.
+
+    FailAfter   the attempt does all its work, then fails, and Spark tries again
+    Linger      the attempt sleeps with its arena in hand, and outlives the commit
+
+Invariant: a mishap strikes first attempts only, so that the run ends
+(`test_crash_a_task_fails_after_its_work`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
+from unittest import mock
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from icestream.runtime.driver import Executor, Parcel
+from icestream.runtime.exchange import ExchangeWriter
+from icestream.runtime.ingest import Ingest, SplitReport
+from icestream.runtime.shard import ShardReport, ShardTask
+from icestream.state.arena import Arena
+from icestream.state.files import Files
+
+
+class Mishap(Protocol):
+    """Does the work of a task, and goes wrong."""
+
+    #: version and place, shard or split, of the task it strikes
+    version: int
+    place: int
+
+    def __call__(self, work: Callable[[], Any]) -> Any:
+        """Do the work in an attempt that is struck."""
+        ...
+
+
+@dataclass(frozen=True)
+class FailAfter:
+    """Fails when all work is done."""
+
+    version: int
+    place: int
+    #: file that exists once it has struck
+    mark: str
+
+    def __call__(self, work: Callable[[], Any]) -> Any:
+        """Do the work and lose it."""
+        work()
+        _leave(self.mark)
+        msg = f"struck on purpose: version {self.version}, task {self.place}"
+        raise RuntimeError(msg)
+
+
+@dataclass(frozen=True)
+class Linger:
+    """Sleeps before it lets go of its arena, and leaves a mark when it has."""
+
+    version: int
+    place: int
+    seconds: float
+    #: file that exists once the attempt is over
+    mark: str
+
+    def __call__(self, work: Callable[[], Any]) -> Any:
+        """Do the work, slowly at the end."""
+        release = Arena.release
+
+        def late(arena: Arena, name: str) -> None:
+            until = time.monotonic() + self.seconds
+            while time.monotonic() < until:
+                time.sleep(0.05)
+            release(arena, name)
+
+        try:
+            with mock.patch.object(Arena, "release", late):
+                return work()
+        finally:
+            _leave(self.mark)
+
+
+@dataclass(frozen=True)
+class StruckShard(ShardTask):
+    """A shard's task with a mishap in it."""
+
+    mishap: Mishap | None = None
+    #: executors have their arenas in folders of their own, as on hosts of their own
+    apart: bool = False
+
+    def run(self) -> ShardReport:
+        """Do it, or fail to."""
+        task = self
+        if self.apart:
+            task = replace(self, arenas=os.path.join(self.arenas, f"apart-{os.getppid()}"))
+        work = super(StruckShard, task).run
+        if self.mishap is None or not _strikes(self.mishap, self.version, self.shard):
+            return work()
+        report: ShardReport = self.mishap(work)
+        return report
+
+
+@dataclass(frozen=True)
+class StruckIngest(Ingest):
+    """The ingest of a version with a mishap in one split."""
+
+    mishap: Mishap | None = None
+
+    def run(self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter) -> SplitReport:
+        """Do it, or fail to when the parcel is written."""
+
+        def work() -> SplitReport:
+            return super(StruckIngest, self).run(batches, out)
+
+        def written() -> None:
+            work()
+            out.finish()
+
+        place = _context().partitionId()
+        if self.mishap is not None and _strikes(self.mishap, self.version, place):
+            self.mishap(written)
+        return work()
+
+
+class StruckExecutor:
+    """Runs tasks on another executor, with mishaps in them."""
+
+    def __init__(
+        self,
+        executor: Executor[DataFrame],
+        *,
+        ingest: Mishap | None = None,
+        shard: Mishap | None = None,
+        apart: bool = False,
+        before_shards: Callable[[int], None] = lambda _version: None,
+    ) -> None:
+        """Wrap an executor; `before_shards` is called in the driver, between its two jobs."""
+        self.executor = executor
+        self.parcel_files: Files = executor.parcel_files
+        self._ingest = ingest
+        self._shard = shard
+        self._apart = apart
+        self._before_shards = before_shards
+
+    def ingest(self, ingest: Ingest, batch: DataFrame, folder: str) -> list[Parcel]:
+        """Fold a batch."""
+        struck = StruckIngest(**_fields(ingest), mishap=self._ingest)
+        return self.executor.ingest(struck, batch, folder)
+
+    def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
+        """Run one task per shard."""
+        self._before_shards(tasks[0].version)
+        return self.executor.run(
+            [StruckShard(**_fields(task), mishap=self._shard, apart=self._apart) for task in tasks]
+        )
+
+
+def _strikes(mishap: Mishap, version: int, place: int) -> bool:
+    struck = (mishap.version, mishap.place) == (version, place)
+    return struck and _context().attemptNumber() == 0
+
+
+def _leave(mark: str) -> None:
+    with open(mark, "w", encoding="utf-8") as file:
+        file.write("struck")
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None
+    return context
+
+
+def _fields(task: Any) -> dict[str, Any]:
+    return {field.name: getattr(task, field.name) for field in fields(task)}

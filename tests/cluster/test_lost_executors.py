@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from icestream.runtime import driver
+from icestream.testing.cluster import Cluster
+from icestream.testing.mishaps import FailAfter
+
+if TYPE_CHECKING:
+    from tests.cluster.conftest import Scene
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+EXCHANGES = ("files", "shuffle")
+
+
+@pytest.fixture(scope="module")
+def spark(cluster: Cluster) -> Iterator[SparkSession]:
+    session = cluster.session("lost-executors")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Any]:
+    return {}
+
+
+@pytest.fixture
+def undisturbed(expected: dict[str, Any], scene: Scene, spark: SparkSession) -> dict[int, Any]:
+    """Return what a run gives that nothing happens to; it is run once."""
+    if "rows" not in expected:
+        expected["rows"] = scene.run(spark, "files")
+        expected["late"] = scene.late(spark, scene.runs)
+        assert sum(map(len, expected["rows"].values())) > 100
+        assert expected["late"]
+    rows: dict[int, Any] = expected["rows"]
+    return rows
+
+
+def test_oracle_both_exchanges_give_the_same_rows_on_a_cluster(
+    undisturbed: dict[int, Any], expected: dict[str, Any], scene: Scene, spark: SparkSession
+) -> None:
+    assert scene.run(spark, "shuffle") == undisturbed
+    assert scene.late(spark, scene.runs) == expected["late"]
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_crash_an_executor_is_lost_between_commit_and_sink(
+    exchange: str,
+    undisturbed: dict[int, Any],
+    scene: Scene,
+    spark: SparkSession,
+    cluster: Cluster,
+) -> None:
+    def lose(version: int) -> None:
+        if version in (2, 4):
+            cluster.kill_executor(version // 2 - 1)
+
+    assert scene.run(spark, exchange, before_sink=lose) == undisturbed
+    cluster.await_executors()
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_crash_an_executor_is_lost_between_ingest_and_shards(
+    exchange: str,
+    undisturbed: dict[int, Any],
+    expected: dict[str, Any],
+    scene: Scene,
+    spark: SparkSession,
+    cluster: Cluster,
+) -> None:
+    def lose(version: int) -> None:
+        if version == 3:
+            cluster.kill_executor(0)
+
+    assert scene.run(spark, exchange, before_shards=lose) == undisturbed
+    assert scene.late(spark, scene.runs) == expected["late"]
+    cluster.await_executors()
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_crash_cached_handles_are_lost(
+    exchange: str, undisturbed: dict[int, Any], scene: Scene, spark: SparkSession, cluster: Cluster
+) -> None:
+    def lose(version: int) -> None:
+        if version == 3:
+            for persisted in spark.sparkContext._jsc.getPersistentRDDs().values():
+                if not persisted.name():
+                    persisted.unpersist(True)
+        if version == 5:
+            cluster.kill_executor(1)
+
+    found = scene.run(spark, exchange, before_shards=lose, apart=True)
+    assert found == undisturbed
+    assert any(scene.rebuilt())
+    cluster.await_executors()
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("job", ["ingest", "shard"])
+def test_crash_a_task_fails_after_its_work(
+    exchange: str,
+    job: str,
+    undisturbed: dict[int, Any],
+    expected: dict[str, Any],
+    scene: Scene,
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    scene.patch.setattr(driver, "SWEEP_EVERY", 1)
+    mark = tmp_path / "struck"
+    mishap: dict[str, Any] = {job: FailAfter(3, 0, str(mark))}
+    assert scene.run(spark, exchange, **mishap) == undisturbed
+    assert mark.exists()
+    assert scene.late(spark, scene.runs) == expected["late"]
+    assert scene.unnamed() == set()
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_shards_return_to_their_arenas(
+    exchange: str, scene: Scene, spark: SparkSession, tmp_path: Path
+) -> None:
+    more = type(scene)(tmp_path / "more", scene.patch)
+    more.folder.mkdir()
+    more.write_input(20)
+    more.run(spark, exchange, apart=True)
+    rebuilt = sum(map(len, more.rebuilt()))
+    assert len(more.progress) == 21
+    assert rebuilt <= 4
+
+
+def test_a_cluster_leaves_no_process_behind() -> None:
+    with Cluster(workers=1) as own:
+        pids = [process.pid for process in own._processes]
+    import psutil
+
+    assert not any(psutil.pid_exists(pid) for pid in pids)

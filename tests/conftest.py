@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    import icestream as ice
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    session = ice.local_session(
+        "tests", cores=2, memory="1g", conf={"spark.sql.warehouse.dir": str(warehouse)}
+    )
+    yield session
+    session.stop()

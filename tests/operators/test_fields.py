@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from icestream.kernels import words
+from icestream.operators.fields import ENTRY_FIELDS, GROUP_FIELDS, ROWS, Field, Layout
+
+LAYOUT = Layout.of(
+    (Field("valid", "x"), Field("sum_i128", "x"), Field("min", "x"), Field("sum_f64", "y"))
+)
+
+
+def test_fields_are_laid_out_once_with_the_number_of_events_first() -> None:
+    layout = Layout.of((Field("sum_i64", "x"), ROWS, Field("sum_i64", "x"), Field("sum_i64", "y")))
+    assert layout.fields == (ROWS, Field("sum_i64", "x"), Field("sum_i64", "y"))
+
+
+def test_no_two_fields_share_a_word() -> None:
+    # entry: hi lo | rows | valid | low high | min | high low
+    assert LAYOUT.places.tolist() == [2, 3, 4, 6, 7]
+    assert LAYOUT.field_words == 7
+    assert LAYOUT.entry_width == ENTRY_FIELDS + 7
+    assert LAYOUT.place("sum_f64", "y") == 5
+
+
+def test_fronts_are_kept_for_fields_without_an_inverse_only() -> None:
+    # min takes one word, the float sum two
+    assert LAYOUT.front_words == 3
+    assert LAYOUT.fronts_at == GROUP_FIELDS + 7
+    assert LAYOUT.group_width == LAYOUT.fronts_at + 3
+    assert Layout.of([Field("sum_i128", "x")]).front_words == 0
+
+
+def test_identities_fill_every_word() -> None:
+    least = words.IDENTITY[words.MIN]
+    assert LAYOUT.entry_identity.tolist() == [0, 0, 0, 0, 0, 0, least, 0, 0]
+    assert LAYOUT.group_identity.tolist() == [0, 0, 0, 0, 0, 0, 0, least, 0, 0, least, 0, 0]
+
+
+def test_every_kind_of_field_has_an_operation_with_a_size_and_an_identity() -> None:
+    for kind in ("rows", "valid", "sum_i64", "sum_i128", "sum_f64", "squares_f64", "min", "max"):
+        op = Field(kind, "x").op
+        assert op in words.WORDS
+        assert op in words.IDENTITY

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icestream.core.errors import CheckpointError
+from icestream.core.times import MINUS_INFINITY
+from icestream.operators.aggregates import Aggregate
+from icestream.operators.panes import Windows
+from icestream.plan.nodes import Plan, check_same_plan
+from icestream.testing.plans import INSTANT, window_plan
+
+PLAN = window_plan(
+    "10 seconds",
+    "5 seconds",
+    slack=["1 second", "2 seconds"],
+    keys=pa.schema([("a", pa.int64()), ("b", pa.int64())]),
+    inputs=pa.schema([("x0", pa.float64()), ("x1", pa.float64())]),
+    aggregates=[Aggregate("sum", "x0", "s"), Aggregate("sum", "x1", "t")],
+)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(PLAN, sources=PLAN.sources[::-1]),
+        replace(PLAN, sources=PLAN.sources[:1]),
+        replace(PLAN, windows=Windows(PLAN.windows.range, PLAN.windows.range)),
+        replace(PLAN, windows=replace(PLAN.windows, offset=1)),
+        replace(PLAN, keys=pa.schema([("b", pa.int64()), ("a", pa.int64())])),
+        replace(PLAN, keys=pa.schema([("a", pa.int64()), ("b", pa.int32())])),
+        replace(PLAN, expressions=("x1", "x0")),
+        replace(PLAN, inputs=pa.schema([("x0", pa.float32()), ("x1", pa.float64())])),
+        replace(PLAN, aggregates=PLAN.aggregates[::-1]),
+        replace(PLAN, aggregates=(PLAN.aggregates[0], Aggregate("avg", "x1", "t"))),
+        replace(PLAN, grouping_sets=((0,), ())),
+        replace(PLAN, time=pa.timestamp("us")),
+        replace(PLAN, late="keep"),
+        replace(PLAN, key_groups=128),
+    ],
+)
+def test_every_part_of_a_plan_shows_in_its_description(other: Plan) -> None:
+    kept = json.loads(json.dumps(PLAN.describe(), sort_keys=True))
+    check_same_plan("root", kept, PLAN.describe())
+    with pytest.raises(CheckpointError, match=r"root belongs to another query\. .*checkpoint has"):
+        check_same_plan("root", kept, other.describe())
+
+
+def test_a_wrong_plan_is_told_every_difference() -> None:
+    other = replace(PLAN, late="keep", key_groups=64)
+    with pytest.raises(CheckpointError) as failure:
+        check_same_plan("root", PLAN.describe(), other.describe())
+    assert "late: the checkpoint has 'drop', the query has 'keep'" in str(failure.value)
+    assert "key groups: the checkpoint has 256, the query has 64" in str(failure.value)
+
+
+def test_result_columns_are_window_keys_and_answers() -> None:
+    plan = replace(PLAN, grouping_sets=((0,), ()))
+    assert plan.results.names == ["window", "a", "b", "grouping_id", "s", "t"]
+    assert plan.results.field("window").type == pa.struct([("start", INSTANT), ("end", INSTANT)])
+    assert PLAN.results.names == ["window", "a", "b", "s", "t"]
+    assert PLAN.batch_schema.names == ["time", "source", "k0", "k1", "x0", "x1"]
+
+
+seen = st.none() | st.integers(-(10**10), 10**10)
+
+
+@given(st.lists(st.tuples(seen, seen), max_size=8))
+def test_the_watermark_never_goes_back(steps: list[tuple[int | None, int | None]]) -> None:
+    watermark = MINUS_INFINITY
+    for step in steps:
+        after = PLAN.watermark(watermark, step)
+        assert after >= watermark
+        assert after == watermark or after % 1000 == 0
+        if None not in step:
+            assert after >= min(
+                t // 1000 * 1000 - s.slack
+                for t, s in zip(step, PLAN.sources, strict=True)
+                if t is not None
+            )
+        watermark = after
+
+
+def test_the_slowest_source_holds_the_watermark() -> None:
+    assert PLAN.watermark(MINUS_INFINITY, (10_000_000, None)) == MINUS_INFINITY
+    assert PLAN.watermark(MINUS_INFINITY, (10_000_999, 50_000_000)) == 9_000_000
+    assert PLAN.watermark(MINUS_INFINITY, (-1, 50_000_000)) == -1_001_000

@@ -1,0 +1,87 @@
+"""Flipped bits at a sample of the bytes of every kind of file; all of them: bench `crash`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from icestream.bench.crash import FLIPPED, STOPPED
+from icestream.core.errors import DamageError
+from icestream.state.versions import RESULTS, SEGMENTS
+from icestream.testing.faulty_files import SimulatedDisk
+from icestream.testing.rehearsal import ROOT, Process, Rehearsal, Script, staged
+from icestream.testing.rot import HARMLESS, NOTICED, Rot
+
+
+@pytest.fixture(scope="module")
+def rot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rot]:
+    with staged():
+        rehearsal = Rehearsal(FLIPPED, str(tmp_path_factory.mktemp("rot")))
+        rehearsal.undisturbed()
+        yield Rot(rehearsal, STOPPED)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "plan",
+        "last commit",
+        "commit of a snapshot",
+        "commit with a listing",
+        "panes",
+        "new keys",
+        "snapshot",
+        "results",
+        "late events",
+    ],
+)
+def test_damage_in_any_durable_file_is_noticed_and_named(rot: Rot, kind: str) -> None:
+    path = rot.durable_files()[kind]
+    rot.flip_durable(kind, path, range(3, rot.size(path), 23))
+    assert rot.undetected == []
+    assert set(rot.outcomes[kind]) == {NOTICED}
+
+
+def test_damage_in_the_exchange_is_noticed_and_the_batch_can_be_fed_again(rot: Rot) -> None:
+    rot.flip_parcel(range(5, rot.parcel_size(), 67))
+    assert rot.undetected == []
+    assert set(rot.outcomes["parcel"]) == {NOTICED}
+
+
+def test_damage_in_arenas_of_an_earlier_run_is_harmless(rot: Rot) -> None:
+    names = rot.arena_files()
+    assert any("header" in name for name in names)
+    for name in names[::3]:
+        rot.flip_arena(name, [rot.arena_size(name) // 2] if rot.arena_size(name) else [])
+    assert rot.undetected == []
+    assert set(rot.outcomes["arena"]) == {HARMLESS}
+
+
+@pytest.mark.parametrize("folder", [SEGMENTS, RESULTS])
+def test_a_missing_file_is_damage_that_is_named(tmp_path: Path, folder: str) -> None:
+    with staged():
+        script = Script(batches=6)
+        disk = SimulatedDisk()
+        process = Process(script, disk, str(tmp_path / "a"))
+        for action in range(2):
+            process.act(action)
+        gone = f"{ROOT}/{folder}/{disk.list(f'{ROOT}/{folder}')[-1]}"
+        disk.unlink(gone)
+        again = Process(script, disk, str(tmp_path / "b"))
+        with pytest.raises(DamageError, match=gone):
+            again.act(1) if folder == RESULTS else again.act(2)
+
+
+def test_an_undetected_flip_would_be_counted(rot: Rot) -> None:
+    before = list(rot.undetected)
+    expected = rot.rehearsal.expected
+    kept = expected[-1]
+    expected[-1] = ((), ())
+    try:
+        rot.flip_arena(rot.arena_files()[0], [0])
+    finally:
+        expected[-1] = kept
+    assert len(rot.undetected) == len(before) + 1
+    rot.undetected[:] = before

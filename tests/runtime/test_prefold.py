@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from icestream.operators.aggregates import FUNCTIONS, Aggregate
+from icestream.operators.panes import Windows
+from icestream.plan.nodes import Plan, Source
+from icestream.runtime import prefold
+from icestream.runtime.driver import Driver, Parcel, Settings
+from icestream.runtime.ingest import FoldedIngest, Ingest, SplitReport
+from icestream.runtime.local import LocalExecutor, LocalQuery, Splits, read_rows
+from icestream.runtime.prefold import Prefold, can_fold
+from icestream.state.files import LocalFiles
+from icestream.testing.oracles import Row, differences, rows_of
+from icestream.testing.sources import SECOND, Shape, random_events
+
+pytestmark = pytest.mark.spark
+
+PLAN = Plan(
+    sources=(Source("one", SECOND, "drop"), Source("other", 0, "drop")),
+    windows=Windows(6 * SECOND, 4 * SECOND, SECOND),
+    keys=pa.schema([("a", pa.float64()), ("b", pa.string())]),
+    inputs=pa.schema([("x0", pa.float64()), ("x1", pa.int64()), ("x2", pa.int16())]),
+    expressions=("x0", "x1", "x2"),
+    aggregates=tuple(
+        Aggregate(function, column, f"{function}_{column}")
+        for function in FUNCTIONS
+        for column in ("x0", "x1", "x2")
+    ),
+    grouping_sets=None,
+    time=pa.timestamp("us", "UTC"),
+)
+
+
+def report(rows: int, entries: int) -> SplitReport:
+    return SplitReport(rows=rows, entries=entries)
+
+
+def test_folding_is_chosen_when_many_events_share_an_entry(spark: SparkSession) -> None:
+    choice = Prefold()
+    batch = spark.createDataFrame([], "time timestamp, source int, k0 double, k1 string, "
+                                      "x0 double, x1 bigint, x2 smallint")  # fmt: skip
+    ingest = Ingest(PLAN, 1, 0, (0,))
+    assert choice.choose(ingest, batch)[0] is batch
+    choice.learn([report(1000, 10), report(0, 0)])
+    assert choice.ratio == 100
+    assert isinstance(choice.choose(ingest, batch)[1], FoldedIngest)
+    choice.learn([report(0, 0)])
+    assert choice.ratio == 100
+    choice.learn([report(10, 10)])
+    assert choice.choose(ingest, batch)[0] is batch
+
+
+def test_what_spark_cannot_fold_is_folded_here() -> None:
+    assert can_fold(PLAN)
+    assert not can_fold(replace(PLAN, late="keep"))
+    assert not can_fold(replace(PLAN, grouping_sets=((0,), (1,))))
+    assert not can_fold(replace(PLAN, inputs=pa.schema([("x0", pa.decimal128(9, 2))])))
+
+
+class _FoldingExecutor(LocalExecutor):
+    """Lets Spark fold, then runs the tasks here."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        super().__init__(LocalFiles(), root)
+        self._spark = spark
+
+    def ingest(self, ingest: Ingest, batch: Splits, folder: str) -> list[Parcel]:
+        events = pa.Table.from_batches([each for split in batch for each in split])
+        frame: DataFrame = self._spark.createDataFrame(events)
+        folded = prefold.fold(ingest, frame).toArrow().to_batches()
+        return super().ingest(_Folded(ingest), [folded], folder)
+
+
+class _Folded(Ingest):
+    def __init__(self, ingest: Ingest) -> None:
+        super().__init__(ingest.plan, ingest.version, ingest.watermark, ingest.routes)
+
+    def run(self, batches: Sequence[pa.RecordBatch], out: object) -> SplitReport:  # type: ignore[override]
+        return FoldedIngest(self).run(batches, out)  # type: ignore[arg-type]
+
+
+def test_oracle_folding_by_spark_gives_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+    import numpy as np
+
+    dice = np.random.default_rng(5)
+    batches = [
+        random_events(PLAN, Shape(events=300, start=start * SECOND, span=30 * SECOND), dice)
+        for start in (-10, 15)
+    ]
+    plain = LocalQuery(PLAN, Settings(f"{tmp_path}/plain", f"{tmp_path}/p", 64 << 20))
+    folding: Driver[Splits] = Driver(
+        PLAN,
+        Settings(f"{tmp_path}/folding", f"{tmp_path}/f", 64 << 20),
+        LocalFiles(),
+        _FoldingExecutor(spark, f"{tmp_path}/folding"),
+    )
+    expected: list[Row] = []
+    found: list[Row] = []
+    for number, batch in enumerate(batches):
+        expected += rows_of(plain.feed([[batch]]))
+        for delivery in folding.batch(number, [[batch]]):
+            for path in delivery.results:
+                found += rows_of(read_rows(LocalFiles(), path))
+        assert plain.driver.last is not None
+        assert folding.last is not None
+        assert folding.last.totals == plain.driver.last.totals
+        assert folding.last.seen == plain.driver.last.seen
+    assert len(expected) > 20
+    assert not differences(found, expected, 2, tolerance=1e-9)
+    assert math.isfinite(expected[0][4])
