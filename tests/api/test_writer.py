@@ -114,7 +114,7 @@ def test_the_checkpoint_of_another_plan_is_refused_by_naming_what_differs(
     ran: Ran, tmp_path: Path
 ) -> None:
     writer = ran.writer(tmp_path, ran.result(range="4 seconds"))
-    with pytest.raises(CheckpointError, match="range: .*'2 seconds'.*'4 seconds'") as caught:
+    with pytest.raises(CheckpointError, match=r"range: .*'2 seconds'.*'4 seconds'") as caught:
         writer.start()
     assert "keys" not in str(caught.value)
 
@@ -133,7 +133,7 @@ def test_the_checkpoint_of_a_newer_format_is_refused(ran: Ran, tmp_path: Path) -
     plan = tmp_path / "copy" / "icestream" / "plan.json"
     body, _, seal = plan.read_text().rstrip("\n").rpartition("\n")
     plan.write_text(body + "\n" + seal.replace("icestream 1 ", "icestream 999 ") + "\n")
-    with pytest.raises(CheckpointError, match="format 999.*newer Icestream"):
+    with pytest.raises(CheckpointError, match=r"format 999.*newer Icestream"):
         writer.start()
 
 
@@ -142,7 +142,7 @@ def test_a_checkpoint_that_was_rolled_back_is_noticed(ran: Ran, tmp_path: Path) 
     shutil.rmtree(tmp_path / "copy" / "icestream" / "commits")
     times = pa.array([9_000_000]).cast(pa.timestamp("us", "UTC"))
     ran.feed.add(pa.table({"ts": times, "key": ["a"]}))
-    with pytest.raises(CheckpointError, match="Spark comes with batch 1.*rolled back"):
+    with pytest.raises(CheckpointError, match=r"Spark comes with batch 1.*rolled back"):
         writer.start().awaitTermination()
 
 

@@ -39,14 +39,12 @@ class Scene:
 
     folder: Path
     patch: pytest.MonkeyPatch
-    files: int = 6
     runs: int = 0
     #: progress of the last run
     progress: list[dict[str, Any]] = field(default_factory=list)
 
     def write_input(self, files: int) -> None:
-        self.files = files
-        (self.folder / "in").mkdir()
+        (self.folder / "in").mkdir(exist_ok=True)
         for number in range(files):
             dice = np.random.default_rng([7, number])
             # 5 seconds of events in a file, some behind the slack, some behind their windows

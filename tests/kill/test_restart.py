@@ -80,9 +80,8 @@ def test_crash_killed_between_our_commit_and_sparks(
 @pytest.mark.timeout(3600)
 def test_crash_killed_twenty_times_at_random_moments(tmp_path: Path) -> None:
     found = compare(tmp_path, kills=20, seed=1)
-    assert found.kills == 20
     assert found.rows > 1_000
-    assert found.differences == 0
+    assert [bar for bar in found.bars if not bar.holds] == []
 
 
 def test_a_row_that_is_there_twice_is_a_difference() -> None:

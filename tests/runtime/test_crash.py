@@ -8,6 +8,7 @@ import pytest
 
 from icestream.bench.crash import CASES, CRASH, FLIP, REFUSE, STOPPED, TIGHT, Found
 from icestream.bench.registry import Size
+from icestream.state.log.writer import SegmentWriter
 from icestream.state.versions import COMMITS
 from icestream.testing.faulty_files import Crash, CrashMode, SimulatedDisk
 from icestream.testing.rehearsal import MODES, ROOT, Process, Rehearsal, Script, staged
@@ -102,6 +103,18 @@ def test_a_rehearsal_notices_a_wrong_row(tmp_path: Path) -> None:
         rehearsal.crash_everywhere(lambda step: step == 30)
     assert len(rehearsal.differences) == 2
     assert "action 5 differs in [1, 0] rows" in rehearsal.differences[0]
+
+
+def test_a_rehearsal_notices_what_was_not_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = SegmentWriter.finish
+    monkeypatch.setattr(SegmentWriter, "finish", lambda self, **_: finish(self, sync=False))
+    with staged():
+        rehearsal, _ = rehearse(Script(batches=4), tmp_path)
+        rehearsal.crash_everywhere(lambda step: step % 9 == 0)
+    assert rehearsal.differences
+    assert all("(drop)" in story and "is missing" in story for story in rehearsal.differences)
 
 
 def test_a_rehearsal_has_what_can_go_wrong(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class _FoldingExecutor(LocalExecutor):
     """Lets Spark fold, then runs the tasks here."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        super().__init__(LocalFiles(), root)
+        super().__init__(LocalFiles(), root, LocalFiles())
         self._spark = spark
 
     def ingest(self, ingest: Ingest, batch: Splits, folder: str) -> list[Parcel]:

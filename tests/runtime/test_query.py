@@ -73,6 +73,12 @@ def start(tmp_path: Path) -> Iterator[Callable[..., ice.Query]]:
         query.stop()
 
 
+def wait_until(reached: Callable[[], bool], query: ice.Query) -> None:
+    while not reached():
+        query.awaitTermination(timeout=0.05)
+        assert query.isActive
+
+
 def test_a_query_is_watched_stopped_and_continued(
     feed: Feed, start: Callable[..., ice.Query], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -227,8 +233,7 @@ def test_stop_waits_for_the_batch_under_way(feed: Feed, start: Callable[..., ice
 
     seen = Collector(before=linger)
     query = start(counted(feed), seen, keep_on=True)
-    while not reached:
-        time.sleep(0.01)
+    wait_until(lambda: bool(reached), query)
     query.stop()
     assert seen.versions == {0: []}
     assert query.exception() is None
@@ -264,20 +269,13 @@ def test_a_ticker_calls_on_idle_triggers_and_makes_no_versions(
     seen = Collector()
     query = start(counted(feed), seen, ticker="100 milliseconds")
     batches = tmp_path / "chk" / "spark" / "commits"
-    deadline = time.monotonic() + 60
-    while not (batches / "3").exists():
-        assert time.monotonic() < deadline
-        assert query.exception() is None
-        time.sleep(0.05)
+    wait_until((batches / "3").exists, query)
     assert seen.versions == {0: [(0, 1)]}
     assert [p["numInputRows"] for p in query.recentProgress] == [2]
     query.stop()
 
     feed.add(events(5))
     again = start(counted(feed), seen, ticker="100 milliseconds")
-    while 1 not in seen.versions:
-        assert time.monotonic() < deadline
-        assert again.exception() is None
-        time.sleep(0.05)
+    wait_until(lambda: 1 in seen.versions, again)
     assert seen.versions[1] == [(2, 1)]
     again.stop()

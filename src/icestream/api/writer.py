@@ -32,6 +32,7 @@ from icestream.plan.nodes import SOURCE, Plan
 from icestream.runtime.direct import file_columns
 from icestream.runtime.driver import Delivery, Driver, Executor, Settings
 from icestream.runtime.query import Query
+from icestream.runtime.remote import RemoteFiles
 from icestream.runtime.sink import (
     Callback,
     CallbackSink,
@@ -207,7 +208,7 @@ class StreamWriter:
                 "of its own that survives restarts"
             )
             raise DefinitionError(msg)
-        return _local_path(chosen)
+        return _location(chosen)
 
     def _flushes(self) -> bool:
         flush = self._options.get("flush", "false").lower() == "true"
@@ -262,7 +263,7 @@ class StreamWriter:
         checkpoint, flush, paced = self._checkpoint(), self._flushes(), self._paced()
         late = self._options.get("lateEvents")
         plan = self._plan if late is None else replace(self._plan, late="keep")
-        spark, files, root = self._spark, LocalFiles(), f"{checkpoint}/icestream"
+        spark, files, root = self._spark, _files_at(checkpoint), f"{checkpoint}/icestream"
         settings = Settings(
             root=root,
             local=self._local_folder(checkpoint),
@@ -283,7 +284,7 @@ class StreamWriter:
                 late_sink.deliver(self._named(events), delivery.commit.version - 1)
 
         return Query(driver, deliver, flush=flush).start(
-            lambda batch: paced._begin(batch, f"file://{checkpoint}/spark")
+            lambda batch: paced._begin(batch, f"{_for_spark(checkpoint)}/spark")
         )
 
     def _executor(self, files: Files, settings: Settings) -> Executor[DataFrame]:
@@ -333,13 +334,16 @@ def _without_ticks(batch: Callable[[DataFrame, int], None]) -> Callable[[DataFra
     return lambda rows, number: batch(rows.where(sf.col(SOURCE) != _TICK), number)
 
 
-def _local_path(location: str) -> str:
-    """Return a path of the local file system."""
-    if location.startswith("file:"):
-        return "/" + location[5:].lstrip("/")
-    if "://" in location:
-        msg = (
-            f"checkpoints must be on a file system that is mounted on every host; got {location!r}"
-        )
-        raise DefinitionError(msg)
-    return os.path.abspath(location)
+def _location(chosen: str) -> str:
+    """Return a URI as it is, and anything else as an absolute path of the local file system."""
+    if chosen.startswith("file:"):
+        return "/" + chosen[5:].lstrip("/")
+    return chosen.rstrip("/") if "://" in chosen else os.path.abspath(chosen)
+
+
+def _files_at(location: str) -> Files:
+    return RemoteFiles() if "://" in location else LocalFiles()
+
+
+def _for_spark(location: str) -> str:
+    return location if "://" in location else f"file://{location}"

@@ -24,7 +24,7 @@ from typing import Any
 
 from icestream.bench.registry import Bar, Bench, Measurement, Progress, Size
 from icestream.testing.rehearsal import Rehearsal, Script, staged
-from icestream.testing.rot import Rot
+from icestream.testing.rot import HARMLESS, NOTICED, Rot
 
 CRASH = "crash"
 REFUSE = "refuse"
@@ -143,9 +143,10 @@ def measure(size: Size, progress: Progress) -> Measurement:
         "flips": sum(each.points for each in flips),
         "undetected_flips": sum(len(each.failures) for each in flips),
     }
-    for each in flips:
-        for kind, outcomes in each.flips.items():
-            figures[kind] = {name: outcomes[name] for name in ("noticed", "harmless")}
+    for outcome in (NOTICED, HARMLESS):
+        figures[f"{outcome} flips"] = {
+            kind: outcomes[outcome] for each in flips for kind, outcomes in each.flips.items()
+        }
     bars = (
         Bar.at_least("points", 1_000, figures["points"]),
         Bar.at_most("differences", 0, figures["differences"]),

@@ -24,8 +24,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from icestream.bench.registry import Bar
 from icestream.testing.killing import Killings, kill_until_done
 
+KILLS = 20
 EVENTS = 200
 KEYS = 30
 #: microseconds of event time in one file
@@ -45,11 +47,19 @@ class Comparison:
     #: seconds that each killed run lived
     lives: tuple[float, ...]
 
+    @property
+    def bars(self) -> tuple[Bar, ...]:
+        """Return what is wanted of it."""
+        return (
+            Bar.at_least("sigkills", KILLS, self.kills),
+            Bar.at_most("sigkill_differences", 0, self.differences),
+        )
+
 
 def compare(
     folder: Path,
     *,
-    kills: int = 20,
+    kills: int = KILLS,
     seed: int = 1,
     files: int = 100,
     on_kill: Callable[[Killings], None] = lambda _killings: None,

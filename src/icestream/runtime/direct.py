@@ -1,7 +1,7 @@
 """Reading the files of a batch in the ingest tasks, instead of taking rows from the JVM.
 
-Idea: a row that goes through the JVM costs a hundred times what folding it costs. Where the stream is
-a folder of Parquet files and the query uses plain columns of them, Spark still decides which files
+Idea: a row that goes through the JVM costs far more than folding it does. Where the stream is a
+folder of Parquet files and the query uses plain columns of them, Spark still decides which files
 belong to which batch and how they are split, and the tasks read those pieces with pyarrow.
 
 Invariants:
@@ -80,7 +80,8 @@ def _resolve(plan: Any) -> dict[int, str] | None:
         return None
     above: dict[int, str] = {}
     for expression in _items(plan.projectList()):
-        inner = expression.child() if expression.getClass().getSimpleName() == "Alias" else expression
+        named = expression.getClass().getSimpleName() == "Alias"
+        inner = expression.child() if named else expression
         if inner.getClass().getSimpleName() == "AttributeReference":
             name = below.get(inner.exprId().id())
             if name is not None:
@@ -89,7 +90,7 @@ def _resolve(plan: Any) -> dict[int, str] | None:
 
 
 def pieces_of(batch: DataFrame) -> list[list[Piece]] | None:
-    """Return what each task of Spark's own scan of this batch would read; None if it is no scan."""
+    """Return what each task of Spark's own scan of the batch would read; None if it is no scan."""
     found: list[list[Piece]] = []
     waiting = [batch._jdf.queryExecution().logical().rdd()]
     while waiting:
@@ -102,7 +103,9 @@ def pieces_of(batch: DataFrame) -> list[list[Piece]] | None:
 
 
 def _pieces(files: Any) -> list[Piece]:
-    return [Piece(_local(file.filePath().toString()), file.start(), file.length()) for file in files]
+    return [
+        Piece(_local(file.filePath().toString()), file.start(), file.length()) for file in files
+    ]
 
 
 def _local(uri: str) -> str:
@@ -113,10 +116,8 @@ def _local(uri: str) -> str:
     return path if plain else ""
 
 
-def read(
-    pieces: Sequence[Piece], plan: Plan, columns: dict[str, str]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the events of some pieces; `UnlikeSpark` before the first one if that is not possible."""
+def read(pieces: Sequence[Piece], plan: Plan, columns: dict[str, str]) -> Iterator[pa.RecordBatch]:
+    """Yield the events of some pieces; `UnlikeSpark` before the first if that cannot be done."""
     opened = [(piece, _open(piece, plan, columns)) for piece in pieces]
     for piece, file in opened:
         groups = _row_groups(file, piece)

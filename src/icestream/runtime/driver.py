@@ -97,6 +97,12 @@ class Settings:
         if self.shards < 1:
             msg = f"a query needs at least one shard; got {self.shards}"
             raise DefinitionError(msg)
+        if self.keep < 2:
+            msg = (
+                f"a query keeps at least two versions, the last and the one it is rebuilt from; "
+                f"got keep={self.keep}"
+            )
+            raise DefinitionError(msg)
         if self.budget < self.shards * LEAST_QUOTA:
             msg = (
                 f"memory of {format_bytes(self.budget)} is too small for {self.shards} shards: "

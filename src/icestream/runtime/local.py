@@ -30,9 +30,10 @@ Splits = Sequence[Iterable[pa.RecordBatch]]
 class LocalExecutor:
     """Runs the tasks of a version one after the other in this process."""
 
-    def __init__(self, files: Files, root: str) -> None:
-        """Keep late events in the checkpoint at `root`."""
-        self.parcel_files = files
+    def __init__(self, files: Files, root: str, parcel_files: Files) -> None:
+        """Keep late events in the checkpoint at `root`, parcels where `parcel_files` puts them."""
+        self.parcel_files = parcel_files
+        self._files = files
         self._root = root
 
     def ingest(self, ingest: Ingest, batch: Splits, folder: str) -> list[Parcel]:
@@ -41,7 +42,7 @@ class LocalExecutor:
         for number, split in enumerate(batch):
             path = os.path.join(folder, f"{number:06d}.parcel")
             late = f"{self._root}/{RESULTS}/{ingest.version:012d}-late-{uuid.uuid4().hex[:16]}.rows"
-            out = ExchangeWriter(self.parcel_files, path, self.parcel_files, late)
+            out = ExchangeWriter(self.parcel_files, path, self._files, late)
             try:
                 report = ingest.run(split, out)
                 parcels.append(Parcel(path, out.finish()[1], report))
@@ -58,11 +59,20 @@ class LocalExecutor:
 class LocalQuery:
     """A query that is fed by hand."""
 
-    def __init__(self, plan: Plan, settings: Settings, files: Files | None = None) -> None:
-        """Open the checkpoint, resuming where it stands."""
+    def __init__(
+        self,
+        plan: Plan,
+        settings: Settings,
+        files: Files | None = None,
+        parcel_files: Files | None = None,
+    ) -> None:
+        """Open the checkpoint, resuming where it stands.
+
+        Parcels go through the files of the checkpoint too, unless told otherwise.
+        """
         self.plan = plan
         self.files = files or LocalFiles()
-        executor = LocalExecutor(self.files, settings.root)
+        executor = LocalExecutor(self.files, settings.root, parcel_files or self.files)
         self.driver: Driver[Splits] = Driver(plan, settings, self.files, executor)
 
     @property

@@ -9,8 +9,11 @@ Invariants:
    (`test_shards_return_to_their_arenas`).
 2. Lost handles cost a rebuild of their shards and nothing else
    (`test_crash_cached_handles_are_lost`).
+3. A shard that has moved away leaves no arena behind for longer than a version
+   (`test_a_host_keeps_the_arenas_of_its_shards_only`).
 
-Limits: Spark weighs places by host; executors on one host share the disk with the arenas.
+Limits: Spark weighs places by host; executors on one host share the disk with the arenas. What an
+attempt that died held on a host other than the driver's goes with the next run of the query.
 
 References: Spark's `PartitionerAwareUnionRDD` prefers the place that most parents of a partition
 prefer. A shuffle can name a host only once, so handles are united twice.
@@ -19,12 +22,15 @@ prefer. A shuffle can name a host only once, so handles are united twice.
 from __future__ import annotations
 
 import os
+import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from pyspark import RDD, StorageLevel
 from pyspark.sql import SparkSession
+
+from icestream.state.arena import is_working, sweep
 
 #: seconds that making a handle takes, so that no executor makes all of them
 _SPREADING = 0.05
@@ -81,6 +87,20 @@ class Handles:
 def here() -> str:
     """Return a name of the executor that runs this task: all its workers have one parent."""
     return f"{os.uname().nodename}/{os.getppid()}"
+
+
+def tidy_host(arenas: str, version: int, named: Collection[str | None]) -> None:
+    """Remove from this host what tasks of `version` cannot want: other runs and unnamed arenas."""
+    local, run = os.path.split(os.path.dirname(arenas))
+    for other in _names(local):
+        if other != run:
+            shutil.rmtree(os.path.join(local, other), ignore_errors=True)
+    in_use = [name for name in _names(arenas) if is_working(name) or f".v{version}." in name]
+    sweep(arenas, {*in_use, *(name for name in named if name is not None)})
+
+
+def _names(folder: str) -> list[str]:
+    return os.listdir(folder) if os.path.isdir(folder) else []
 
 
 def _itself(shard: int) -> int:

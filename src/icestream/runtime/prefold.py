@@ -7,7 +7,7 @@ measured: events per entry of the batches so far.
 Invariants:
 1. Rows folded by Spark give the same entries as events do, floats to the precision of Spark's own
    sums (`test_oracle_folding_by_spark_gives_the_same_rows`).
-2. The choice is made from past batches, is written in the version, and changes no result beyond that.
+2. The choice is made from past batches and changes no result beyond that.
 
 Limits: decimals, grouping sets and late events that are kept are folded in Python.
 """

@@ -1,9 +1,9 @@
 """Checkpoints on HDFS, S3, GCS or any storage that Spark and Arrow both reach.
 
-Idea: tasks read and write segments and results through `pyarrow.fs`; a file there is durable once it is
-closed. The one thing Arrow cannot do, creating a file only if it does not exist, is needed by commits
-alone, and those are made by the driver: Spark's checkpoint file manager does it as it does for Spark's
-own commits.
+Idea: tasks read and write segments and results through `pyarrow.fs`; a file there is durable once
+it is closed. The one thing Arrow cannot do, creating a file only if it does not exist, is needed by
+commits alone, and those are made by the driver: Spark's checkpoint file manager does it, as it
+does for Spark's own commits.
 
 Invariants:
 1. `put` creates a file whole or not at all, and never replaces one
@@ -16,6 +16,8 @@ atomically, object stores need the committer that Spark is configured with.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -76,8 +78,7 @@ class RemoteFiles:
         except Py4JJavaError as error:
             if "FileAlreadyExists" in str(error.java_exception):
                 return False
-            msg = f"cannot write {path}: {error.java_exception}; check space and access, then restart"
-            raise StorageError(msg) from error
+            raise _refused(path, error.java_exception) from error
         return True
 
     def rename(self, source: str, target: str) -> None:
@@ -137,19 +138,19 @@ class _RemoteOpenFile:
         self._file.close()
 
 
-class _refusals:  # noqa: N801 - reads as a word of the language
+@contextmanager
+def _refusals(path: str) -> Iterator[None]:
     """Turn what the storage refuses into an error that says what to do."""
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError):
+        raise
+    except OSError as error:
+        raise _refused(path, error) from error
 
-    def __init__(self, path: str) -> None:
-        self._path = path
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError | FileExistsError):
-            msg = f"cannot write {self._path}: {error}; check space and access, then restart"
-            raise StorageError(msg) from error
+def _refused(path: str, reason: object) -> StorageError:
+    return StorageError(f"cannot write {path}: {reason}; check space and access, then restart")
 
 
 @lru_cache(maxsize=16)

@@ -9,7 +9,7 @@ Invariants:
 1. Rows never come back to the driver, only reports.
 2. An error in a task reaches the caller as the error it was
    (`test_bad_input_in_a_task_is_the_error_the_user_sees`).
-3. Both exchanges give the same rows (`test_oracle_both_exchanges_give_sparks_rows`).
+3. Both exchanges give the same rows (`test_oracle_rows_equal_those_of_sparks_batch_engine`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from icestream.runtime.direct import UnlikeSpark, pieces_of, read
 from icestream.runtime.driver import Parcel
 from icestream.runtime.exchange import ExchangeWriter
 from icestream.runtime.ingest import Ingest
-from icestream.runtime.placement import Handles, here
+from icestream.runtime.placement import Handles, here, tidy_host
 from icestream.runtime.prefold import IngestTask, Prefold
 from icestream.runtime.shard import ShardReport, ShardTask
 from icestream.state.files import Files, LocalFiles
@@ -197,8 +197,9 @@ class ShuffleExchangeExecutor:
 
         def one(shard: int, blobs: Iterable[Any]) -> Iterator[tuple[str, bytes]]:
             with tempfile.TemporaryDirectory(prefix="icestream-") as local:
-                paths = tuple(sorted(_stored(blobs, local)))
-                yield here(), _attempted(replace(tasks[shard], parcels=paths).run)
+                task = replace(tasks[shard], parcels=tuple(sorted(_stored(blobs, local))))
+                yield here(), _attempted(task.run)
+                tidy_host(task.arenas, task.version, [each.arena for each in tasks])
 
         try:
             return _placed(self._handles, self._blobs().mapPartitionsWithIndex(one).collect())

@@ -308,6 +308,11 @@ class Arena:
             raise ValueError(msg)
 
 
+def is_working(name: str) -> bool:
+    """Tell whether this is the private name of an arena that a task works in."""
+    return name.startswith(_WORKING)
+
+
 def sweep(parent: str, keep: set[str]) -> list[str]:
     """Remove the arenas under `parent` not named in `keep`, working ones too; return their names.
 
@@ -318,7 +323,7 @@ def sweep(parent: str, keep: set[str]) -> list[str]:
     with suppress(FileNotFoundError):
         for name in sorted(set(os.listdir(parent)) - keep):
             folder, doomed = (os.path.join(parent, part) for part in (name, _working_name()))
-            if name.startswith(_WORKING) or os.path.isfile(os.path.join(folder, _HEADER)):
+            if is_working(name) or os.path.isfile(os.path.join(folder, _HEADER)):
                 with suppress(FileNotFoundError):
                     os.rename(folder, doomed)
                     shutil.rmtree(doomed, ignore_errors=True)
@@ -358,7 +363,7 @@ def _working_name() -> str:
 
 
 def _plain(name: str) -> str:
-    if not name or name in (".", "..") or "/" in name or name.startswith(_WORKING):
+    if not name or name in (".", "..") or "/" in name or is_working(name):
         msg = f"{name!r} cannot name an arena or a file of one"
         raise ValueError(msg)
     return name

@@ -2,5 +2,5 @@
 
 `plans` builds small queries, `sources` random streams with crashes inside, `oracles` the slow and
 obvious answers, `conformance` the suite that every operator must pass; `faulty_files` is a disk
-that crashes.
+that crashes. `cluster` starts real executors, `mishaps` go wrong on them, `killing` kills programs.
 """
