@@ -30,7 +30,8 @@ if TYPE_CHECKING:
         var_samp,
         variance,
     )
-    from icestream.api.stream import Result, Stream, Windowed, stream
+    from icestream.api.result import Result
+    from icestream.api.stream import Stream, Windowed, stream
     from icestream.api.writer import StreamWriter
     from icestream.runtime.query import Query
     from icestream.runtime.session import local_session, settings
@@ -50,7 +51,8 @@ _HOMES = {
         "var_samp",
         "variance",
     ),
-    "icestream.api.stream": ("Result", "Stream", "Windowed", "stream"),
+    "icestream.api.result": ("Result",),
+    "icestream.api.stream": ("Stream", "Windowed", "stream"),
     "icestream.api.writer": ("StreamWriter",),
     "icestream.runtime.query": ("Query",),
     "icestream.runtime.session": ("local_session", "settings"),

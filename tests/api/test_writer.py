@@ -51,9 +51,9 @@ def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ran:
 BAD: dict[str, tuple[Callable[[ice.StreamWriter], Any], str]] = {
     "complete output": (lambda w: w.outputMode("complete"), "'complete' is not supported.*append"),
     "no checkpoint": (lambda w: w.format("noop").start(), "checkpointLocation"),
-    "a remote checkpoint": (
+    "a checkpoint on an unknown storage": (
         lambda w: w.format("noop").option("checkpointLocation", "gopher://x/y").start(),
-        "gopher://x/y",
+        "cannot be kept on gopher://x",
     ),
     "no path": (lambda w: w.option("checkpointLocation", "/nowhere").start(), "needs .option"),
     "flush of a query that goes on": (

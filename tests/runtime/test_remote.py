@@ -33,9 +33,7 @@ def test_a_second_put_of_one_path_is_refused(spark: SparkSession, tmp_path: Path
     assert files.read(path) == b"first"
 
 
-def test_put_needs_the_drivers_session(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_put_needs_the_drivers_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(SparkSession, "getActiveSession", staticmethod(lambda: None))
     with pytest.raises(StorageError, match="only be created by the driver"):
         RemoteFiles().put(f"{uri(tmp_path)}/x", b"")

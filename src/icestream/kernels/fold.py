@@ -56,9 +56,9 @@ def assign_entries(
         h = hi[i]
         low = lo[i]
         p = pane[i]
-        place = np.int64(
-            (low ^ (np.uint64(p) * np.uint64(0x9E3779B97F4A7C15))) >> np.uint64(20)
-        ) & mask
+        place = (
+            np.int64((low ^ (np.uint64(p) * np.uint64(0x9E3779B97F4A7C15))) >> np.uint64(20)) & mask
+        )
         while True:
             at = index[place] - 1
             if at < 0:
@@ -277,9 +277,7 @@ def order_floats_reference(values: list[float]) -> list[int]:
 def routes_of(hi: Ids, key_groups: int, route: Ints, out: Ints, load: Ints) -> None:
     """Look up the shard of every group and count entries per key group."""
     for i in range(hi.size):
-        group = np.int64(
-            ((hi[i] >> np.uint64(32)) * np.uint64(key_groups)) >> np.uint64(32)
-        )
+        group = np.int64(((hi[i] >> np.uint64(32)) * np.uint64(key_groups)) >> np.uint64(32))
         load[group] += 1
         out[i] = route[group]
 

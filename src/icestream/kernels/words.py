@@ -61,9 +61,7 @@ def dd_add(ah: float, al: float, bh: float, bl: float) -> tuple[float, float]:
 
 
 @kernel
-def merge_field(
-    target: Table, i: int, at: int, source: Table, j: int, place: int, op: int
-) -> None:
+def merge_field(target: Table, i: int, at: int, source: Table, j: int, place: int, op: int) -> None:
     """Merge one field of row `j` of `source` into row `i` of `target`."""
     if op == 0:
         target[i, at] += source[j, place]
@@ -77,9 +75,7 @@ def merge_field(
     elif op == 2:
         t = target.view(np.float64)
         s = source.view(np.float64)
-        t[i, at], t[i, at + 1] = dd_add(
-            t[i, at], t[i, at + 1], s[j, place], s[j, place + 1]
-        )
+        t[i, at], t[i, at + 1] = dd_add(t[i, at], t[i, at + 1], s[j, place], s[j, place + 1])
     elif op == 3:
         target[i, at] = min(target[i, at], source[j, place])
     else:

@@ -139,9 +139,7 @@ class Aggregate:
             raise InputError(msg)
         return pa.array(low, mask=empty)
 
-    def _moment(
-        self, table: Table, layout: Layout, valid: npt.NDArray[np.int64]
-    ) -> pa.Array:
+    def _moment(self, table: Table, layout: Layout, valid: npt.NDArray[np.int64]) -> pa.Array:
         sums = _as_floats(table[:, layout.place("sum_f64", self.column) :])
         squares = _as_floats(table[:, layout.place("squares_f64", self.column) :])
         sample = self.function.endswith("samp")

@@ -121,6 +121,4 @@ class Layout:
 
     @staticmethod
     def _identities(fields: Iterable[Field]) -> list[int]:
-        return [
-            words.IDENTITY[field.op] for field in fields for _ in range(words.WORDS[field.op])
-        ]
+        return [words.IDENTITY[field.op] for field in fields for _ in range(words.WORDS[field.op])]

@@ -119,9 +119,7 @@ class EntryTable:
         self._used = self._groups = 0
         return run
 
-    def _note_keys(
-        self, hi: Ids, lo: Ids, panes: Ints, opened: Ints, keys: pa.RecordBatch
-    ) -> None:
+    def _note_keys(self, hi: Ids, lo: Ids, panes: Ints, opened: Ints, keys: pa.RecordBatch) -> None:
         fresh = np.empty(len(opened), dtype=np.int64)
         self._groups, found = kernels.new_keys(
             hi,

@@ -96,9 +96,7 @@ class Groups:
     def add(self, entries: Table) -> None:
         """Merge a pane slice into the window."""
         layout = self._layout
-        kernels.add_slice(
-            self._rows.view, self.locate(entries), entries, layout.ops, layout.places
-        )
+        kernels.add_slice(self._rows.view, self.locate(entries), entries, layout.ops, layout.places)
 
     def expire(self, entries: Table, pane: int, fronts: Table) -> Ints:
         """Take a slice of `pane` out of the window; return groups whose last pane it was."""

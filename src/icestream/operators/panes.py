@@ -96,5 +96,5 @@ class Windows:
         """Return the first pane of the earliest window that ends after the watermark."""
         reached = (watermark - self.offset) // self.pane
         return (
-            (reached - self.range_panes) // self.slide_panes * self.slide_panes + self.slide_panes
-        )
+            reached - self.range_panes
+        ) // self.slide_panes * self.slide_panes + self.slide_panes

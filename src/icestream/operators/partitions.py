@@ -93,9 +93,7 @@ class Partition:
 class Partitions:
     """The partitions of one shard, of which one at a time is in memory."""
 
-    def __init__(
-        self, arena: Arena, groups: Groups, front_words: int, budget: Budget
-    ) -> None:
+    def __init__(self, arena: Arena, groups: Groups, front_words: int, budget: Budget) -> None:
         """Attach to the partitions in the arena's header, or start with one."""
         self._arena = arena
         self._groups = groups

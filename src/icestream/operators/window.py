@@ -294,9 +294,7 @@ class WindowOperator:
         if dead:
             self._groups.release(np.concatenate(dead))
 
-    def _leave(
-        self, partition: Partition, step: Step, leaving: _Ahead
-    ) -> Iterator[Ints]:
+    def _leave(self, partition: Partition, step: Step, leaving: _Ahead) -> Iterator[Ints]:
         """Take the oldest panes of a window out; yield groups that have nothing left."""
         width = self._layout.front_words
         empties = step.leave >= step.end

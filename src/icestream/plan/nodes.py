@@ -88,9 +88,7 @@ class Plan:
     @property
     def results(self) -> pa.Schema:
         """Return the columns of the rows that the query emits."""
-        window = pa.struct(
-            [pa.field("start", self.time), pa.field("end", self.time)]
-        )
+        window = pa.struct([pa.field("start", self.time), pa.field("end", self.time)])
         types = self.spec.types
         answers = [pa.field(a.alias, a.result_type(types)) for a in self.aggregates]
         return pa.schema([pa.field("window", window), *self.group_keys, *answers])
@@ -125,8 +123,7 @@ class Plan:
                 for column, expression in zip(self.inputs, self.expressions, strict=True)
             ],
             "aggregates": [
-                f"{each.function}({each.column or '*'}) as {each.alias}"
-                for each in self.aggregates
+                f"{each.function}({each.column or '*'}) as {each.alias}" for each in self.aggregates
             ],
             "late": self.late,
             "key groups": self.key_groups,

@@ -241,9 +241,7 @@ class Driver(Generic[Batch_contra]):
         progress = self._progress(commit, parcels, reports, timer)
         return self._delivery(commit, again=False, progress=progress)
 
-    def _tasks(
-        self, version: int, watermark: Micros, parcels: Sequence[Parcel]
-    ) -> list[ShardTask]:
+    def _tasks(self, version: int, watermark: Micros, parcels: Sequence[Parcel]) -> list[ShardTask]:
         before, settings = self._last, self._settings
         ordinal = before.next_ordinal if before else 0
         paths = tuple(parcel.path for parcel in parcels if parcel.report.entries)
@@ -297,8 +295,7 @@ class Driver(Generic[Batch_contra]):
             late=tuple(parcel.late for parcel in parcels if parcel.late is not None),
             bases=bases,
             horizon=self._horizon(bases, watermark),
-            next_ordinal=(before.next_ordinal if before else 0)
-            + len(reports) * len(LIFETIMES),
+            next_ordinal=(before.next_ordinal if before else 0) + len(reports) * len(LIFETIMES),
             decisions={"flush": number is None, "entries": _total(parcels, "entries")},
             totals=self._totals(parcels, reports),
         )
@@ -317,9 +314,7 @@ class Driver(Generic[Batch_contra]):
             return watermark
         return self.store.load(oldest).watermark
 
-    def _totals(
-        self, parcels: Sequence[Parcel], reports: Sequence[ShardReport]
-    ) -> dict[str, int]:
+    def _totals(self, parcels: Sequence[Parcel], reports: Sequence[ShardReport]) -> dict[str, int]:
         before = self._last.totals if self._last else {}
         news = {
             "events": _total(parcels, "rows"),
@@ -329,9 +324,7 @@ class Driver(Generic[Batch_contra]):
         }
         return {name: before.get(name, 0) + count for name, count in news.items()}
 
-    def _seen(
-        self, before: Commit | None, parcels: Sequence[Parcel]
-    ) -> tuple[Micros | None, ...]:
+    def _seen(self, before: Commit | None, parcels: Sequence[Parcel]) -> tuple[Micros | None, ...]:
         old = before.seen if before else (None,) * len(self._plan.sources)
         return tuple(
             max(

@@ -22,11 +22,12 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from icestream.core.errors import StorageError
+from icestream.core.errors import DefinitionError, StorageError
 from icestream.state.files import NewFile, OpenFile, folder_of
 
 #: names that Hadoop gives storages which Arrow knows by another
@@ -155,8 +156,12 @@ def _refused(path: str, reason: object) -> StorageError:
 
 @lru_cache(maxsize=16)
 def _system(scheme: str, host: str) -> Any:
-    system, _ = pafs.FileSystem.from_uri(f"{_ARROW_SCHEMES.get(scheme, scheme)}://{host}/")
-    return system
+    known = _ARROW_SCHEMES.get(scheme, scheme)
+    try:
+        return pafs.FileSystem.from_uri(f"{known}://{host}/")[0]
+    except pa.ArrowInvalid as error:
+        msg = f"checkpoints cannot be kept on {scheme}://{host}: {error}. Choose another location"
+        raise DefinitionError(msg) from None
 
 
 def _find(path: str) -> tuple[Any, str]:

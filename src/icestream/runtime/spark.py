@@ -98,9 +98,7 @@ class FileExchangeExecutor:
             self._columns = None
             return None
 
-    def _from_rows(
-        self, ingest: Ingest, batch: DataFrame, fold: _Fold
-    ) -> list[tuple[int, Parcel]]:
+    def _from_rows(self, ingest: Ingest, batch: DataFrame, fold: _Fold) -> list[tuple[int, Parcel]]:
         """Take the rows of the batch from the JVM, folded there where that pays."""
         source, task = self._prefold.choose(ingest, batch)
 
@@ -132,9 +130,7 @@ class _Fold:
     version: int
     folder: str
 
-    def __call__(
-        self, split: int, batches: Iterator[pa.RecordBatch], task: IngestTask
-    ) -> bytes:
+    def __call__(self, split: int, batches: Iterator[pa.RecordBatch], task: IngestTask) -> bytes:
         """Return the split's number and parcel, or what went wrong, as bytes."""
         name = f"{split:06d}-{uuid.uuid4().hex[:16]}"
         path = os.path.join(self.folder, f"{name}.parcel")
