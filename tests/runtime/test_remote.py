@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +34,18 @@ def test_a_second_put_of_one_path_is_refused(spark: SparkSession, tmp_path: Path
     assert files.read(path) == b"first"
 
 
+def test_put_works_in_any_thread_of_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+    made: list[bool] = []
+    path = f"{uri(tmp_path)}/commits/1.json"
+    thread = threading.Thread(target=lambda: made.append(RemoteFiles().put(path, b"x")))
+    thread.start()
+    thread.join()
+    assert made == [True]
+
+
 def test_put_needs_the_drivers_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(SparkSession, "getActiveSession", staticmethod(lambda: None))
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
     with pytest.raises(StorageError, match="only be created by the driver"):
         RemoteFiles().put(f"{uri(tmp_path)}/x", b"")
 

@@ -16,18 +16,6 @@ from icestream.bench import rows
 from icestream.bench.steady import steady_rate
 
 
-def session(cores: int) -> SparkSession:
-    """Start Spark as a user would."""
-    spark = (
-        SparkSession.builder.master(f"local[{cores}]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
-
-
 def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
     """Run one query over all its files."""
     files = (
@@ -65,7 +53,9 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Run every query of the plan, one after the other."""
     plan = json.loads(sys.argv[1])
-    spark = session(plan["cores"])
+    spark = ice.local_session(
+        "icestream-bench", cores=plan["cores"], conf={"spark.sql.session.timeZone": "UTC"}
+    )
     for one in plan["runs"]:
         print(json.dumps(run(spark, one)), flush=True)
     spark.stop()

@@ -23,7 +23,7 @@ def run(folder: Path, name: str) -> None:
         .parquet(str(folder / "in"))
     )
     totals = (
-        ice.stream(events, time="ts", slack="1 second")
+        ice.stream(events, time="ts", slack="3 seconds")
         .window("1 minute", slide="5 seconds")
         .groupBy("key")
         .agg(

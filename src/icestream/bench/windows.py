@@ -112,10 +112,10 @@ SCALES = {
         spark={
             SHORT: Feed(500_000, 2, 18, 4),
             HOUR: Feed(200_000, 2, 5, 2),
-            DAY: Feed(1_000, 2, 3, 1),
+            DAY: Feed(250, 2, 3, 1),
         },
-        flink_warm=15.0,
-        flink_measure=20.0,
+        flink_warm=10.0,
+        flink_measure=12.0,
         flink_mini_batch=(False, True),
         apart=True,
     ),

@@ -33,6 +33,8 @@ from icestream.plan.nodes import SOURCE, Plan
 BATCH_ROWS = 131_072
 
 _FILE_RELATION = "StreamingRelation"
+#: mark of files whose dates must be moved to today's calendar
+_OLD_CALENDAR = b"org.apache.spark.legacyDateTime"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,10 @@ def read(pieces: Sequence[Piece], plan: Plan, columns: dict[str, str]) -> Iterat
 
 def _open(piece: Piece, plan: Plan, columns: dict[str, str]) -> Any:
     file = pq.ParquetFile(piece.path, memory_map=True)
+    if _OLD_CALENDAR in (file.metadata.metadata or {}):
+        file.close()
+        msg = f"{piece.path}: dates in the calendar of older Sparks"
+        raise UnlikeSpark(msg)
     for name, source in columns.items():
         wanted = plan.batch_schema.field(name).type
         place = file.schema_arrow.get_field_index(source)

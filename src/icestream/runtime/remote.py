@@ -59,7 +59,7 @@ class RemoteFiles:
 
     def put(self, path: str, data: bytes) -> bool:
         """Create a file with this content, on the driver; False if it exists."""
-        spark = SparkSession.getActiveSession()
+        spark = SparkSession.getActiveSession() or SparkSession._instantiatedSession
         if spark is None:
             msg = f"{path} can only be created by the driver, with a running Spark session"
             raise StorageError(msg)
