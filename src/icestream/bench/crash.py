@@ -8,7 +8,10 @@ deliveries of every recovery are compared with those of a run that was left alon
     refuse   the disk is full at the step, once; the batch is fed again
     flip     a bit of a file flips between two runs; it is noticed and named, or harmless
 
-Cost: one recovery per point; the points are spread over the cores.
+    kill     a real Spark query is killed with SIGKILL at random moments (`icestream.bench.sigkill`)
+
+Cost: one recovery per point; the points are spread over the cores. The small size tries every
+sixth point and kills nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any
 
+from icestream.bench import sigkill
+from icestream.bench.harness import scratch, workspace
 from icestream.bench.registry import Bar, Bench, Measurement, Progress, Size
 from icestream.testing.rehearsal import Rehearsal, Script, staged
 from icestream.testing.rot import HARMLESS, NOTICED, Rot
@@ -52,12 +57,16 @@ STOPPED = 8
 #: bytes of an arena's file between two flips
 ARENA_STRIDE = 1024
 
+#: of so many points of each case one is tried
+SHARE = {Size.SMALL: 6, Size.FULL: 1}
+POINTS = {Size.SMALL: 100, Size.FULL: 1_000}
+
 CASES = {
     Size.SMALL: (
         Case("crash", CRASH, Script(batches=20), 24),
-        Case("crash, partitioned", CRASH, TIGHT, 8, tight=True),
+        Case("crash, partitioned", CRASH, TIGHT, 12, tight=True),
         Case("refuse", REFUSE, Script(batches=8), 12),
-        Case("flip", FLIP, FLIPPED, 24),
+        Case("flip", FLIP, FLIPPED, 48),
     ),
     Size.FULL: (
         Case("crash", CRASH, Script(batches=70), 96),
@@ -123,10 +132,10 @@ def _flip_all(rot: Rot, part: int, parts: int) -> None:
 
 def measure(size: Size, progress: Progress) -> Measurement:
     """Try everything and count."""
-    cases = CASES[size]
+    cases, share = CASES[size], SHARE[size]
     found = {case.name: Found() for case in cases}
-    progress.plan(sum(case.parts for case in cases))
-    for case, part in _parts(cases):
+    progress.plan(sum(len(range(0, case.parts, share)) for case in cases) + (size is Size.FULL))
+    for case, part in _parts(cases, share):
         progress.step(f"{case.name}: {found[case.name].points + part.points} points")
         found[case.name].add(part)
         for failure in part.failures[:3]:
@@ -147,21 +156,28 @@ def measure(size: Size, progress: Progress) -> Measurement:
         figures[f"{outcome} flips"] = {
             kind: outcomes[outcome] for each in flips for kind, outcomes in each.flips.items()
         }
-    bars = (
-        Bar.at_least("points", 1_000, figures["points"]),
+    bars: tuple[Bar, ...] = (
+        Bar.at_least("points", POINTS[size], figures["points"]),
         Bar.at_most("differences", 0, figures["differences"]),
         Bar.at_most("refusal_differences", 0, figures["refusal_differences"]),
         Bar.at_most("undetected_flips", 0, figures["undetected_flips"]),
     )
+    if size is Size.FULL:
+        progress.step(f"{sigkill.KILLS} SIGKILLs")
+        killed = sigkill.compare(scratch(workspace(), "sigkill"))
+        figures |= {"sigkills": killed.kills, "sigkill_differences": killed.differences}
+        bars += killed.bars
     return Measurement(figures, bars)
 
 
-def _parts(cases: tuple[Case, ...]) -> Iterator[tuple[Case, Found]]:
+def _parts(cases: tuple[Case, ...], share: int) -> Iterator[tuple[Case, Found]]:
     """Run the parts of all cases on all cores, and yield each as it ends."""
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(os.cpu_count(), fresh) as pool:
         running = {
-            pool.submit(run_part, case, part): case for case in cases for part in range(case.parts)
+            pool.submit(run_part, case, part): case
+            for case in cases
+            for part in range(0, case.parts, share)
         }
         for done in as_completed(running):
             yield running[done], done.result()
