@@ -124,8 +124,10 @@ def demo(
         console.print(
             f"Starting Spark; generating {events:,} events, {rate:,} a second.", highlight=False
         )
+        runs_already = SparkSession.getActiveSession() is not None
         spark = ice.local_session(app_name="icestream demo")
-        ending.callback(spark.stop)
+        if not runs_already:
+            ending.callback(spark.stop)
         query = _start(spark, home, files, memory=memory, window=window, slide=slide, by=by)
         ending.callback(query.stop)
         _follow(query, replay, NewestWindow(home / "results", by), status, console, began)
