@@ -21,8 +21,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.live import Live
 
@@ -41,9 +42,6 @@ from icestream.apps.call_center.results import NewestWindow
 from icestream.apps.call_center.schema import SPARK_SCHEMA
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _SLACK = "2 seconds"
 #: files in all and events per batch to aim at, when replaying at full speed
