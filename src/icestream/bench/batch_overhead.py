@@ -98,7 +98,7 @@ def _bare(spark: Any, folder: Path, number: int) -> list[float]:
     def batch(rows: Any, _: int) -> None:
         started = time.monotonic()
         rows.mapInArrow(count, "rows bigint").collect()
-        handles.mapPartitionsWithIndex(lambda shard, _: [shard]).collect()
+        handles.mapPartitionsWithIndex(lambda _, handle: list(handle)).collect()
         took.append(1000 * (time.monotonic() - started))
 
     query = (
