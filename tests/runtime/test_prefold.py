@@ -49,7 +49,9 @@ def test_folding_is_chosen_when_many_events_share_an_entry(spark: SparkSession) 
                                       "x0 double, x1 bigint, x2 smallint")  # fmt: skip
     ingest = Ingest(PLAN, 1, 0, (0,))
     assert choice.choose(ingest, batch)[0] is batch
-    choice.learn([report(1000, 10), report(0, 0)])
+    choice.learn([report(1000, 10)])
+    assert choice.choose(ingest, batch)[0] is batch, "a tiny batch is not worth another stage"
+    choice.learn([report(100_000, 1000), report(0, 0)])
     assert choice.ratio == 100
     assert isinstance(choice.choose(ingest, batch)[1], FoldedIngest)
     choice.learn([report(0, 0)])

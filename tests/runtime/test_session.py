@@ -48,6 +48,7 @@ def test_oracle_a_session_with_sparks_own_settings_gives_the_same_rows(
     exchange: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefold, "WORTH_IT", 0.0)
+    monkeypatch.setattr(prefold, "LEAST_EVENTS", 0)
     own = spark.newSession()
     for name in ice.settings():
         if own.conf.isModifiable(name):

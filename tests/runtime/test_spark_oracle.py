@@ -208,6 +208,7 @@ def test_oracle_rows_equal_those_of_sparks_batch_engine(
     case = CASES[name]
     spark.conf.set("spark.sql.session.timeZone", case.zone)
     monkeypatch.setattr(prefold, "WORTH_IT", 0.0 if case.folded else math.inf)
+    monkeypatch.setattr(prefold, "LEAST_EVENTS", 0)
     folds = Mock(wraps=prefold.fold)
     monkeypatch.setattr(prefold, "fold", folds)
     feed = Feed(spark, f"{tmp_path}/in", *_events(start=case.start, time=case.time))

@@ -30,6 +30,8 @@ from icestream.runtime.ingest import EVENTS, LATEST, PANE, FoldedIngest, Ingest,
 
 #: events per entry above which folding by Spark is chosen
 WORTH_IT = 8.0
+#: events in a batch below which another stage costs more than it saves
+LEAST_EVENTS = 50_000
 
 
 class IngestTask(Protocol):
@@ -44,12 +46,14 @@ class IngestTask(Protocol):
 class Prefold:
     """Chooses where events are folded, by what the last batch had to show."""
 
-    #: events per entry in the last batch that had any
+    #: events per entry in the last batch that had any, and its events
     ratio: float = 0.0
+    events: int = 0
 
     def choose(self, ingest: Ingest, batch: DataFrame) -> tuple[DataFrame, IngestTask]:
         """Return what the ingest tasks read and what they run."""
-        if self.ratio < WORTH_IT or not can_fold(ingest.plan):
+        worth_it = self.ratio >= WORTH_IT and self.events >= LEAST_EVENTS
+        if not worth_it or not can_fold(ingest.plan):
             return batch, ingest
         return fold(ingest, batch), FoldedIngest(ingest)
 
@@ -57,7 +61,8 @@ class Prefold:
         """Note how many events shared an entry."""
         entries = sum(report.entries for report in reports)
         if entries:
-            self.ratio = sum(report.rows for report in reports) / entries
+            self.events = sum(report.rows for report in reports)
+            self.ratio = self.events / entries
 
 
 def can_fold(plan: Plan) -> bool:
