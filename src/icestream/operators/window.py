@@ -55,12 +55,12 @@ from icestream.state.keys import KeyCodec
 from icestream.state.log.format import Record
 from icestream.state.log.ipc import read_table, write_table
 from icestream.state.log.reader import SegmentReader
+from icestream.state.versions import BASE
 
 Ints = npt.NDArray[np.int64]
 
-#: lifetime classes of this operator's segments
+#: lifetime class of slices; keys and snapshots are of the class `BASE`
 PANES = "panes"
-BASE = "base"
 
 #: kinds of records
 ENTRIES = 0

@@ -312,6 +312,8 @@ class Driver(Generic[Batch_contra]):
             return MINUS_INFINITY
         if self._last is None or oldest > self._last.version:
             return watermark
+        if oldest == min(self._last.bases):
+            return self._last.horizon
         return self.store.load(oldest).watermark
 
     def _totals(self, parcels: Sequence[Parcel], reports: Sequence[ShardReport]) -> dict[str, int]:

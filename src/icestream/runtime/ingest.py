@@ -96,7 +96,6 @@ class _Split:
     def __init__(self, ingest: Ingest, out: ExchangeWriter, *, partial: bool = False) -> None:
         plan = ingest.plan
         self.report = SplitReport()
-        self._ingest = ingest
         self._plan = plan
         self._out = out
         self._layout = plan.spec.layout
@@ -126,10 +125,7 @@ class _Split:
                 self._out.late(batch.filter(pa.array(late)))
             kept = np.flatnonzero(~late)
             batch, panes = batch.take(pa.array(kept)), panes[kept]
-        columns = {name: Column(batch.column(name)) for name in self._plan.inputs.names}
-        for keys in self._groupings(batch):
-            for run in self._table.fold(keys, panes, columns):
-                self._send(run)
+        self._fold(batch, panes, self._plan.inputs.names)
 
     def take_folded(self, batch: pa.RecordBatch) -> None:
         """Fold one batch of rows that stand for several events each."""
@@ -148,7 +144,10 @@ class _Split:
             self.report.late += int(np.asarray(batch.column(EVENTS).to_numpy())[late].sum())
             kept = np.flatnonzero(~late)
             batch, panes = batch.take(pa.array(kept)), panes[kept]
-        columns = {name: Column(batch.column(name)) for name in batch.schema.names}
+        self._fold(batch, panes, batch.schema.names)
+
+    def _fold(self, batch: pa.RecordBatch, panes: npt.NDArray[np.int64], names: list[str]) -> None:
+        columns = {name: Column(batch.column(name)) for name in names}
         for keys in self._groupings(batch):
             for run in self._table.fold(keys, panes, columns):
                 self._send(run)

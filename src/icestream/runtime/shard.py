@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from icestream.core.times import Micros
 from icestream.operators.protocol import PastVersion
-from icestream.operators.window import BASE, PANES, WindowOperator
+from icestream.operators.window import PANES, WindowOperator
 from icestream.plan.nodes import Plan
 from icestream.runtime.exchange import Parcels
 from icestream.state.arena import Arena
@@ -33,7 +33,7 @@ from icestream.state.log.ipc import write_table
 from icestream.state.log.reader import Log, SegmentReader
 from icestream.state.log.writer import SegmentWriter
 from icestream.state.segments import SegmentTable, segment_name
-from icestream.state.versions import RESULTS, SEGMENTS, Commit, VersionStore
+from icestream.state.versions import BASE, RESULTS, SEGMENTS, Commit, VersionStore
 
 #: lifetime classes, in the order of their ordinals
 LIFETIMES = (PANES, BASE)

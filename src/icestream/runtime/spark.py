@@ -89,7 +89,7 @@ class FileExchangeExecutor:
 
         def one(split: int, numbers: Iterable[int]) -> Iterator[bytes]:
             _exhaust(numbers)
-            yield fold(split, read(pieces[split], plan, columns), ingest)
+            yield pickle.dumps(fold(split, read(pieces[split], plan, columns), ingest))
 
         splits = self._spark.sparkContext.parallelize(range(len(pieces)), len(pieces))
         try:
@@ -104,7 +104,7 @@ class FileExchangeExecutor:
 
         def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             split = TaskContext.get().partitionId()  # type: ignore[union-attr]
-            yield _packed(_REPORT, [fold(split, batches, task)])
+            yield _packed(_REPORT, [pickle.dumps(fold(split, batches, task))])
 
         rows = source.mapInArrow(one, "report binary").collect()
         outcomes: list[tuple[int, Parcel]] = [_unpacked(row["report"]) for row in rows]
@@ -130,8 +130,8 @@ class _Fold:
     version: int
     folder: str
 
-    def __call__(self, split: int, batches: Iterator[pa.RecordBatch], task: IngestTask) -> bytes:
-        """Return the split's number and parcel, or what went wrong, as bytes."""
+    def __call__(self, split: int, batches: Iterator[pa.RecordBatch], task: IngestTask) -> _Outcome:
+        """Return the split's number and parcel, or what went wrong."""
         name = f"{split:06d}-{uuid.uuid4().hex[:16]}"
         path = os.path.join(self.folder, f"{name}.parcel")
         late = f"{self.root}/{RESULTS}/{self.version:012d}-late-{name}.rows"
@@ -141,7 +141,7 @@ class _Fold:
             report = task.run(batches, out)
             return split, Parcel(path, out.finish()[1], report)
 
-        return _attempted(run)
+        return _tried(run)
 
 
 class ShuffleExchangeExecutor:
@@ -164,20 +164,11 @@ class ShuffleExchangeExecutor:
 
         def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             split = TaskContext.get().partitionId()  # type: ignore[union-attr]
-            name = f"{split:06d}-{uuid.uuid4().hex[:16]}"
-            late = f"{root}/{RESULTS}/{ingest.version:012d}-late-{name}.rows"
             with tempfile.TemporaryDirectory(prefix="icestream-") as local:
-                path = os.path.join(local, "parcel")
-                out = ExchangeWriter(LocalFiles(), path, files, late)
-
-                def run() -> tuple[int, Parcel]:
-                    report = task.run(batches, out)
-                    return split, Parcel(f"{split:06d}", out.finish()[1], report)
-
-                outcome = _tried(run)
+                outcome = _Fold(files, root, ingest.version, local)(split, batches, task)
                 yield _packed(_PARCEL, [_NO_SHARD], [split], [pickle.dumps(outcome)], [b""])
                 if outcome.error is None:
-                    for shard, blob in cut(path):
+                    for shard, blob in cut(outcome.value[1].path):
                         yield _packed(_PARCEL, [shard], [split], [b""], [blob])
 
         self._forget()

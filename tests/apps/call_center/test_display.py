@@ -72,7 +72,9 @@ def text(shown: RenderableType) -> str:
 
 
 def test_oracle_a_batch_is_counted_once(status: Status) -> None:
-    first, second = report(0, 1_000_000), report(1, 500_000, stateMemoryBytes=1 << 20)
+    # a query reports late events in all, and result rows of the batch
+    first = report(0, 1_000_000)
+    second = report(1, 500_000, stateMemoryBytes=1 << 20, lateEvents=4)
     assert status.absorb([first])
     assert not status.absorb([first])
     assert status.absorb([first, second])

@@ -87,7 +87,7 @@ class Status:
                 if name in report["durationMs"]
             }
             self.watermark = own["watermark"] or self.watermark
-            self.late += own["lateEvents"]
+            self.late = own["lateEvents"]
             self.result_rows += own["resultRows"]
             self.memory, self.budget = own["stateMemoryBytes"], own["budgetBytes"]
             self.peak = max(self.peak, self.memory)
