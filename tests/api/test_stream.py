@@ -148,22 +148,22 @@ def test_columns_may_come_as_a_list(windows: Windowed) -> None:
 def test_inputs_that_mean_the_same_are_kept_once(windows: Windowed) -> None:
     doubled = sf.col("n") * 2
     result = windows.agg(ice.sum(doubled), ice.avg(sf.col("n") * 2), ice.min("n"))
-    assert result._plan.expressions == ("(n * 2)", "n")
-    assert [each.column for each in result._plan.aggregates] == ["x0", "x0", "x1"]
+    assert result._built.plan.expressions == ("(n * 2)", "n")
+    assert [each.column for each in result._built.plan.views[0].aggregates] == ["x0", "x0", "x1"]
 
 
 def test_inputs_that_only_read_alike_are_kept_apart(windows: Windowed) -> None:
     one = sf.udf(lambda n: n, "bigint")
     other = sf.udf(lambda n: -n, "bigint")
     result = windows.agg(ice.sum(one("n")).alias("a"), ice.sum(other("n")).alias("b"))
-    assert result._plan.expressions == ("<lambda>(n)", "<lambda>(n) #2")
-    assert [each.column for each in result._plan.aggregates] == ["x0", "x1"]
+    assert result._built.plan.expressions == ("<lambda>(n)", "<lambda>(n) #2")
+    assert [each.column for each in result._built.plan.views[0].aggregates] == ["x0", "x1"]
 
 
 def test_sources_of_a_union_are_told_apart(df: DataFrame) -> None:
     three = ice.stream(df, "ts").union(ice.stream(df, "ts", "2 seconds"))
     result = three.union(ice.stream(df, "ts", name="calls")).window("1 second").count()
-    sources = result._plan.sources
+    sources = result._built.plan.sources
     assert [source.name for source in sources] == ["stream 1", "stream 2", "calls"]
     assert [source.slack for source in sources] == [0, 2_000_000, 0]
 
@@ -184,5 +184,5 @@ def test_explain_tells_what_is_computed(
     windows.groupBy("name").agg(ice.sum("n")).explain()
     told = capsys.readouterr().out
     assert "sum(x0) as sum(n)" in told
-    assert "5 per window, 1 per slide" in told
+    assert "5 per window and 1 per slide" in told
     assert "bytes per group and pane" in told

@@ -144,6 +144,88 @@ def test_parity_fold_of_every_field(
             assert abs(error) <= limit
 
 
+@given(values, st.booleans())
+@settings(max_examples=60)
+def test_parity_fold_of_products(
+    drawn: list[tuple[int, int, int, float, bool]], nulls: bool
+) -> None:
+    slots = np.array([each[0] for each in drawn], np.int64)
+    x, y = (np.array([each[i] for each in drawn], np.int64) for i in (1, 2))
+    floats = np.array([each[3] for each in drawn], np.float64)
+    others = np.flip(floats).copy()
+    valid = np.array([each[4] for each in drawn], np.bool_) if nulls else ALL_VALID
+    here = [
+        [i for i in range(len(drawn)) if slots[i] == e and (not nulls or valid[i])]
+        for e in range(4)
+    ]
+    entries = np.zeros((4, 2), np.int64)
+    fold.fold_products_i128(entries, 0, slots, x, x >> 63, y, y >> 63, valid, 0, len(slots))
+    found = [(low % 2**64 + (high << 64)) % 2**128 for low, high in entries.tolist()]
+    assert found == [sum(int(x[i]) * int(y[i]) for i in each) % 2**128 for each in here]
+    sums = np.zeros((4, 2), np.int64)
+    fold.fold_products_f64(sums, 0, slots, floats, others, valid, 0, len(slots))
+    for (a, b), each in zip(sums.view(np.float64).tolist(), here, strict=True):
+        exact = [Fraction(float(floats[i])) * Fraction(float(others[i])) for i in each]
+        # products below 1e-290 lose the part of them that no double can hold
+        limit = sum(map(abs, exact), Fraction(0)) * Fraction(2) ** -98 + Fraction(10) ** -290
+        assert abs(Fraction(a) + Fraction(b) - sum(exact, Fraction(0))) <= limit
+
+
+@given(
+    st.integers(-(10**37), 10**37).filter(bool),
+    st.integers(-(2**127), 2**127 - 1),
+)
+@settings(max_examples=100)
+def test_parity_products_of_two_words(x: int, wide: int) -> None:
+    # any two factors whose product fits 128 bits
+    y = int(Fraction(wide, x))
+    a, b, c, d = [
+        np.array([value % 2**64 - (value % 2**64 >> 63 << 64)], np.int64)
+        for number in (x, y)
+        for value in (number, number >> 64)
+    ]
+    entries = np.zeros((1, 2), np.int64)
+    fold.fold_products_i128(entries, 0, np.zeros(1, np.int64), a, b, c, d, ALL_VALID, 0, 1)
+    low, high = entries[0].tolist()
+    assert (high << 64) + low % 2**64 == x * y
+
+
+few = st.sampled_from((-(2**63), -1, 0, 1, 2**63 - 1))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.tuples(few, few, few, words), st.booleans())),
+    st.sampled_from((3, 4)),
+    st.booleans(),
+)
+@settings(max_examples=60)
+def test_parity_fold_of_the_least_words(
+    drawn: list[tuple[int, tuple[int, ...], bool]], count: int, nulls: bool
+) -> None:
+    slots = np.array([slot for slot, _, _ in drawn], np.int64)
+    rows = np.array([row[:count] for _, row, _ in drawn], np.int64).reshape(-1, count)
+    valid = np.array([there for _, _, there in drawn], np.bool_) if nulls else ALL_VALID
+    nothing = [2**63 - 1] * count
+    entries = np.full((3, count + 1), 2**63 - 1, np.int64)
+    fold.fold_least(entries, 1, slots, rows, valid, 0, len(slots))
+    for slot in range(3):
+        here = [
+            list(row[:count]) for at, row, there in drawn if at == slot and (there or not nulls)
+        ]
+        assert entries[slot, 1:].tolist() == min([*here, nothing])
+    assert (entries[:, 0] == 2**63 - 1).all()
+
+
+def test_products_of_infinite_and_huge_values_are_infinite_not_nan() -> None:
+    entries = np.zeros((4, 2), np.int64)
+    x, y = np.array([math.inf, 1e200, math.nan, 1e300]), np.array([2.0, 1e200, 1.0, 1e-300])
+    fold.fold_products_f64(entries, 0, np.arange(4), x, y, ALL_VALID, 0, 4)
+    first, second, third, fourth = entries.view(np.float64)[:, 0].tolist()
+    assert first == second == math.inf
+    assert math.isnan(third)
+    assert fourth == 1.0
+
+
 def test_squares_of_infinite_and_huge_values_are_infinite_not_nan() -> None:
     entries = np.zeros((3, 2), np.int64)
     inputs = np.array([math.inf, 1e200, math.nan])

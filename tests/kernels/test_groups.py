@@ -12,9 +12,16 @@ from icestream.operators.fields import Field, Layout
 
 Table = npt.NDArray[np.int64]
 
-#: a sum with an inverse, and a maximum, a minimum and a float sum without one
+#: a sum with an inverse; a maximum, a minimum, a float sum and choices without one
 LAYOUT = Layout.of(
-    (Field("sum_i128", "x"), Field("max", "x"), Field("sum_f64", "y"), Field("min", "x"))
+    (
+        Field("sum_i128", "x"),
+        Field("max", "x"),
+        Field("first", "x"),
+        Field("sum_f64", "y"),
+        Field("min", "x"),
+        Field("least_by", "x", ("y",)),
+    )
 )
 
 
@@ -60,8 +67,9 @@ def entries_of(drawn: dict[int, tuple[int, int]]) -> Table:
     table = np.tile(LAYOUT.entry_identity, (len(drawn), 1))
     for row, (group, (x, y)) in zip(table, sorted(drawn.items()), strict=True):
         float_words = np.array([y / 8, 0.0]).view(np.int64)
-        # hi, lo, rows, sum (low, high), max, float sum (high, low), min
-        row[:] = [group, group, 1, x, x >> 63, x, *float_words, x]
+        # hi, lo, rows, sum (low, high), max, choice, float sum (high, low), min, choice
+        chosen = [y, x, group]
+        row[:] = [group, group, 1, x, x >> 63, x, *chosen, *float_words, x, x, *chosen]
     return table
 
 
@@ -99,7 +107,7 @@ def test_parity_running_aggregates_beside_recomputation(
 
         out = np.empty((4, LAYOUT.field_words), dtype=np.int64)
         out_slots = np.empty(4, dtype=np.int64)
-        done = groups.emit(rows, 0, 4, ops, places, LAYOUT.fronts_at, out, out_slots, 0)
+        done = groups.emit(rows, 0, 4, ops, places, LAYOUT.fronts_at, out, out_slots, 0, False)
         expected: dict[int, list[int]] = {}
         for table in slices[start:end]:
             for row in table.tolist():
@@ -137,16 +145,16 @@ def test_parity_running_aggregates_beside_recomputation(
         gone = [g for g in panes[start] if all(g not in later for later in panes[start + 1 : end])]
         assert sorted(dead[:count].tolist()) == sorted(gone)
         for slot in gone:
-            assert rows[slot, 3:].tolist() == identity[3:].tolist()
+            assert rows[slot, groups.FIELDS :].tolist() == identity[groups.FIELDS :].tolist()
 
 
 def test_emit_goes_on_where_a_full_table_stopped_it() -> None:
     rows = np.tile(LAYOUT.group_identity, (7, 1))
-    rows[[0, 2, 3, 6], 3] = [1, 2, 3, 4]
+    rows[[0, 2, 3, 6], groups.FIELDS] = [1, 2, 3, 4]
     out = np.empty((3, LAYOUT.field_words), dtype=np.int64)
     slots = np.empty(3, dtype=np.int64)
     places, at = LAYOUT.places, LAYOUT.fronts_at
-    assert groups.emit(rows, 0, 7, LAYOUT.ops, places, at, out, slots, 0) == (6, 3)
+    assert groups.emit(rows, 0, 7, LAYOUT.ops, places, at, out, slots, 0, False) == (6, 3)
     assert slots.tolist() == [0, 2, 3]
-    assert groups.emit(rows, 6, 7, LAYOUT.ops, places, at, out, slots, 0) == (7, 1)
+    assert groups.emit(rows, 6, 7, LAYOUT.ops, places, at, out, slots, 0, False) == (7, 1)
     assert (slots[0], out[0, 0]) == (6, 4)

@@ -14,22 +14,28 @@ from icestream.kernels.words import (
     ADD_I64,
     ADD_I128,
     INVERTIBLE,
+    LEAST_3,
+    LEAST_4,
     MAX,
     MIN,
+    WORDS,
     combine_sorted,
     combine_sorted_reference,
     dd_add,
     merge_field,
     merge_words_reference,
+    op_words,
     unmerge_field,
 )
 
 #: hi, lo, then one field of every operation
-OPS = np.array([ADD_I64, ADD_I128, MIN, MAX, ADD_DD])
-PLACES = np.array([2, 3, 5, 6, 7])
-WIDTH = 9
+OPS = np.array([ADD_I64, ADD_I128, MIN, MAX, ADD_DD, LEAST_3, LEAST_4])
+PLACES = np.array([2, 3, 5, 6, 7, 9, 12])
+WIDTH = 16
 
 words = st.integers(-(2**63), 2**63 - 1)
+#: few, so that the words after them decide
+ranks = st.sampled_from((-(2**63), -1, 0, 2**63 - 1))
 amounts = st.integers(-(2**40), 2**40).map(lambda n: n / 1024)
 
 
@@ -40,7 +46,8 @@ def rows(draw: st.DrawFn) -> list[int]:
     lo = draw(st.sampled_from((0, -1, 7)))
     numbers = [draw(words) for _ in range(5)]
     amount = np.array([draw(amounts), 0.0]).view(np.int64).tolist()
-    return [hi, lo, *numbers, *amount]
+    choices = [draw(ranks) for _ in range(7)]
+    return [hi, lo, *numbers, *amount, *choices]
 
 
 def table(drawn: list[list[int]]) -> npt.NDArray[np.int64]:
@@ -93,6 +100,10 @@ def test_parity_taking_back_undoes_merging(op: int, a: tuple[int, int], b: tuple
     assert target[0, :width].tolist() == expected[:width]
     unmerge_field(target, 0, 0, source, 0, 0, op)
     assert target[0].tolist() == list(a)
+
+
+def test_parity_op_words() -> None:
+    assert {op: op_words(op) for op in WORDS} == WORDS
 
 
 @given(st.lists(st.floats(-1e100, 1e100, allow_subnormal=False), max_size=50))

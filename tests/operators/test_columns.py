@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from decimal import Decimal
 
 import numpy as np
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.kernels.fold import ALL_VALID
-from icestream.operators.columns import Column
+from icestream.operators.columns import Arrivals, Column
 from icestream.testing.plans import EVERY_INPUT, INSTANT
 from icestream.testing.sources import Shape, random_column
 
@@ -62,3 +63,32 @@ def test_wide_decimals_are_two_words() -> None:
 def test_negative_integers_carry_their_sign_into_the_high_word() -> None:
     low, high = Column(pa.array([-3, 4])).pair
     assert (low.tolist(), high.tolist()) == ([-3, 4], [-1, 0])
+
+
+def test_zeros_of_both_signs_rank_alike() -> None:
+    column = Column(pa.array([-0.0, 0.0, math.nan, -math.inf, None]))
+    first, second, third, fourth, _ = column.ranked.tolist()
+    assert first == second
+    assert fourth < first < third
+    assert column.ordered[0] < column.ordered[1]
+    assert Column(pa.array([3, -1])).ranked.tolist() == [3, -1]
+
+
+def test_arrival_numbers_grow_with_the_stream() -> None:
+    numbers = []
+    for version in (0, 1, 2**26 - 1):
+        for split in (0, 1, 2**12 - 1):
+            arrivals = Arrivals(version, split)
+            numbers += arrivals.next(3).to_pylist()
+            numbers += arrivals.next(2).to_pylist()
+    assert numbers == sorted(set(numbers))
+    assert numbers[0] >= 0
+    assert numbers[-1] < 2**62
+
+
+def test_arrivals_beyond_the_last_number_share_it() -> None:
+    assert Arrivals(2**26, 0).next(1).to_pylist() == Arrivals(0, 0).next(1).to_pylist()
+    assert Arrivals(1, 2**20).next(1).to_pylist() == Arrivals(1, 2**12 - 1).next(1).to_pylist()
+    long = Arrivals(0, 0)
+    long.next(2**24 - 1)
+    assert long.next(3).to_pylist() == [2**24 - 1] * 3

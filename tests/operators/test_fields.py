@@ -1,7 +1,15 @@
 from __future__ import annotations
 
 from icestream.kernels import words
-from icestream.operators.fields import ENTRY_FIELDS, GROUP_FIELDS, ROWS, Field, Layout
+from icestream.operators.fields import (
+    ENTRY_FIELDS,
+    GROUP_FIELDS,
+    OPERATIONS,
+    ORDERED,
+    ROWS,
+    Field,
+    Layout,
+)
 
 LAYOUT = Layout.of(
     (Field("valid", "x"), Field("sum_i128", "x"), Field("min", "x"), Field("sum_f64", "y"))
@@ -18,7 +26,7 @@ def test_no_two_fields_share_a_word() -> None:
     assert LAYOUT.places.tolist() == [2, 3, 4, 6, 7]
     assert LAYOUT.field_words == 7
     assert LAYOUT.entry_width == ENTRY_FIELDS + 7
-    assert LAYOUT.place("sum_f64", "y") == 5
+    assert LAYOUT.place(Field("sum_f64", "y")) == 5
 
 
 def test_fronts_are_kept_for_fields_without_an_inverse_only() -> None:
@@ -32,11 +40,25 @@ def test_fronts_are_kept_for_fields_without_an_inverse_only() -> None:
 def test_identities_fill_every_word() -> None:
     least = words.IDENTITY[words.MIN]
     assert LAYOUT.entry_identity.tolist() == [0, 0, 0, 0, 0, 0, least, 0, 0]
-    assert LAYOUT.group_identity.tolist() == [0, 0, 0, 0, 0, 0, 0, least, 0, 0, least, 0, 0]
+    assert LAYOUT.group_identity.tolist() == [0, 0, 0, 0, 0, 0, 0, 0, least, 0, 0, least, 0, 0]
 
 
 def test_every_kind_of_field_has_an_operation_with_a_size_and_an_identity() -> None:
-    for kind in ("rows", "valid", "sum_i64", "sum_i128", "sum_f64", "squares_f64", "min", "max"):
+    for kind in OPERATIONS:
         op = Field(kind, "x").op
         assert op in words.WORDS
         assert op in words.IDENTITY
+
+
+def test_fields_that_need_the_order_of_events_are_told() -> None:
+    assert not LAYOUT.needs_order
+    for kind in ORDERED:
+        assert Layout.of([Field(kind, "x", ("y",))]).needs_order
+    # identities end in a set null bit
+    assert Layout.of([Field("first", "x")]).entry_identity.tolist() == [0, 0, 0, *[2**63 - 1] * 3]
+
+
+def test_the_order_of_columns_does_not_matter_where_it_has_no_meaning() -> None:
+    assert Field.of_all("valid", "y", "x") == Field.of_all("valid", "x", "y")
+    assert Field.of_all("valid", "y", "x").columns == ("x", "y")
+    assert Field("sum_f64", "y", ("x",)) != Field("sum_f64", "x", ("y",))

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icestream.kernels import words
 from icestream.operators.aggregates import Aggregate
-from icestream.operators.columns import Column
+from icestream.operators.columns import ARRIVAL, TIME, Column
 from icestream.operators.fields import Field, Layout
 from icestream.operators.fold import HI, LAST, LO, EntryTable, Run, partial_name
 from icestream.operators.runs import sorted_run
@@ -34,6 +35,8 @@ def fold_all(
     keys = pa.RecordBatch.from_arrays([names, numbers], schema=KEYS)
     panes = dice.integers(-2, 3, events)
     columns = {f.name: random_column(f.type, events, shape, dice) for f in EVERY_INPUT}
+    columns[TIME] = pa.array(dice.integers(0, 9, events))
+    columns[ARRIVAL] = pa.array(range(events), pa.int64())
     table = EntryTable(LAYOUT, KeyCodec(KEYS), capacity)
     runs: list[Run] = []
     step = -(-events // batches)
@@ -66,13 +69,12 @@ def test_oracle_runs_equal_one_big_fold(
     expected_panes, expected = merged(whole)
     assert panes == expected_panes
     for field, place in zip(LAYOUT.fields, LAYOUT.places.tolist(), strict=True):
-        if field.kind in ("sum_f64", "squares_f64"):
-            a, b = (t[:, place : place + 2].copy().view(np.float64) for t in (entries, expected))
+        end = place + words.WORDS[field.op]
+        if field.op == words.ADD_DD:
+            a, b = (t[:, place:end].copy().view(np.float64) for t in (entries, expected))
             assert np.allclose(a.sum(axis=1), b.sum(axis=1), rtol=1e-14, atol=0, equal_nan=True)
-        elif field.kind == "sum_i128":
-            assert (entries[:, place : place + 2] == expected[:, place : place + 2]).all()
         else:
-            assert (entries[:, place] == expected[:, place]).all()
+            assert (entries[:, place:end] == expected[:, place:end]).all()
 
 
 @given(st.integers(0, 1000), st.sampled_from((1, 4, 50)))

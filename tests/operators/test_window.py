@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 from icestream.core.errors import BudgetError
 from icestream.operators import window
 from icestream.operators.aggregates import Aggregate
-from icestream.plan.nodes import Plan
+from icestream.operators.panes import Cumulative, Windows
+from icestream.plan.nodes import Plan, View
 from icestream.runtime import driver
 from icestream.runtime.local import LocalQuery
 from icestream.state.versions import COMMITS, SEGMENTS
@@ -73,6 +75,7 @@ def feed(query: LocalQuery, *rows: tuple[int, int, float | None]) -> list[Row]:
 
 class TestSlidingWindows(QueryConformance):
     plan = window_plan("10 seconds", "2 seconds", slack="1 second", inputs=TWO)
+    tiny_budget = 448 * 1024
 
 
 class TestSlidingWindowsWithoutFronts(QueryConformance):
@@ -99,8 +102,55 @@ class TestTumblingWindowsOfGroupingSets(QueryConformance):
     many_groups = 700
 
 
+INVERTIBLE = [Aggregate("count", None, "n"), Aggregate("sum", "whole", "s")]
+WHOLE = pa.schema([("whole", pa.int64())])
+
+
+class TestCumulativeWindows(QueryConformance):
+    plan = window_plan(
+        slack="1 second", inputs=TWO, windows=Cumulative(12 * SECOND, 3 * SECOND, SECOND)
+    )
+    tiny_budget = 448 * 1024
+
+
+class TestWindowsFoldedAgainFromTuples(QueryConformance):
+    plan = window_plan(
+        "7 seconds",
+        "2 seconds",
+        slack="1 second",
+        keys=WORDS,
+        inputs=WHOLE,
+        aggregates=INVERTIBLE,
+        grouping_sets=((0, 1), (1,), ()),
+        store="tuples",
+    )
+    tiny_budget = 128 * 1024
+    many_groups = 2500
+
+
+class TestUpdates(QueryConformance):
+    plan = window_plan("10 seconds", "2 seconds", slack="1 second", inputs=TWO, mode="update")
+    tiny_budget = 448 * 1024
+
+
+class TestUpdatesFromTuples(QueryConformance):
+    plan = window_plan(
+        "10 seconds",
+        "2 seconds",
+        slack="1 second",
+        keys=WORDS,
+        inputs=WHOLE,
+        aggregates=INVERTIBLE,
+        mode="update",
+        store="tuples",
+    )
+    tiny_budget = 128 * 1024
+    many_groups = 2500
+
+
 class TestWindowsWithoutKeys(QueryConformance):
     plan = window_plan("9 seconds", "6 seconds", slack=0, keys=pa.schema([]), inputs=TWO)
+    tiny_budget = 448 * 1024
 
     def splits_expected(self, partitions: int) -> bool:
         return partitions == 2
@@ -135,6 +185,69 @@ def test_oracle_windows_equal_the_obvious_computation(
     )
     with tempfile.TemporaryDirectory() as folder, small_sizes():
         check(plan, generate(plan, shape, seed), folder, shards=1)
+
+
+def views_of(store: str) -> Plan:
+    """Return a plan of several views: shared windows and others, several groupings and modes."""
+    alone = window_plan(keys=WORDS, inputs=WHOLE, aggregates=INVERTIBLE, slack="1 second")
+    count, total = INVERTIBLE
+    hopping, long = Windows(6 * SECOND, 2 * SECOND), Windows(15 * SECOND, 3 * SECOND, SECOND)
+    return replace(
+        alone,
+        views=(
+            View(hopping, (count, total), ((0, 1),), (0, 1)),
+            View(hopping, (total,), ((1,),), (1,)),
+            View(hopping, (count,), ((1,),), (1,), mode="update"),
+            View(long, (count,), ((0,), ()), (0,), tells_grouping=True),
+            View(Cumulative(8 * SECOND, 4 * SECOND), (count,), ((),), ()),
+        ),
+        store=store,
+    )
+
+
+@pytest.mark.parametrize("store", ["panes", "tuples", "auto"])
+@pytest.mark.parametrize("budget", ["16 MB", "440 KB"])
+def test_oracle_views_that_share_windows_equal_views_alone(
+    tmp_path: Path, store: str, budget: str
+) -> None:
+    plan = views_of(store)
+    shape = Shape(
+        events=2000, groups=1200, batches=6, disorder=6 * SECOND, nulls=0.1, empty=0.2, gaps=1
+    )
+    items = generate(plan, shape, 3)
+    with small_sizes(slice_bytes=4096):
+        found: list[list[pa.Table]] = [[] for _ in plan.views]
+        query = open_query(plan, str(tmp_path), budget=budget)
+        for number, batch in enumerate(batches_of(items)):
+            if number in (2, 4):
+                query = open_query(plan, str(tmp_path), budget=budget)
+            deliveries = query.driver.batch(query.next_batch, batch)
+            for view, tables in enumerate(found):
+                tables.append(query.rows(deliveries, view))
+        deliveries = query.driver.flush()
+        for view, tables in enumerate(found):
+            tables.append(query.rows(deliveries, view))
+    for number, view in enumerate(plan.views):
+        oracle = ObviousWindows(plan, number)
+        expected = [oracle.feed(batch) for batch in batches_of(items)] + [oracle.flush()]
+        for table, rows in zip(found[number], expected, strict=True):
+            keys = len(view.keys) + view.tells_grouping
+            assert not differences(rows_of(table), rows, keys), f"view {number}"
+
+
+@given(shape=shapes(span=30 * SECOND), seed=st.integers(0, 2**32))
+@settings(max_examples=15)
+def test_oracle_both_stores_emit_the_same_rows(shape: Shape, seed: int) -> None:
+    tables = []
+    for store in ("panes", "tuples"):
+        plan = window_plan(
+            "9 seconds", "2 seconds", inputs=WHOLE, aggregates=INVERTIBLE, store=store
+        )
+        items = generate(plan, shape, seed)
+        with tempfile.TemporaryDirectory() as folder, small_sizes():
+            tables.append(drive(lambda: open_query(plan, folder), items))  # noqa: B023
+    for panes, tuples in zip(*tables, strict=True):
+        assert same_multiset(rows_of(panes), rows_of(tuples))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -9,12 +9,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from icestream.operators.aggregates import FUNCTIONS, Aggregate
+from icestream.operators.aggregates import Aggregate
 from icestream.operators.panes import Windows
 from icestream.plan.nodes import Plan, Source
 from icestream.runtime import prefold
 from icestream.runtime.driver import Driver, Parcel, Settings
-from icestream.runtime.ingest import FoldedIngest, Ingest, SplitReport
+from icestream.runtime.exchange import ExchangeWriter, SplitReport
+from icestream.runtime.ingest import FoldedIngest, Ingest
 from icestream.runtime.local import LocalExecutor, LocalQuery, Splits, read_rows
 from icestream.runtime.prefold import Prefold, can_fold
 from icestream.state.files import LocalFiles
@@ -23,18 +24,25 @@ from icestream.testing.sources import SECOND, Shape, random_events
 
 pytestmark = pytest.mark.spark
 
-PLAN = Plan(
+FUNCTIONS = (
+    "count", "sum", "avg", "min", "max", "var_pop", "var_samp", "stddev_pop", "stddev_samp",
+)  # fmt: skip
+CONDITIONS = ("bool_and", "bool_or", "count_if")
+
+PLAN = Plan.of(
     sources=(Source("one", SECOND, "drop"), Source("other", 0, "drop")),
     windows=Windows(6 * SECOND, 4 * SECOND, SECOND),
     keys=pa.schema([("a", pa.float64()), ("b", pa.string())]),
-    inputs=pa.schema([("x0", pa.float64()), ("x1", pa.int64()), ("x2", pa.int16())]),
-    expressions=("x0", "x1", "x2"),
+    inputs=pa.schema(
+        [("x0", pa.float64()), ("x1", pa.int64()), ("x2", pa.int16()), ("x3", pa.bool_())]
+    ),
+    expressions=("x0", "x1", "x2", "x3"),
     aggregates=tuple(
         Aggregate(function, column, f"{function}_{column}")
-        for function in FUNCTIONS
-        for column in ("x0", "x1", "x2")
+        for functions, columns in ((FUNCTIONS, ("x0", "x1", "x2")), (CONDITIONS, ("x3",)))
+        for function in functions
+        for column in columns
     ),
-    grouping_sets=None,
     time=pa.timestamp("us", "UTC"),
 )
 
@@ -46,7 +54,7 @@ def report(rows: int, entries: int) -> SplitReport:
 def test_folding_is_chosen_when_many_events_share_an_entry(spark: SparkSession) -> None:
     choice = Prefold()
     batch = spark.createDataFrame([], "time timestamp, source int, k0 double, k1 string, "
-                                      "x0 double, x1 bigint, x2 smallint")  # fmt: skip
+                                      "x0 double, x1 bigint, x2 smallint, x3 boolean")  # fmt: skip
     ingest = Ingest(PLAN, 1, 0, (0,))
     assert choice.choose(ingest, batch)[0] is batch
     choice.learn([report(1000, 10)])
@@ -63,8 +71,28 @@ def test_folding_is_chosen_when_many_events_share_an_entry(spark: SparkSession) 
 def test_what_spark_cannot_fold_is_folded_here() -> None:
     assert can_fold(PLAN)
     assert not can_fold(replace(PLAN, late="keep"))
-    assert not can_fold(replace(PLAN, grouping_sets=((0,), (1,))))
-    assert not can_fold(replace(PLAN, inputs=pa.schema([("x0", pa.decimal128(9, 2))])))
+    view = PLAN.views[0]
+    assert not can_fold(replace(PLAN, views=(replace(view, groupings=((0,), (1,))),)))
+    decimal = PLAN.inputs.set(0, pa.field("x0", pa.decimal128(9, 2)))
+    assert not can_fold(replace(PLAN, inputs=decimal))
+
+
+@pytest.mark.parametrize(
+    "aggregate",
+    [
+        Aggregate("corr", "x0", "a", ("x1",)),
+        Aggregate("covar_pop", "x0", "a", ("x1",)),
+        Aggregate("weighted_avg", "x1", "a", ("x2",)),
+        Aggregate("first", "x0", "a"),
+        Aggregate("last", "x0", "a", (), (True,)),
+        Aggregate("min_by", "x0", "a", ("x1",)),
+        Aggregate("collect_list", "x0", "a"),
+    ],
+    ids=lambda aggregate: aggregate.text,
+)
+def test_pairs_choices_and_objects_are_folded_here(aggregate: Aggregate) -> None:
+    view = replace(PLAN.views[0], aggregates=(*PLAN.views[0].aggregates, aggregate))
+    assert not can_fold(replace(PLAN, views=(view,)))
 
 
 class _FoldingExecutor(LocalExecutor):
@@ -85,8 +113,10 @@ class _Folded(Ingest):
     def __init__(self, ingest: Ingest) -> None:
         super().__init__(ingest.plan, ingest.version, ingest.watermark, ingest.routes)
 
-    def run(self, batches: Sequence[pa.RecordBatch], out: object) -> SplitReport:  # type: ignore[override]
-        return FoldedIngest(self).run(batches, out)  # type: ignore[arg-type]
+    def run(  # type: ignore[override]
+        self, batches: Sequence[pa.RecordBatch], out: ExchangeWriter, split: int = 0
+    ) -> SplitReport:
+        return FoldedIngest(self).run(batches, out, split)
 
 
 def test_oracle_folding_by_spark_gives_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:

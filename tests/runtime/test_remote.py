@@ -78,14 +78,13 @@ def test_tasks_need_no_jvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 def test_oracle_a_query_on_remote_files_gives_the_rows_of_local_ones(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    plan = Plan(
+    plan = Plan.of(
         sources=(Source("s", SECOND),),
         windows=Windows(4 * SECOND, SECOND),
         keys=pa.schema([("key", pa.int64())]),
         inputs=pa.schema([("x0", pa.int64())]),
         expressions=("value",),
         aggregates=(Aggregate("count", None, "n"), Aggregate("max", "x0", "top")),
-        grouping_sets=None,
         time=pa.timestamp("us"),
     )
 

@@ -99,6 +99,28 @@ def _decimals(f: Functions) -> list[Any]:
     return [f.sum("amount").alias("s"), f.avg("amount").alias("a"), f.max("amount").alias("m")]
 
 
+def _pairs(f: Functions) -> list[Any]:
+    v, n, i = sf.col("v"), sf.col("n"), sf.col("i")
+    return [
+        f.covar_pop("v", "i").alias("covar_pop"),
+        f.covar_samp("v", "i").alias("covar_samp"),
+        f.corr("v", "i").alias("corr"),
+        f.corr("n", "i").alias("corr_n"),
+        f.corr("small", "v").alias("corr_small"),
+        f.covar_pop("odd", "i").alias("covar_odd"),
+        f.min_by("v", "n").alias("least"),
+        f.max_by("day", "n").alias("most"),
+        f.max_by("amount", sf.col("n") % 1_000_003).alias("most_amount"),
+        f.bool_and(v > -400).alias("all"),
+        f.bool_or("flag").alias("any"),
+        f.count_if((n > 0) & (i > 0)).alias("how_many"),
+        # the same in one function of Icestream and in several of Spark
+        f.weighted_avg("v", "i").alias("weighted")
+        if hasattr(f, "weighted_avg")
+        else (f.sum(v * i) / f.sum(sf.when(v.isNotNull(), i))).alias("weighted"),
+    ]
+
+
 def _expressions(f: Functions) -> list[Any]:
     return [
         f.sum(sf.col("v") * 2 + sf.col("i")).alias("mixed"),
@@ -138,6 +160,7 @@ CASES = {
     "sliding, expressions": Case(
         ("ratio", "small"), "20 seconds", "1 second", answers=_expressions
     ),
+    "pairs and choices": Case(("name",), "10 seconds", "4 seconds", answers=_pairs),
     "no keys, no zone": Case((), "10 seconds", "5 seconds", time=pa.timestamp("us")),
     "grouping sets": Case(
         ("name", "flag"),

@@ -1,28 +1,39 @@
 """Aggregate functions, named as in `pyspark.sql.functions`.
 
-Idea: a function is a name and the column it looks at; what it keeps and returns is decided by
-`operators.aggregates` once the type of the column is known.
+Idea: a function is a name, the columns it looks at and literals; what it keeps and returns is
+decided by `operators.aggregates` or `operators.objects` once the types of the columns are known.
+
+Invariant: results are named as Spark names them, where Spark has the function
+(`test_results_are_named_as_sparks`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
+from icestream.api.parameters import fractions, quantile_size, registers
 from icestream.core.errors import DefinitionError
+from icestream.operators.objects.user import UserAggregate
 
 
 @dataclass(frozen=True)
 class AggregateExpression:
-    """A function over a column or expression, or over whole events."""
+    """A function over columns or expressions, or over whole events."""
 
     function: str
-    #: None for whole events
-    column: Column | None
-    #: the function of `pyspark.sql.functions` that computes the same
-    spelling: str
+    #: none for whole events
+    columns: tuple[Column, ...] = ()
+    #: literals that tell what the function computes
+    parameters: tuple[Any, ...] = ()
+    #: the function of `pyspark.sql.functions` that computes the same; none if Spark has none
+    spelling: str = ""
+    #: literals that function takes after the columns
+    options: tuple[Any, ...] = ()
     #: what the user calls the result
     name: str | None = None
 
@@ -31,14 +42,34 @@ class AggregateExpression:
         return replace(self, name=alias)
 
     @property
-    def in_spark(self) -> Column:
-        """Return Spark's own column that computes the same."""
-        computed: Column = getattr(sf, self.spelling)("*" if self.column is None else self.column)
+    def title(self) -> str:
+        """Return what to call the function where Spark has no name for it."""
+        own = self.parameters[0] if self.function == "user" else None
+        return own.title or "user" if isinstance(own, UserAggregate) else self.function
+
+    @property
+    def in_spark(self) -> Column | None:
+        """Return Spark's own column that computes the same, if there is one."""
+        if not self.spelling:
+            return None
+        computed: Column = getattr(sf, self.spelling)(*(self.columns or "*"), *self.options)
         return computed
 
 
-def _aggregate(function: str, column: Column | str, spelling: str = "") -> AggregateExpression:
-    return AggregateExpression(function, as_column(column), spelling or function)
+def _aggregate(
+    function: str,
+    *columns: Column | str,
+    parameters: tuple[Any, ...] = (),
+    spelling: str | None = None,
+    options: tuple[Any, ...] = (),
+) -> AggregateExpression:
+    return AggregateExpression(
+        function,
+        tuple(as_column(column) for column in columns),
+        parameters,
+        function if spelling is None else spelling,
+        options,
+    )
 
 
 def as_column(column: object) -> Column:
@@ -54,7 +85,7 @@ def as_column(column: object) -> Column:
 def count(column: Column | str = "*") -> AggregateExpression:
     """Count events, or those in which the column is not null."""
     if isinstance(column, str) and column == "*":
-        return AggregateExpression("count", None, "count")
+        return AggregateExpression("count", spelling="count")
     return _aggregate("count", column)
 
 
@@ -70,7 +101,7 @@ def avg(column: Column | str) -> AggregateExpression:
 
 def mean(column: Column | str) -> AggregateExpression:
     """Average the values; another name of `avg`."""
-    return _aggregate("avg", column, "mean")
+    return _aggregate("avg", column, spelling="mean")
 
 
 def min(column: Column | str) -> AggregateExpression:
@@ -95,7 +126,7 @@ def var_samp(column: Column | str) -> AggregateExpression:
 
 def variance(column: Column | str) -> AggregateExpression:
     """Return the sample variance; another name of `var_samp`."""
-    return _aggregate("var_samp", column, "variance")
+    return _aggregate("var_samp", column, spelling="variance")
 
 
 def stddev_pop(column: Column | str) -> AggregateExpression:
@@ -110,4 +141,180 @@ def stddev_samp(column: Column | str) -> AggregateExpression:
 
 def stddev(column: Column | str) -> AggregateExpression:
     """Return the sample standard deviation; another name of `stddev_samp`."""
-    return _aggregate("stddev_samp", column, "stddev")
+    return _aggregate("stddev_samp", column, spelling="stddev")
+
+
+def covar_pop(col1: Column | str, col2: Column | str) -> AggregateExpression:
+    """Return the covariance of two columns as a whole population; pairs with a null count not."""
+    return _aggregate("covar_pop", col1, col2)
+
+
+def covar_samp(col1: Column | str, col2: Column | str) -> AggregateExpression:
+    """Return the covariance of two columns as a sample; pairs with a null count not."""
+    return _aggregate("covar_samp", col1, col2)
+
+
+def corr(col1: Column | str, col2: Column | str) -> AggregateExpression:
+    """Return the correlation of two columns; null where one of them has a single value."""
+    return _aggregate("corr", col1, col2)
+
+
+def weighted_avg(col: Column | str, weight: Column | str) -> AggregateExpression:
+    """Average a column by weight: sum(col * weight) / sum(weight), null without any weight."""
+    return _aggregate("weighted_avg", col, weight, spelling="")
+
+
+def first(col: Column | str, ignorenulls: bool = False) -> AggregateExpression:
+    """Return the value of the first event by time, of equal times the one that came first."""
+    return _ordered("first", col, ignorenulls)
+
+
+def last(col: Column | str, ignorenulls: bool = False) -> AggregateExpression:
+    """Return the value of the last event by time, of equal times the one that came last."""
+    return _ordered("last", col, ignorenulls)
+
+
+def any_value(col: Column | str, ignoreNulls: bool | None = None) -> AggregateExpression:
+    """Return some value: here the first."""
+    return _ordered("first", col, bool(ignoreNulls), spelling="any_value")
+
+
+def _ordered(
+    function: str, col: Column | str, ignorenulls: bool, spelling: str | None = None
+) -> AggregateExpression:
+    parameters = (True,) if ignorenulls else ()
+    return _aggregate(
+        function, col, parameters=parameters, spelling=spelling, options=(ignorenulls,)
+    )
+
+
+def min_by(col: Column | str, ord: Column | str) -> AggregateExpression:
+    """Return the value of the event with the least `ord`; of several, of the first by time."""
+    return _aggregate("min_by", col, ord)
+
+
+def max_by(col: Column | str, ord: Column | str) -> AggregateExpression:
+    """Return the value of the event with the greatest `ord`; of several, of the first by time."""
+    return _aggregate("max_by", col, ord)
+
+
+def bool_and(col: Column | str) -> AggregateExpression:
+    """Tell whether a condition always holds; nulls count not."""
+    return _aggregate("bool_and", col)
+
+
+def bool_or(col: Column | str) -> AggregateExpression:
+    """Tell whether a condition ever holds; nulls count not."""
+    return _aggregate("bool_or", col)
+
+
+def every(col: Column | str) -> AggregateExpression:
+    """Tell whether a condition always holds; another name of `bool_and`."""
+    return _aggregate("bool_and", col, spelling="every")
+
+
+def some(col: Column | str) -> AggregateExpression:
+    """Tell whether a condition ever holds; another name of `bool_or`."""
+    return _aggregate("bool_or", col, spelling="some")
+
+
+def count_if(col: Column | str) -> AggregateExpression:
+    """Count the events for which a condition holds."""
+    return _aggregate("count_if", col)
+
+
+# -- functions that keep values or sketches of them ------------------------------------------
+
+
+def collect_list(col: Column | str) -> AggregateExpression:
+    """Return all values that are not null, in the order of the stream."""
+    return _aggregate("collect_list", col)
+
+
+def collect_set(col: Column | str) -> AggregateExpression:
+    """Return the distinct values that are not null."""
+    return _aggregate("collect_set", col)
+
+
+def count_distinct(col: Column | str, *cols: Column | str) -> AggregateExpression:
+    """Count the distinct values, or combinations of values without a null, exactly."""
+    return _aggregate("count_distinct", col, *cols)
+
+
+def mode(col: Column | str) -> AggregateExpression:
+    """Return the most frequent value."""
+    return _aggregate("mode", col)
+
+
+def median(col: Column | str) -> AggregateExpression:
+    """Return the exact median."""
+    return _aggregate("median", col)
+
+
+def percentile(
+    col: Column | str,
+    percentage: float | Sequence[float],
+    frequency: Column | str | int = 1,
+) -> AggregateExpression:
+    """Return the exact percentile, interpolated, or a list of them.
+
+    Args:
+        col: a number.
+        percentage: one fraction between 0 and 1, or several.
+        frequency: how often each value counts.
+    """
+    wanted = fractions("percentile", percentage)
+    if isinstance(frequency, Column | str):
+        return _aggregate("percentile", col, frequency, parameters=(wanted,), spelling="")
+    if frequency != 1:
+        msg = f"a frequency is a column; as a number it can only be 1, got {frequency!r}"
+        raise DefinitionError(msg)
+    return _aggregate("percentile", col, parameters=(wanted,), options=(percentage,))
+
+
+def approx_count_distinct(col: Column | str, rsd: float = 0.02) -> AggregateExpression:
+    """Count the distinct values approximately, by a sketch (HyperLogLog).
+
+    Args:
+        col: the values.
+        rsd: the relative standard deviation of the answer, between 0.0008 and 0.09.
+    """
+    return _aggregate("approx_count_distinct", col, parameters=(registers(rsd),), options=(rsd,))
+
+
+def approx_percentile(
+    col: Column | str, percentage: float | Sequence[float], accuracy: int = 100
+) -> AggregateExpression:
+    """Return the approximate percentile, or a list of them, by a sketch (KLL).
+
+    Args:
+        col: a number.
+        percentage: one fraction between 0 and 1, or several.
+        accuracy: the answer's rank is right to 1/accuracy, 99 times of 100; at most 10000.
+    """
+    return _aggregate(
+        "approx_percentile",
+        col,
+        parameters=(fractions("approx_percentile", percentage), quantile_size(accuracy)),
+        options=(percentage, accuracy),
+    )
+
+
+def percentile_approx(
+    col: Column | str, percentage: float | Sequence[float], accuracy: int = 100
+) -> AggregateExpression:
+    """Return the approximate percentile; another name of `approx_percentile`."""
+    made = approx_percentile(col, percentage, accuracy)
+    return replace(made, spelling="percentile_approx")
+
+
+def approx_top_k(
+    col: Column | str, k: int = 5, maxItemsTracked: int = 10_000
+) -> AggregateExpression:
+    """Return the k most frequent values with approximate counts, by a sketch (frequent items)."""
+    return _aggregate("approx_top_k", col, parameters=(k, maxItemsTracked), spelling="")
+
+
+def user(aggregate: UserAggregate, *cols: Column | str) -> AggregateExpression:
+    """Apply an aggregate of your own to columns."""
+    return _aggregate("user", *cols, parameters=(aggregate,), spelling="")

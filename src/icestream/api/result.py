@@ -13,28 +13,27 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
-from icestream.api.writer import Output, StreamWriter
+from icestream.api.statement import Built, Statement
+from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
-from icestream.plan.nodes import Plan
-from icestream.runtime.sink import no_rows
+from icestream.plan.cost import Statistics
+from icestream.plan.explain import explained
+from icestream.runtime.sink import as_they_are, no_rows
 
 
 @dataclass(frozen=True)
 class Result:
     """What a query computes; start it with `writeStream`."""
 
-    _events: DataFrame
-    _plan: Plan
-    #: columns of the windows' rows, before `_shape`
-    _rows: StructType
-    #: the user's name of the time column
-    _time: str
-    _shape: Callable[[DataFrame], DataFrame] = lambda rows: rows
+    _statement: Statement
+    #: events and plan of the statement alone
+    _built: Built
+    _shape: Callable[[DataFrame], DataFrame] = as_they_are
 
     @property
     def schema(self) -> StructType:
         """Return the columns of the result with their types."""
-        return self._shape(no_rows(self._events.sparkSession, self._rows)).schema
+        return self._shape(no_rows(self._built.events.sparkSession, self._built.rows[0])).schema
 
     @property
     def columns(self) -> list[str]:
@@ -54,20 +53,15 @@ class Result:
     @property
     def writeStream(self) -> StreamWriter:
         """Say where the results go and start the query."""
-        output = Output(self._rows, self._shape, self.schema, self._time)
-        return StreamWriter(self._events, self._plan, output)
+        return StreamWriter(self._statement, self._built, self._shape, self.schema)
 
-    def explain(self) -> None:
-        """Print what will be computed and how."""
-        windows, layout = self._plan.windows, self._plan.spec.layout
-        facts = {
-            **self._plan.describe(),
-            "panes": f"{windows.range_panes} per window, {windows.slide_panes} per slide",
-            "on the log": f"{8 * layout.entry_width} bytes per group and pane",
-            "in memory": f"{8 * layout.group_width} bytes and the key per group",
-        }
-        for name, value in facts.items():
-            print(f"{name:>14}  {value}")
+    def explain(self, statistics: Statistics | None = None) -> None:
+        """Print what will be computed and how.
+
+        With statistics of the stream, also the size of both plans; a running query measures them
+        itself and reports them in `lastProgress`.
+        """
+        print(explained(self._built.plan, statistics))
 
     def _then(self, change: Callable[[DataFrame], DataFrame]) -> Result:
         before = self._shape

@@ -2,42 +2,36 @@
 
 Idea: a stream wraps a streaming DataFrame and adds what a stream is: which column is the event's
 time and how far events may come out of order. Every method returns a new object; `Windowed.agg`
-builds the plan, and everything that can be refused is refused there, before a query starts.
+makes the statement, and everything that can be refused is refused there, before a query starts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.types import DataType, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import TimestampNTZType, TimestampType
 
-from icestream.api.functions import AggregateExpression, as_column
+from icestream.api.functions import AggregateExpression, as_column, count
 from icestream.api.result import Result
-from icestream.api.types import arrow_schema, arrow_type, result_schema
+from icestream.api.statement import Part, Statement, build, refusal
 from icestream.core.errors import DefinitionError
-from icestream.core.times import Micros
 from icestream.core.units import parse_interval
-from icestream.operators.aggregates import Aggregate
-from icestream.operators.panes import Windows
-from icestream.plan.nodes import SOURCE, TIME, Plan, Source
-from icestream.state.keys import KeyCodec
+from icestream.operators.ordered import Frame, RowsSlide
+from icestream.operators.panes import Cumulative, Windows
+from icestream.operators.session import Session
+from icestream.plan.nodes import WindowKind
+
+#: the slide of windows that are looked at with every event
+EVERY_EVENT = "event"
 
 
-@dataclass(frozen=True)
-class _Part:
-    """One DataFrame of a stream, with its own time and slack."""
-
-    frame: DataFrame
-    time: str
-    slack: Micros
-    nulls: str
-    name: str
+def rows(count: int) -> RowsSlide:
+    """Return the slide of windows that are looked at with every so many events."""
+    return RowsSlide(count)
 
 
 def stream(
@@ -66,7 +60,7 @@ def stream(
     if length < 0:
         msg = f"slack must not be negative; got {slack!r}"
         raise DefinitionError(msg)
-    return Stream((_Part(df, time, length, nulls, name),))
+    return Stream((Part(df, time, length, nulls, name),))
 
 
 def _check_streaming(df: object) -> None:
@@ -99,7 +93,7 @@ def _check_time(df: DataFrame, time: str) -> None:
 class Stream:
     """Events with a time."""
 
-    _parts: tuple[_Part, ...]
+    _parts: tuple[Part, ...]
 
     def where(self, condition: Column | str) -> Stream:
         """Keep the events that fulfil a condition."""
@@ -116,25 +110,56 @@ class Stream:
         return Stream(self._parts + other._parts)
 
     def window(
-        self, range: str | int, slide: str | int | None = None, startTime: str | int = 0
+        self,
+        range: str | int,
+        slide: str | int | RowsSlide | None = None,
+        startTime: str | int = 0,
     ) -> Windowed:
-        """Look at the events of the last `range`, every `slide`; tumbling without a slide."""
+        """Look at the events of the last `range`, every `slide`; tumbling without a slide.
+
+        Args:
+            range: how far back a window reaches.
+            slide: how often it is looked at: an interval; `"event"` for a row with every event,
+                over (t - range, t]; or `ice.rows(m)` for a row with every m-th event of a group.
+            startTime: the offset of windows from midnight, 1970-01-01 UTC.
+        """
         length = parse_interval(range)
+        if slide == EVERY_EVENT or isinstance(slide, RowsSlide):
+            every = slide if isinstance(slide, RowsSlide) else None
+            return Windowed(self, Frame(range=length, slide=every))
         step = length if slide is None else parse_interval(slide)
         return Windowed(self, Windows(length, step, parse_interval(startTime)))
 
-    @property
-    def _sources(self) -> tuple[Source, ...]:
-        """Return the sources under names that tell them apart."""
-        names = [part.name for part in self._parts]
-        return tuple(
-            Source(
-                part.name if names.count(part.name) == 1 else f"{part.name} {number}",
-                part.slack,
-                part.nulls,
-            )
-            for number, part in enumerate(self._parts, start=1)
+    def rows(
+        self,
+        count: int,
+        slide: int | str | None = None,
+        partitionBy: Column | str | Sequence[Column | str] | None = None,
+    ) -> Windowed:
+        """Look at the last `count` events: of the whole stream, or of each group.
+
+        Args:
+            count: how many events, in the order of (time, arrival).
+            slide: a number: a row with every so many events; an interval: rows at its multiples;
+                nothing: a row with every event, for its group.
+            partitionBy: columns whose values count events of their own; they are the groups, too.
+        """
+        step = parse_interval(slide) if isinstance(slide, str) else slide
+        moves = RowsSlide(step) if isinstance(slide, int) else step
+        if partitionBy is None:
+            return Windowed(self, Frame(rows=count, slide=moves, partition="stream"))
+        keys = _listed([partitionBy])
+        return Windowed(self, Frame(rows=count, slide=moves, partition="key"), keys)
+
+    def cumulative(self, size: str | int, step: str | int, startTime: str | int = 0) -> Windowed:
+        """Look at the events since the last multiple of `size`, every `step`."""
+        return Windowed(
+            self, Cumulative(parse_interval(size), parse_interval(step), parse_interval(startTime))
         )
+
+    def session(self, gap: str | int) -> Windowed:
+        """Look at stretches of a group's events without a pause longer than `gap`."""
+        return Windowed(self, Session(parse_interval(gap)))
 
     def _mapped(self, change: Callable[[DataFrame], DataFrame]) -> Stream:
         parts = []
@@ -142,7 +167,7 @@ class Stream:
             try:
                 frame = change(part.frame)
             except AnalysisException as error:
-                raise _refusal(error, part.frame) from None
+                raise refusal(error, part.frame) from None
             _check_time(frame, part.time)
             parts.append(replace(part, frame=frame))
         return Stream(tuple(parts))
@@ -153,7 +178,7 @@ class Windowed:
     """A stream seen through windows, by groups."""
 
     _stream: Stream
-    _windows: Windows
+    _windows: WindowKind
     _keys: tuple[Column | str, ...] = ()
     _sets: tuple[tuple[int, ...], ...] | None = None
 
@@ -190,43 +215,13 @@ class Windowed:
 
     def count(self) -> Result:
         """Count the events of each group and window."""
-        return self.agg(AggregateExpression("count", None, "count", "count"))
+        return self.agg(count().alias("count"))
 
     def agg(self, *aggregates: AggregateExpression) -> Result:
         """Compute aggregates over each window and group."""
-        _check_aggregates(aggregates)
-        sources, first = self._stream._sources, self._stream._parts[0]
-        keys = [as_column(key) for key in self._keys]
-        names = [_name_in(first.frame, key) for key in keys]
-        answers = [each.name or _name_in(first.frame, each.in_spark) for each in aggregates]
-        _check_names(["window", *names, *answers], self._sets)
-        inputs = _distinct_inputs(first.frame, aggregates)
-        frames = [
-            _projected(part, number, keys, inputs)
-            for number, part in enumerate(self._stream._parts)
-        ]
-        schema = frames[0].schema
-        _check_union(frames)
-        key_fields = schema.fields[2 : 2 + len(keys)]
-        plan = Plan(
-            sources=sources,
-            windows=self._windows,
-            keys=arrow_schema(names, key_fields),
-            inputs=arrow_schema(
-                [f"x{place}" for place in range(len(inputs.columns))],
-                schema.fields[2 + len(keys) :],
-            ),
-            expressions=inputs.texts,
-            aggregates=tuple(
-                Aggregate(each.function, None if place is None else f"x{place}", name)
-                for each, name, place in zip(aggregates, answers, inputs.places, strict=True)
-            ),
-            grouping_sets=self._sets,
-            time=arrow_type(schema[0].dataType, first.time),
-        )
-        KeyCodec(plan.group_keys)
-        rows = result_schema(plan, schema[0].dataType, [field.dataType for field in key_fields])
-        return Result(reduce(DataFrame.unionAll, frames), plan, rows, first.time)
+        keys = tuple(as_column(key) for key in self._keys)
+        statement = Statement(self._stream._parts, self._windows, keys, self._sets, aggregates)
+        return Result(statement, build([statement]))
 
 
 def _listed(
@@ -237,114 +232,3 @@ def _listed(
     for each in columns:
         listed.extend([each] if isinstance(each, Column | str) else each)
     return tuple(listed)
-
-
-def _check_aggregates(aggregates: Sequence[object]) -> None:
-    if not aggregates:
-        msg = "agg needs at least one aggregate, for example ice.count()"
-        raise DefinitionError(msg)
-    for each in aggregates:
-        if not isinstance(each, AggregateExpression):
-            msg = (
-                f"agg takes Icestream's aggregates (ice.count(), ice.sum('x'), ...); got {each!r}. "
-                "Functions of pyspark.sql.functions belong in the columns they aggregate"
-            )
-            raise DefinitionError(msg)
-
-
-def _check_names(names: Sequence[str], sets: object) -> None:
-    """Refuse names that Spark, which ignores case, takes for one column."""
-    lower = [name.lower() for name in (*names, *([] if sets is None else ["grouping_id"]))]
-    twice = sorted({name for name in lower if lower.count(name) > 1})
-    if twice:
-        msg = f"the result would have several columns called {twice}: name them with .alias(...)"
-        raise DefinitionError(msg)
-
-
-def _name_in(frame: DataFrame, column: Column) -> str:
-    """Return the name Spark gives a column."""
-    try:
-        names = frame.select(column).columns
-    except AnalysisException as error:
-        raise _refusal(error, frame) from None
-    if len(names) != 1:
-        msg = f"columns are taken one by one; this one stands for {names}"
-        raise DefinitionError(msg)
-    return names[0]
-
-
-@dataclass(frozen=True)
-class _Inputs:
-    """The columns that aggregates look at, each once."""
-
-    columns: tuple[Column, ...]
-    texts: tuple[str, ...]
-    #: place of each aggregate's column; None where it counts whole events
-    places: tuple[int | None, ...]
-
-
-def _distinct_inputs(frame: DataFrame, aggregates: Sequence[AggregateExpression]) -> _Inputs:
-    """Find the columns that mean the same; two may read alike and still differ."""
-    columns: list[Column] = []
-    texts: list[str] = []
-    meanings: list[Any] = []
-    places: list[int | None] = []
-    for each in aggregates:
-        if each.column is None:
-            places.append(None)
-            continue
-        meaning = _meaning(frame, each.column)
-        place = next((i for i, other in enumerate(meanings) if meaning.semanticEquals(other)), None)
-        if place is None:
-            place = len(columns)
-            text = _name_in(frame, each.column)
-            alike = sum(other.split(" #")[0] == text for other in texts)
-            columns.append(each.column)
-            texts.append(f"{text} #{alike + 1}" if alike else text)
-            meanings.append(meaning)
-        places.append(place)
-    return _Inputs(tuple(columns), tuple(texts), tuple(places))
-
-
-def _meaning(frame: DataFrame, column: Column) -> Any:
-    """Return Spark's resolved expression of a column."""
-    try:
-        chosen = frame.select(column.alias("x"))
-    except AnalysisException as error:
-        raise _refusal(error, frame) from None
-    return chosen._jdf.queryExecution().analyzed().expressions().head().child()
-
-
-def _projected(part: _Part, number: int, keys: Sequence[Column], inputs: _Inputs) -> DataFrame:
-    """Return the events of one part as ingest reads them."""
-    columns = [
-        sf.col(part.time).alias(TIME),
-        sf.lit(number).cast("int").alias(SOURCE),
-        *(key.alias(f"k{place}") for place, key in enumerate(keys)),
-        *(column.alias(f"x{place}") for place, column in enumerate(inputs.columns)),
-    ]
-    try:
-        return part.frame.select(*columns)
-    except AnalysisException as error:
-        raise _refusal(error, part.frame) from None
-
-
-def _check_union(frames: Sequence[DataFrame]) -> None:
-    schema = frames[0].schema
-    for frame in frames[1:]:
-        if _types(frame.schema) != _types(schema):
-            msg = (
-                "the streams of a union must agree in the types of the columns the query uses: "
-                f"{schema.simpleString()} and {frame.schema.simpleString()}"
-            )
-            raise DefinitionError(msg)
-
-
-def _types(schema: StructType) -> list[str]:
-    kinds: list[DataType] = [field.dataType for field in schema.fields]
-    return [kind.simpleString() for kind in kinds]
-
-
-def _refusal(error: AnalysisException, frame: DataFrame) -> DefinitionError:
-    """Return Spark's complaint in one line, with the columns there are."""
-    return DefinitionError(f"{str(error).splitlines()[0]} The columns are {frame.columns}")

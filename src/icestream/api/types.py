@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from icestream.core.errors import DefinitionError
-from icestream.plan.nodes import Plan
+from icestream.plan.nodes import Plan, View
 
 
 def arrow_schema(names: Sequence[str], fields: Sequence[StructField]) -> pa.Schema:
@@ -38,11 +38,14 @@ def arrow_type(kind: DataType, name: str) -> pa.DataType:
         raise DefinitionError(msg) from None
 
 
-def result_schema(plan: Plan, time: DataType, keys: Sequence[DataType]) -> StructType:
-    """Return Spark's types of the rows: keys as they came, answers as Spark gives them."""
-    window = StructType([StructField("start", time), StructField("end", time)])
-    given = [window, *keys]
-    kinds = [*given, *(from_arrow_type(kind) for kind in plan.results.types[len(given) :])]
+def result_schema(plan: Plan, view: View, time: DataType, keys: Sequence[DataType]) -> StructType:
+    """Return Spark's types of a view's rows: keys as they came, answers as Spark gives them."""
+    columns = plan.results(view)
+    heading: DataType = time
+    if pa.types.is_struct(columns.field(0).type):
+        heading = StructType([StructField("start", time), StructField("end", time)])
+    given = [heading, *(keys[place] for place in view.keys)]
+    kinds = [*given, *(from_arrow_type(kind) for kind in columns.types[len(given) :])]
     return StructType(
-        [StructField(name, kind) for name, kind in zip(plan.results.names, kinds, strict=True)]
+        [StructField(name, kind) for name, kind in zip(columns.names, kinds, strict=True)]
     )

@@ -10,14 +10,19 @@ DataFrame. `memory` and `shards` are what Icestream adds, and these options:
 - `input`: `rows` to take events from the JVM also where tasks could read the files themselves.
 - `localDir`: a folder on the local disk of each host for what need not survive.
 - `compression.log`: `lz4` or `zstd`, for segments of the log.
+- `plan`: `panes` or `tuples`, what the log keeps of windows; chosen by size unless said.
+
+Several results over one stream are started together by `start`: they are one query, with one
+checkpoint and one budget, that hands out rows to a sink for each.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import xxhash
@@ -26,10 +31,12 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
+from icestream.api.statement import Built, Statement, build
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
+from icestream.plan import lower
 from icestream.plan.nodes import SOURCE, Plan
-from icestream.runtime.direct import file_columns
+from icestream.runtime.direct import source_of
 from icestream.runtime.driver import Delivery, Driver, Executor, Settings
 from icestream.runtime.query import Query
 from icestream.runtime.remote import RemoteFiles
@@ -37,12 +44,13 @@ from icestream.runtime.sink import (
     Callback,
     CallbackSink,
     FileSink,
+    ResultRows,
     Sink,
     TableSink,
     hand_out,
     make_sink,
+    no_rows,
     once,
-    rows_of,
 )
 from icestream.runtime.spark import FileExchangeExecutor, ShuffleExchangeExecutor
 from icestream.state.files import Files, LocalFiles
@@ -59,6 +67,7 @@ _OWN_OPTIONS = (
     "input",
     "lateEvents",
     "localDir",
+    "plan",
     "ticker",
 )
 _TRIGGERS = ("processingTime", "availableNow", "once")
@@ -68,27 +77,18 @@ _TICK = -1
 
 
 @dataclass(frozen=True)
-class Output:
-    """The rows of a query on their way out."""
-
-    #: columns of the windows' rows
-    rows: StructType
-    #: what the user does to them
-    shape: Callable[[DataFrame], DataFrame]
-    #: columns after that
-    schema: StructType
-    #: the user's name of the time column
-    time: str
-
-
-@dataclass(frozen=True)
 class StreamWriter:
     """Collects how a query is to run; `start` runs it."""
 
-    _events: DataFrame
-    _plan: Plan
-    _output: Output
+    _statement: Statement
+    #: events and plan of the statement alone
+    _built: Built
+    #: what the user does to the rows
+    _shape: Callable[[DataFrame], DataFrame]
+    #: columns of the rows after that
+    _schema: StructType
     _format: str = "parquet"
+    _mode: str = "append"
     _options: dict[str, str] = field(default_factory=dict)
     _name: str | None = None
     _trigger: dict[str, Any] = field(default_factory=dict)
@@ -115,14 +115,26 @@ class StreamWriter:
         return writer
 
     def outputMode(self, outputMode: str) -> StreamWriter:
-        """Choose the output mode: `append`, a window's rows once it has closed."""
-        if outputMode.lower() != "append":
+        """Choose the output mode of windows on a grid.
+
+        `append`: all rows of a window once it has closed. `update`: when a window closes, the rows
+        of groups that an event entered or left since the window before; a group with no event left
+        comes a last time, with a count of zero.
+        """
+        mode = outputMode.lower()
+        if mode not in ("append", "update"):
             msg = (
-                f"output mode {outputMode!r} is not supported: windows are emitted once, when they "
-                "close; use 'append'"
+                f"output mode {outputMode!r} is not supported: use 'append' for all rows of "
+                "windows that close, or 'update' for those that changed since the window before"
             )
             raise DefinitionError(msg)
-        return self
+        if mode == "update" and lower.takes_tuples(self._built.plan):
+            msg = (
+                "output mode 'update' is for window(...) and cumulative(...) with aggregates of "
+                "fixed size; use 'append' here"
+            )
+            raise DefinitionError(msg)
+        return replace(self, _mode=mode)
 
     def trigger(self, **trigger: Any) -> StreamWriter:
         """Choose when batches are taken, as in PySpark: processingTime, availableNow or once."""
@@ -140,7 +152,7 @@ class StreamWriter:
 
     def partitionBy(self, *cols: str) -> StreamWriter:
         """Lay files out in folders by the values of columns."""
-        names = self._output.schema.names
+        names = self._schema.names
         unknown = [name for name in cols if name not in names]
         if unknown:
             msg = f"partitionBy names {unknown}; the result has the columns {names}"
@@ -164,19 +176,19 @@ class StreamWriter:
         kind = None if self._format == "parquet" and "path" not in self._options else self._format
         self._checkpoint()
         sink = TableSink(tableName, kind, self._partition_by, self._sink_options)
-        sink.create(self._spark, self._output.schema)
-        return self._start(sink)
+        sink.create(self._spark, self._schema)
+        return _launch([(self, sink)])
 
     def start(self, path: str | None = None) -> Query:
         """Start the query."""
         writer = self if path is None else self.option("path", path)
-        return writer._start(writer._sink())
+        return _launch([(writer, writer._sink())])
 
     # -- what was chosen -------------------------------------------------------------------
 
     @property
     def _spark(self) -> SparkSession:
-        return self._events.sparkSession
+        return self._built.events.sparkSession
 
     @property
     def _sink_options(self) -> dict[str, str]:
@@ -189,7 +201,7 @@ class StreamWriter:
         return make_sink(
             self._spark,
             self._format,
-            self._output.schema,
+            self._schema,
             identity=checkpoint,
             name=self._name,
             partition_by=self._partition_by,
@@ -259,12 +271,9 @@ class StreamWriter:
 
     # -- starting --------------------------------------------------------------------------
 
-    def _start(self, sink: Sink) -> Query:
-        checkpoint, flush, paced = self._checkpoint(), self._flushes(), self._paced()
-        late = self._options.get("lateEvents")
-        plan = self._plan if late is None else replace(self._plan, late="keep")
-        spark, files, root = self._spark, _files_at(checkpoint), f"{checkpoint}/icestream"
-        settings = Settings(
+    def _settings(self, files: Files, checkpoint: str) -> Settings:
+        root = f"{checkpoint}/icestream"
+        return Settings(
             root=root,
             local=self._local_folder(checkpoint),
             budget=self._memory,
@@ -272,35 +281,36 @@ class StreamWriter:
             codec=self._options.get("compression.log"),
             ticker="ticker" in self._options,
         )
-        driver: Driver[DataFrame] = Driver(plan, settings, files, self._executor(files, settings))
-        safe = once(sink, files, root)
-        late_sink = None if late is None else FileSink(spark, "parquet", late, (), {})
 
-        def deliver(delivery: Delivery) -> None:
-            rows = rows_of(spark, files, delivery.results, self._output.rows)
-            hand_out(safe, self._output.shape(rows), delivery)
-            if late_sink is not None:
-                events = rows_of(spark, files, delivery.late, self._events.schema)
-                late_sink.deliver(self._named(events), delivery.commit.version - 1)
-
-        return Query(driver, deliver, flush=flush).start(
-            lambda batch: paced._begin(batch, f"{_for_spark(checkpoint)}/spark")
+    def _planned(self, plan: Plan, modes: Sequence[str]) -> Plan:
+        """Return a plan with what the options say of it."""
+        store = self._options.get("plan", lower.AUTO)
+        if store not in lower.STORES:
+            msg = f"option 'plan' must be one of {', '.join(lower.STORES)}; got {store!r}"
+            raise DefinitionError(msg)
+        views = tuple(
+            replace(view, mode=mode) for view, mode in zip(plan.views, modes, strict=True)
         )
+        late = "keep" if "lateEvents" in self._options else plan.late
+        chosen = replace(plan, views=views, late=late, store=store)
+        lower.check(chosen)
+        return chosen
 
-    def _executor(self, files: Files, settings: Settings) -> Executor[DataFrame]:
+    def _executor(self, events: DataFrame, files: Files, settings: Settings) -> Executor[DataFrame]:
         spark, root, shards = self._spark, settings.root, settings.shards
         if not self._shares_a_disk():
-            return ShuffleExchangeExecutor(spark, files, root, shards)
+            return ShuffleExchangeExecutor(spark, files, root, shards, settings.codec)
         chosen = self._options.get("input", "auto")
         if chosen not in ("auto", "rows"):
             msg = f"option 'input' must be 'auto' or 'rows'; got {chosen!r}"
             raise DefinitionError(msg)
         plain = chosen == "auto" and not settings.ticker
-        columns = file_columns(self._events) if plain else None
-        return FileExchangeExecutor(spark, files, root, shards, columns)
+        source = source_of(events) if plain else None
+        return FileExchangeExecutor(spark, files, root, shards, source, settings.codec)
 
-    def _begin(self, batch: Callable[[DataFrame, int], None], checkpoint: str) -> StreamingQuery:
-        events = self._events
+    def _begin(
+        self, events: DataFrame, batch: Callable[[DataFrame, int], None], checkpoint: str
+    ) -> StreamingQuery:
         if "ticker" in self._options:
             events, batch = _with_ticks(events), _without_ticks(batch)
         writer = events.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint)
@@ -310,14 +320,86 @@ class StreamWriter:
             writer = writer.trigger(**self._trigger)
         return writer.start()
 
-    def _named(self, events: DataFrame) -> DataFrame:
-        """Give the columns of events the names the user knows, each once."""
-        names = [self._output.time, "source", *self._plan.keys.names, *self._plan.expressions]
-        chosen: dict[str, str] = {}
-        for column, name in zip(events.columns, names, strict=True):
-            if name.lower() not in (each.lower() for each in chosen):
-                chosen[name] = column
-        return events.select(*(sf.col(column).alias(name) for name, column in chosen.items()))
+
+def start(
+    *writers: StreamWriter,
+    checkpointLocation: str,
+    memory: str | int = DEFAULT_MEMORY,
+    shards: int | None = None,
+    queryName: str | None = None,
+    trigger: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Query:
+    """Start several results over one stream as one query with a sink for each.
+
+    Events are read and kept once for all of them. Each writer says where its own rows go (format,
+    path, output mode, callback); what belongs to the whole query is said here.
+
+    Args:
+        *writers: what `result.writeStream` returned, with a sink each.
+        checkpointLocation: the folder of the query.
+        memory: bytes for all of them together on a host.
+        shards: the number of shards.
+        queryName: the name of the query.
+        trigger: as the keywords of `trigger`, for example `{"availableNow": True}`.
+        **options: options of the query, as `option` takes them: flush, ticker, plan, ...
+    """
+    if not writers:
+        msg = "ice.start needs at least one result.writeStream"
+        raise DefinitionError(msg)
+    lead = writers[0].option("checkpointLocation", checkpointLocation).memory(memory)
+    lead = lead.options(**options)
+    lead = replace(lead, _shards=shards, _name=queryName)
+    lead = lead.trigger(**trigger) if trigger else lead
+    sinks = [
+        each.option("checkpointLocation", f"{checkpointLocation}/{number}")._sink()
+        for number, each in enumerate(writers)
+    ]
+    return _launch([(lead, sinks[0]), *zip(writers[1:], sinks[1:], strict=True)])
+
+
+def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
+    """Run the statements of some writers as one query, set up as the first of them says."""
+    lead = outputs[0][0]
+    built = lead._built if len(outputs) == 1 else build([each._statement for each, _ in outputs])
+    plan = lead._planned(built.plan, [each._mode for each, _ in outputs])
+    checkpoint, flush, paced = lead._checkpoint(), lead._flushes(), lead._paced()
+    spark, files = lead._spark, _files_at(checkpoint)
+    settings = lead._settings(files, checkpoint)
+    executor = lead._executor(built.events, files, settings)
+    driver: Driver[DataFrame] = Driver(plan, settings, files, executor)
+    safe = [once(sink, files, settings.root, number) for number, (_, sink) in enumerate(outputs)]
+    late = lead._options.get("lateEvents")
+    late_sink = None if late is None else _late_sink(spark, late, built)
+
+    def deliver(delivery: Delivery) -> None:
+        for number, (writer, _) in enumerate(outputs):
+            columns, shape = built.rows[number], writer._shape
+            rows = ResultRows(spark, files, delivery.results, columns, shape, number)
+            hand_out(safe[number], rows, delivery)
+        if late_sink is not None:
+            columns, shape = built.events.schema, partial(_named, built)
+            late_events = ResultRows(spark, files, delivery.late, columns, shape)
+            hand_out(late_sink, late_events, delivery)
+
+    return Query(driver, deliver, flush=flush).start(
+        lambda batch: paced._begin(built.events, batch, f"{_for_spark(checkpoint)}/spark")
+    )
+
+
+def _late_sink(spark: SparkSession, folder: str, built: Built) -> FileSink:
+    columns = _named(built, no_rows(spark, built.events.schema)).schema
+    return FileSink(spark, "parquet", folder, (), {}, columns)
+
+
+def _named(built: Built, events: DataFrame) -> DataFrame:
+    """Give the columns of events the names the user knows, each once."""
+    names = [built.time, "source", *built.plan.keys.names, *built.plan.expressions]
+    chosen: dict[str, str] = {}
+    for column, name in zip(events.columns, names, strict=True):
+        if name.lower() not in (each.lower() for each in chosen):
+            chosen[name] = column
+    return events.select(*(sf.col(column).alias(name) for name, column in chosen.items()))
 
 
 def _with_ticks(events: DataFrame) -> DataFrame:

@@ -35,6 +35,7 @@ from icestream.bench.processes import results
 from icestream.bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.panes import Windows
+from icestream.plan.lower import window_spec
 from icestream.plan.nodes import Plan, Source
 from icestream.runtime.driver import Delivery, Settings
 from icestream.runtime.local import LocalQuery, read_rows
@@ -83,21 +84,20 @@ class Case:
             Aggregate("min", "x0", "least"),
             Aggregate("max", "x0", "most"),
         )
-        return Plan(
+        return Plan.of(
             sources=(Source("events", 0),),
             windows=Windows(self.range * MINUTE, self.slide * MINUTE),
             keys=pa.schema([("key", pa.int64())]),
             inputs=pa.schema([] if self.tiny else [("x0", pa.float64())]),
             expressions=() if self.tiny else ("x",),
             aggregates=(count,) if self.tiny else rich,
-            grouping_sets=None,
-            time=pa.timestamp("us", "UTC"),
+                time=pa.timestamp("us", "UTC"),
         )
 
     @property
     def group_bytes(self) -> int:
         """Return the least bytes of a group in memory: its row, an index place, key and flags."""
-        return 8 * self.plan.spec.layout.group_width + 8 + 9
+        return 8 * window_spec(self.plan).layout.group_width + 8 + 9
 
     def events(self, first: int) -> Iterator[pa.RecordBatch]:
         """Yield the events of a batch that begins with a minute, in pieces as Spark sends them."""

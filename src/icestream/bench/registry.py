@@ -28,7 +28,7 @@ from typing import Any, Protocol
 from icestream.core.errors import DefinitionError
 
 #: modules of `icestream.bench` that export a `BENCH`, in the order they are listed
-MODULES = ("windows", "batch_overhead", "crash", "budget")
+MODULES = ("windows", "batch_overhead", "crash", "budget", "vwap", "shared_windows")
 
 #: JSON values by name
 Figures = Mapping[str, Any]

@@ -232,6 +232,92 @@ def fold_squares_f64(
 
 
 @kernel
+def fold_products_f64(
+    entries: Table, at: int, slots: Ints, x: Floats, y: Floats, valid: Mask, first: int, last: int
+) -> None:
+    """Add exact products of floats to double-double sums."""
+    sums = entries.view(np.float64)
+    for i in range(first, last):
+        if valid.size == 0 or valid[i]:
+            e = slots[i]
+            a = x[i]
+            b = y[i]
+            product = a * b
+            error = 0.0
+            if math.isfinite(product):
+                ca = 134217729.0 * a
+                cb = 134217729.0 * b
+                a1 = ca - (ca - a)
+                b1 = cb - (cb - b)
+                a2 = a - a1
+                b2 = b - b1
+                error = ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
+                if not math.isfinite(error):
+                    error = 0.0
+            sums[e, at], sums[e, at + 1] = dd_add(sums[e, at], sums[e, at + 1], product, error)
+
+
+@kernel
+def _low_product(a: int, b: int) -> tuple[int, int]:
+    """Return low and high word of the product of two words without sign."""
+    mask = np.uint64(0xFFFFFFFF)
+    half = np.uint64(32)
+    a0 = np.uint64(a) & mask
+    a1 = np.uint64(a) >> half
+    b0 = np.uint64(b) & mask
+    b1 = np.uint64(b) >> half
+    low = a0 * b0
+    middle = a1 * b0 + (low >> half)
+    cross = a0 * b1 + (middle & mask)
+    high = a1 * b1 + (middle >> half) + (cross >> half)
+    return np.int64((cross << half) | (low & mask)), np.int64(high)
+
+
+@kernel
+def fold_products_i128(
+    entries: Table,
+    at: int,
+    slots: Ints,
+    x_low: Ints,
+    x_high: Ints,
+    y_low: Ints,
+    y_high: Ints,
+    valid: Mask,
+    first: int,
+    last: int,
+) -> None:
+    """Add products of 128-bit integers that fit 128 bits themselves."""
+    for i in range(first, last):
+        if valid.size == 0 or valid[i]:
+            e = slots[i]
+            low, high = _low_product(x_low[i], y_low[i])
+            high += x_low[i] * y_high[i] + x_high[i] * y_low[i]
+            a = np.uint64(entries[e, at])
+            c = a + np.uint64(low)
+            entries[e, at] = np.int64(c)
+            entries[e, at + 1] += high
+            if c < a:
+                entries[e, at + 1] += 1
+
+
+@kernel
+def fold_least(
+    entries: Table, at: int, slots: Ints, rows: Table, valid: Mask, first: int, last: int
+) -> None:
+    """Keep the least row of words, compared one after the other."""
+    count = rows.shape[1]
+    for i in range(first, last):
+        if valid.size == 0 or valid[i]:
+            e = slots[i]
+            for w in range(count):
+                if rows[i, w] != entries[e, at + w]:
+                    if rows[i, w] < entries[e, at + w]:
+                        for m in range(w, count):
+                            entries[e, at + m] = rows[i, m]
+                    break
+
+
+@kernel
 def fold_min(
     entries: Table, at: int, slots: Ints, values: Ints, valid: Mask, first: int, last: int
 ) -> None:

@@ -1,8 +1,8 @@
 """The resident groups of a shard: lookup, running aggregates, expiry and emission.
 
 Idea: groups live in dense rows `int64[capacity, width]`; an open-addressing index of int32 maps
-(hi, lo) to a row. A row is hi, lo, the *last* pane with an entry of the group, the running
-fields, then one *front* for every field that cannot be taken back. The running word of such a
+(hi, lo) to a row. A row is hi, lo, the *last* pane with an entry of the group, whether it *changed*
+since it was emitted, the running fields, then one *front* for every field that cannot be taken back. The running word of such a
 field is the *back*: what was added since the last flip. A window's value is front merged with back.
 
 Invariants:
@@ -24,13 +24,14 @@ import numpy.typing as npt
 
 from icestream.kernels.compile import kernel
 from icestream.kernels.fold import Ids, Index
-from icestream.kernels.words import Ints, Table, merge_field, unmerge_field
+from icestream.kernels.words import Ints, Table, merge_field, op_words, unmerge_field
 
 #: places in a group's row
 HI = 0
 LO = 1
 LAST = 2
-FIELDS = 3
+CHANGED = 3
+FIELDS = 4
 
 Slots = npt.NDArray[np.int64]
 
@@ -113,7 +114,8 @@ def add_slice(rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints
     for k in range(slots.size):
         slot = slots[k]
         for f in range(ops.size):
-            merge_field(rows, slot, places[f] + 1, entries, k, places[f], ops[f])
+            merge_field(rows, slot, places[f] + FIELDS - 2, entries, k, places[f], ops[f])
+        rows[slot, CHANGED] = 1
 
 
 @kernel
@@ -140,11 +142,12 @@ def expire_slice(
         slot = slots[k]
         for f in range(ops.size):
             if ops[f] < 2:
-                unmerge_field(rows, slot, places[f] + 1, entries, k, places[f], ops[f])
+                unmerge_field(rows, slot, places[f] + FIELDS - 2, entries, k, places[f], ops[f])
         for m in range(fronts.shape[1]):
             rows[slot, fronts_at + m] = fronts[k, m]
-        if rows[slot, 3] == 0:
-            for w in range(3, width):
+        rows[slot, CHANGED] = 1
+        if rows[slot, FIELDS] == 0:
+            for w in range(FIELDS, width):
                 rows[slot, w] = identity[w]
             if rows[slot, 2] == pane:
                 dead[count] = slot
@@ -155,12 +158,12 @@ def expire_slice(
 @kernel
 def start_flip(rows: Table, used: int, ops: Ints, places: Ints, identity: Ints) -> None:
     """Forget fronts and backs of the fields without an inverse."""
-    front = places[-1] + 1 + (2 if ops[-1] == 1 or ops[-1] == 2 else 1)
+    front = places[-1] + FIELDS - 2 + op_words(ops[-1])
     for slot in range(used):
         for f in range(ops.size):
             if ops[f] >= 2:
-                for w in range(2 if ops[f] == 2 else 1):
-                    rows[slot, places[f] + 1 + w] = identity[places[f] + 1 + w]
+                for w in range(op_words(ops[f])):
+                    rows[slot, places[f] + FIELDS - 2 + w] = identity[places[f] + FIELDS - 2 + w]
         for w in range(front, identity.size):
             rows[slot, w] = identity[w]
 
@@ -178,7 +181,7 @@ def push_front(
         for f in range(ops.size):
             if ops[f] >= 2:
                 merge_field(rows, slot, at, entries, k, places[f], ops[f])
-                at += 2 if ops[f] == 2 else 1
+                at += op_words(ops[f])
 
 
 @kernel
@@ -192,24 +195,27 @@ def emit(
     out: Table,
     out_slots: Slots,
     start: int,
+    updates: bool,
 ) -> tuple[int, int]:
     """Write the fields of every group with rows in the window to `out` from row `start` on.
 
+    For `updates`, of every group that changed since it was emitted, also if it has no rows left.
     Returns (rows looked at up to, rows of `out` filled); stops when `out` is full.
     """
     count = start
     for slot in range(first, used):
-        if rows[slot, 3] == 0:
+        if rows[slot, CHANGED] == 0 if updates else rows[slot, FIELDS] == 0:
             continue
         if count == out.shape[0]:
             return slot, count
+        rows[slot, CHANGED] = 0
         for w in range(out.shape[1]):
-            out[count, w] = rows[slot, w + 3]
+            out[count, w] = rows[slot, w + FIELDS]
         at = fronts_at
         for f in range(ops.size):
             if ops[f] >= 2:
                 merge_field(out, count, places[f] - 2, rows, slot, at, ops[f])
-                at += 2 if ops[f] == 2 else 1
+                at += op_words(ops[f])
         out_slots[count] = slot
         count += 1
     return used, count

@@ -1,11 +1,11 @@
 """Combining rows of 8-byte words: the arithmetic under every numeric state.
 
-Idea: a table is `int64[n, width]`; a *field* is one or two neighbouring words with an operation
+Idea: a table is `int64[n, width]`; a *field* is one to four neighbouring words with an operation
 that merges two values of it. Float fields are the same bits seen as float64. A field's operation
 and place are data (`ops`, `places`), so one compiled kernel serves every set of aggregates.
 
 Invariants:
-1. Merging is associative and commutative for integers, exact for 128-bit sums
+1. Merging is associative and commutative but for floats, and exact for 128-bit sums
    (`test_parity_combining_rows_in_any_grouping`).
 2. Double-double sums keep 106 bits, and turn into IEEE infinities and NaN as plain sums do
    (`test_double_double_sums_follow_ieee_for_infinities_and_nan`).
@@ -33,16 +33,36 @@ ADD_I128 = 1
 ADD_DD = 2
 MIN = 3
 MAX = 4
+#: the least of three or of four words compared one after the other: what is chosen by comes first,
+#: what is carried along last
+LEAST_3 = 5
+LEAST_4 = 6
 
 #: words a field of each operation takes
-WORDS = {ADD_I64: 1, ADD_I128: 2, ADD_DD: 2, MIN: 1, MAX: 1}
+WORDS = {ADD_I64: 1, ADD_I128: 2, ADD_DD: 2, MIN: 1, MAX: 1, LEAST_3: 3, LEAST_4: 4}
 #: operations whose effect can be taken back exactly
 INVERTIBLE = frozenset({ADD_I64, ADD_I128})
-#: the word each field starts with, before anything was merged into it
-IDENTITY = {ADD_I64: 0, ADD_I128: 0, ADD_DD: 0, MIN: 2**63 - 1, MAX: -(2**63)}
+#: the words each field starts with, before anything was merged into it
+IDENTITY = {
+    ADD_I64: 0,
+    ADD_I128: 0,
+    ADD_DD: 0,
+    MIN: 2**63 - 1,
+    MAX: -(2**63),
+    LEAST_3: 2**63 - 1,
+    LEAST_4: 2**63 - 1,
+}
 
 Table = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int64]
+
+
+@kernel
+def op_words(op: int) -> int:
+    """Return the words of a field, as `WORDS` does."""
+    if op >= 5:
+        return op - 2
+    return 2 if op in (1, 2) else 1
 
 
 @kernel
@@ -78,8 +98,16 @@ def merge_field(target: Table, i: int, at: int, source: Table, j: int, place: in
         t[i, at], t[i, at + 1] = dd_add(t[i, at], t[i, at + 1], s[j, place], s[j, place + 1])
     elif op == 3:
         target[i, at] = min(target[i, at], source[j, place])
-    else:
+    elif op == 4:
         target[i, at] = max(target[i, at], source[j, place])
+    else:
+        count = op_words(op)
+        for w in range(count):
+            if source[j, place + w] != target[i, at + w]:
+                if source[j, place + w] < target[i, at + w]:
+                    for m in range(w, count):
+                        target[i, at + m] = source[j, place + m]
+                break
 
 
 @kernel
@@ -173,8 +201,11 @@ def merge_words_reference(target: list[int], source: list[int], place: int, op: 
         target[place : place + 2] = words
     elif op == MIN:
         target[place] = min(target[place], source[place])
-    else:
+    elif op == MAX:
         target[place] = max(target[place], source[place])
+    else:
+        end = place + WORDS[op]
+        target[place:end] = min(target[place:end], source[place:end])
 
 
 def _int128(words: list[int], place: int) -> int:

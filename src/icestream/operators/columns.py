@@ -1,10 +1,12 @@
 """Arrow columns as flat numbers: the inputs of the folding kernels.
 
-Idea: a column is asked for in the form a field needs (`integers`, `floats`, `pair`, `ordered`) and
-converted at most once per batch. Nulls come back as a mask, empty when there are none.
+Idea: a column is asked for in the form a field needs (`integers`, `floats`, `pair`, `ordered`,
+`ranked`) and converted at most once per batch. Nulls are a mask, empty when there are none.
 
-Invariant: a slice of a column gives the slice of its numbers
-(`test_a_slice_of_a_column_is_the_slice_of_its_numbers`).
+Invariants:
+1. A slice of a column gives the slice of its numbers
+   (`test_a_slice_of_a_column_is_the_slice_of_its_numbers`).
+2. Arrival numbers grow with (version, split, row) (`test_arrival_numbers_grow_with_the_stream`).
 """
 
 from __future__ import annotations
@@ -18,6 +20,35 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.kernels.fold import ALL_VALID, order_floats
+
+#: columns beside the inputs, for fields that need the order of the stream
+TIME = "time"
+ARRIVAL = "__arrival"
+
+#: bits of an arrival number that tell the split of a batch, and the row of a split
+_SPLIT_BITS = 12
+_ROW_BITS = 24
+_VERSION_BITS = 62 - _SPLIT_BITS - _ROW_BITS
+
+
+class Arrivals:
+    """Numbers the rows of one split in the order in which the whole stream arrives.
+
+    A number is version, split and row in 62 bits. Rows beyond the last number of a split, and
+    splits beyond the last of a batch, share theirs; versions begin again after 67 million.
+    """
+
+    def __init__(self, version: int, split: int) -> None:
+        """Start before the first row."""
+        place = min(split, 2**_SPLIT_BITS - 1)
+        self._base = ((version % 2**_VERSION_BITS << _SPLIT_BITS) + place) << _ROW_BITS
+        self._rows = 0
+
+    def next(self, rows: int) -> pa.Array:
+        """Number the next rows."""
+        numbers = np.arange(self._rows, self._rows + rows)
+        self._rows += rows
+        return pa.array(self._base + np.minimum(numbers, 2**_ROW_BITS - 1))
 
 
 class Column:
@@ -65,10 +96,21 @@ class Column:
     @cached_property
     def ordered(self) -> npt.NDArray[np.int64]:
         """Return int64 of the same order as the values (floats: NaN greatest)."""
-        if not pa.types.is_floating(self._array.type):
-            return self.integers
-        out = np.empty(len(self._array), dtype=np.int64)
-        order_floats(self.floats.view(np.int64), out)
+        return self._ordered(self.floats) if self._is_floating else self.integers
+
+    @cached_property
+    def ranked(self) -> npt.NDArray[np.int64]:
+        """Return int64 of the same order as the values, -0.0 and 0.0 alike."""
+        return self._ordered(self.floats + 0.0) if self._is_floating else self.integers
+
+    @property
+    def _is_floating(self) -> bool:
+        return bool(pa.types.is_floating(self._array.type))
+
+    @staticmethod
+    def _ordered(floats: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        out = np.empty(len(floats), dtype=np.int64)
+        order_floats(floats.view(np.int64), out)
         return out
 
 

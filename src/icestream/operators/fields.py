@@ -4,7 +4,8 @@ Idea: an aggregate function is a few fields plus a way to read its answer off th
 one column share fields (`sum(x)` and `avg(x)` keep one sum), so a row holds each fact once.
 
 Layout of an entry: hi, lo, then the fields; the first field is always the number of events. Layout
-of a group: hi, lo, last pane, the fields, then a front for each field that has no inverse.
+of a group: hi, lo, last pane, whether it changed,
+the fields, then a front for each field that has no inverse.
 
 Invariant: no two fields share a word (`test_no_two_fields_share_a_word`).
 """
@@ -28,21 +29,48 @@ OPERATIONS = {
     "sum_i128": words.ADD_I128,
     "sum_f64": words.ADD_DD,
     "squares_f64": words.ADD_DD,
+    "products_f64": words.ADD_DD,
+    "products_i128": words.ADD_I128,
     "min": words.MIN,
     "max": words.MAX,
+    "first": words.LEAST_3,
+    "last": words.LEAST_3,
+    "first_valid": words.LEAST_3,
+    "last_valid": words.LEAST_3,
+    "least_by": words.LEAST_4,
+    "most_by": words.LEAST_4,
 }
+
+#: kinds of fields that depend on the order of events
+ORDERED = frozenset({"first", "last", "first_valid", "last_valid", "least_by", "most_by"})
 
 #: words before the first field of an entry, and of a group
 ENTRY_FIELDS = 2
-GROUP_FIELDS = 3
+GROUP_FIELDS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One partial aggregate of one input column (`rows` has no column)."""
+    """One partial aggregate of an input column (`rows` has no column).
+
+    Other columns take part (`products_f64`, `least_by`), or only events in which they are not null
+    count (`valid`, `sum_f64`, ...).
+    """
 
     kind: str
     column: str | None = None
+    others: tuple[str, ...] = ()
+
+    @classmethod
+    def of_all(cls, kind: str, *columns: str) -> Field:
+        """Return a field for which the order of its columns does not matter."""
+        first, *rest = sorted(columns)
+        return cls(kind, first, tuple(rest))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return all columns."""
+        return () if self.column is None else (self.column, *self.others)
 
     @property
     def op(self) -> int:
@@ -87,6 +115,11 @@ class Layout:
             words.WORDS[field.op] for field in self.fields if field.op not in words.INVERTIBLE
         )
 
+    @cached_property
+    def needs_order(self) -> bool:
+        """Tell whether some field needs the time and arrival of each event."""
+        return any(field.kind in ORDERED for field in self.fields)
+
     @property
     def entry_width(self) -> int:
         """Return the words of an entry."""
@@ -114,10 +147,9 @@ class Layout:
         identities = self._identities(self.fields) + self._identities(fronts)
         return np.array([0] * GROUP_FIELDS + identities, dtype=np.int64)
 
-    def place(self, kind: str, column: str | None) -> int:
+    def place(self, field: Field) -> int:
         """Return the first word of a field in the table of fields (without hi and lo)."""
-        at = self.fields.index(Field(kind, column))
-        return int(self.places[at]) - ENTRY_FIELDS
+        return int(self.places[self.fields.index(field)]) - ENTRY_FIELDS
 
     @staticmethod
     def _identities(fields: Iterable[Field]) -> list[int]:

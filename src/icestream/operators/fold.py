@@ -13,8 +13,9 @@ Cost: O(events x fields); memory `capacity * (entry width + 5) * 8` bytes and th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +25,8 @@ from icestream.kernels import fold as kernels
 from icestream.kernels import words
 from icestream.kernels.words import Table
 from icestream.operators.aggregates import square_over
-from icestream.operators.columns import Column
-from icestream.operators.fields import Field, Layout
+from icestream.operators.columns import ARRIVAL, TIME, Column
+from icestream.operators.fields import ORDERED, Field, Layout
 from icestream.state.keys import KeyCodec
 
 #: columns that travel with keys
@@ -54,7 +55,7 @@ class EntryTable:
         self, layout: Layout, codec: KeyCodec, capacity: int, *, partial: bool = False
     ) -> None:
         """Make an empty table of events, or of rows that are `partial` aggregates already."""
-        self._fold_field = _fold_partial if partial else _fold_field
+        self._fold_field = _fold_partial if partial else fold_field
         places = 1 << max(4, (2 * capacity - 1).bit_length())
         self._layout = layout
         self._codec = codec
@@ -76,7 +77,10 @@ class EntryTable:
     def fold(
         self, keys: pa.RecordBatch, panes: Ints, columns: Mapping[str, Column]
     ) -> Iterator[Run]:
-        """Fold a batch of events; hand out a run whenever the table is full."""
+        """Fold a batch of events; hand out a run whenever the table is full.
+
+        `columns` has the inputs, and `TIME` and `ARRIVAL` where the layout needs the order.
+        """
         hi, lo = self._codec.identify(keys)
         slots = np.empty(len(hi), dtype=np.int64)
         opened = np.empty(len(hi), dtype=np.int64)
@@ -148,7 +152,7 @@ def identified(keys: pa.Table, ids: Ids, last: Ints) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=identity_schema(keys.schema))
 
 
-def _fold_field(
+def fold_field(
     field: Field,
     place: int,
     entries: Table,
@@ -157,26 +161,68 @@ def _fold_field(
     first: int,
     last: int,
 ) -> None:
-    if field.column is None:
-        kernels.fold_count(entries, place, slots, kernels.ALL_VALID, first, last)
-        return
-    column = columns[field.column]
-    valid = column.valid
-    if field.kind == "valid":
-        kernels.fold_count(entries, place, slots, valid, first, last)
+    """Fold one field of the events from `first` to `last` into the rows `slots` of a table."""
+    slots, count = slots[first:last], last - first
+    inputs = [columns[name] for name in field.columns]
+    valid = _all_valid(inputs, first, last)
+
+    def fold(kernel: Callable[..., None], *values: npt.NDArray[Any]) -> None:
+        kernel(entries, place, slots, *(each[first:last] for each in values), valid, 0, count)
+
+    if field.kind in ORDERED:
+        rows, counts = _choice_rows(field, columns, first, last)
+        kernels.fold_least(entries, place, slots, rows, counts, 0, count)
+    elif field.kind in ("rows", "valid"):
+        fold(kernels.fold_count)
     elif field.kind == "sum_i64":
-        kernels.fold_sum_i64(entries, place, slots, column.integers, valid, first, last)
+        fold(kernels.fold_sum_i64, inputs[0].integers)
     elif field.kind == "sum_i128":
-        low, high = column.pair
-        kernels.fold_sum_i128(entries, place, slots, low, high, valid, first, last)
+        fold(kernels.fold_sum_i128, *inputs[0].pair)
     elif field.kind == "sum_f64":
-        kernels.fold_sum_f64(entries, place, slots, column.floats, valid, first, last)
+        fold(kernels.fold_sum_f64, inputs[0].floats)
     elif field.kind == "squares_f64":
-        kernels.fold_squares_f64(entries, place, slots, column.floats, valid, first, last)
+        fold(kernels.fold_squares_f64, inputs[0].floats)
+    elif field.kind == "products_f64":
+        fold(kernels.fold_products_f64, inputs[0].floats, inputs[1].floats)
+    elif field.kind == "products_i128":
+        fold(kernels.fold_products_i128, *inputs[0].pair, *inputs[1].pair)
     elif field.kind == "min":
-        kernels.fold_min(entries, place, slots, column.ordered, valid, first, last)
+        fold(kernels.fold_min, inputs[0].ordered)
     else:
-        kernels.fold_max(entries, place, slots, column.ordered, valid, first, last)
+        fold(kernels.fold_max, inputs[0].ordered)
+
+
+def _all_valid(inputs: Sequence[Column], first: int, last: int) -> kernels.Mask:
+    """Return the mask of events in which no input is null."""
+    masks = [column.valid[first:last] for column in inputs if column.valid.size]
+    if not masks:
+        return kernels.ALL_VALID
+    return masks[0] if len(masks) == 1 else np.logical_and.reduce(masks)
+
+
+def _choice_rows(
+    field: Field, columns: Mapping[str, Column], first: int, last: int
+) -> tuple[Table, kernels.Mask]:
+    """Return the words a choice compares, and which events it is among."""
+    value = columns[field.columns[0]]
+    time = columns[TIME].integers[first:last]
+    arrival = columns[ARRIVAL].integers[first:last]
+    words = value.ordered[first:last]
+    there = value.valid[first:last]
+    if field.kind.startswith("last"):
+        time, arrival = ~time, ~arrival
+    arrival = 2 * arrival
+    if there.size:
+        arrival, words = arrival + ~there, np.where(there, words, 0)
+    if field.kind in ("first", "last"):
+        return np.stack([time, arrival, words], axis=1), kernels.ALL_VALID
+    if field.kind in ("first_valid", "last_valid"):
+        return np.stack([time, arrival, words], axis=1), there
+    ordering = columns[field.others[0]]
+    rank = ordering.ranked[first:last]
+    if field.kind == "most_by":
+        rank = ~rank
+    return np.stack([rank, time, arrival, words], axis=1), ordering.valid[first:last]
 
 
 def partial_name(field: Field, part: int = 0) -> str:

@@ -40,19 +40,20 @@ HI_END = 2**64
 class Groups:
     """Rows, index and keys of the groups that are in memory."""
 
-    def __init__(self, layout: Layout, codec: KeyCodec, arena: Arena) -> None:
-        """Attach to the arrays of an arena, or make them."""
+    def __init__(self, layout: Layout, codec: KeyCodec, arena: Arena, scope: str = "") -> None:
+        """Attach to the arrays of an arena whose names begin with `scope`, or make them."""
         self._layout = layout
         self._arena = arena
-        self._rows = arena.array("rows", np.int64, layout.group_width)
-        self._index = arena.array("index", np.int32)
-        self._free = arena.array("free", np.int32)
-        self._keys = KeyStore(codec, arena)
-        arena.header.setdefault("groups", {"used": 0, "free": 0})
+        self._rows = arena.array(f"{scope}rows", np.int64, layout.group_width)
+        self._index = arena.array(f"{scope}index", np.int32)
+        self._free = arena.array(f"{scope}free", np.int32)
+        self._keys = KeyStore(codec, arena, f"{scope}key")
+        self._scope = scope
+        arena.header.setdefault(f"{scope}groups", {"used": 0, "free": 0})
 
     @property
     def _counts(self) -> dict[str, int]:
-        counts: dict[str, int] = self._arena.header["groups"]
+        counts: dict[str, int] = self._arena.header[f"{self._scope}groups"]
         return counts
 
     @property
@@ -142,7 +143,9 @@ class Groups:
         )
         return fronts
 
-    def emit(self, first: int, out: Table, slots: Ints, start: int) -> tuple[int, int]:
+    def emit(
+        self, first: int, out: Table, slots: Ints, start: int, *, updates: bool = False
+    ) -> tuple[int, int]:
         """Write the window's fields of groups from row `first` on; see `kernels.groups.emit`."""
         layout = self._layout
         done: tuple[int, int] = kernels.emit(
@@ -155,6 +158,7 @@ class Groups:
             out,
             slots,
             start,
+            updates,
         )
         return done
 

@@ -1,17 +1,21 @@
 """Windows cut into panes: which pane an instant is in, which windows a pane is in.
 
-Idea: a pane is the greatest common divisor of range and slide, so every window is a whole number of
-panes and every instant is in one. Windows start at multiples of the slide plus the offset, as those
-of Spark's `window()` do.
+Idea: a pane is the greatest common divisor of all ranges and slides that share it, so every window
+is a whole number of panes and every instant is in one. Windows start at multiples of their slide
+plus their offset, as those of Spark's `window()` do. A `Course` says in which order the
+windows of one kind are emitted and which panes enter and leave between two of them.
 
-    offset 0, range 3 panes, slide 2 panes
-    panes     0 1 2 3 4 5 6
-    windows   [0 . .)
-                  [2 . .)
-                      [4 . .)
-
-Invariant: first and last window of a pane, and the first open one, are those found by looking at
-every start (`test_oracle_windows_of_an_instant`, `test_oracle_first_window_that_is_open`).
+    offset 0, range 3 panes, slide 2 panes        cumulative, size 3 panes, step 1 pane
+    panes     0 1 2 3 4 5 6                       panes     0 1 2 3 4 5
+    windows   [0 . .)                             windows   [0)
+                  [2 . .)                                   [0 .)
+                      [4 . .)                               [0 . .)
+                                                                  [3)
+Invariants:
+1. First and last window of a pane, and the first open one, are those found by looking at every
+   start (`test_oracle_windows_of_an_instant`, `test_oracle_first_window_that_is_open`).
+2. A course emits every window that holds a pane with events once, in the order of their ends
+   (`test_oracle_a_course_emits_every_window_with_events`).
 
 Cost: the number of panes in a window matters to nothing but the size of the directory.
 """
@@ -19,20 +23,22 @@ Cost: the number of panes in a window matters to nothing but the size of the dir
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
-from icestream.core.times import Micros
+from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
 
 
 @dataclass(frozen=True)
 class Windows:
-    """A family of windows: range, slide and offset in microseconds."""
+    """Sliding, hopping or tumbling windows: range, slide and offset in microseconds."""
 
     range: Micros
     slide: Micros
@@ -53,48 +59,251 @@ class Windows:
                 "between windows would be in none. Use a longer range or a shorter slide"
             )
             raise DefinitionError(msg)
-        if not -self.slide < self.offset < self.slide:
+        _check_offset(self.offset, self.slide, "slide")
+
+    def late_before(self, watermark: Micros) -> Micros:
+        """Return the instant before which no event is in an open window."""
+        return _late_before(self, watermark)
+
+    def settled_by(self, latest: Micros) -> Micros:
+        """Return the watermark that closes all windows of an event."""
+        return _settled_by(self, latest)
+
+    def heading(self, time: pa.DataType) -> pa.Field:
+        """Return the first column of the result rows: start and end of the window."""
+        return window_column("window", time)
+
+    def on(self, grid: Grid) -> Course:
+        """Return the order of these windows over the panes of a grid."""
+        return Sliding(
+            grid,
+            self.range // grid.pane,
+            self.slide // grid.pane,
+            (self.offset - grid.origin) // grid.pane,
+        )
+
+    def describe(self) -> dict[str, str]:
+        """Return the windows for people and for checkpoints."""
+        return {
+            "kind": "window",
+            "range": format_interval(self.range),
+            "slide": format_interval(self.slide),
+            "offset": format_interval(self.offset),
+        }
+
+
+@dataclass(frozen=True)
+class Cumulative:
+    """Windows that grow by a step until they have their full size, then start anew."""
+
+    size: Micros
+    step: Micros
+    offset: Micros = 0
+
+    def __post_init__(self) -> None:
+        """Refuse steps that do not fill the size."""
+        if self.step <= 0:
+            msg = f"a cumulative window's step must be positive; got {format_interval(self.step)}"
+            raise DefinitionError(msg)
+        if self.size <= 0 or self.size % self.step:
             msg = (
-                f"a window's offset must be shorter than its slide {format_interval(self.slide)}; "
-                f"got {format_interval(self.offset)}"
+                f"a cumulative window's size must be a multiple of its step "
+                f"{format_interval(self.step)}; got {format_interval(self.size)}"
             )
             raise DefinitionError(msg)
-
-    @cached_property
-    def pane(self) -> Micros:
-        """Return the length of a pane in microseconds."""
-        return math.gcd(self.range, self.slide)
+        _check_offset(self.offset, self.size, "size")
 
     @property
-    def range_panes(self) -> int:
-        """Return the panes of one window."""
-        return self.range // self.pane
+    def range(self) -> Micros:
+        """Return the longest that a window reaches."""
+        return self.size
 
     @property
-    def slide_panes(self) -> int:
-        """Return the panes between the starts of neighbouring windows."""
-        return self.slide // self.pane
+    def slide(self) -> Micros:
+        """Return the time between two results."""
+        return self.step
+
+    def late_before(self, watermark: Micros) -> Micros:
+        """Return the instant before which no event is in an open window."""
+        return _late_before(self, watermark)
+
+    def settled_by(self, latest: Micros) -> Micros:
+        """Return the watermark that closes all windows of an event."""
+        return _settled_by(self, latest)
+
+    def heading(self, time: pa.DataType) -> pa.Field:
+        """Return the first column of the result rows: start and end of the window."""
+        return window_column("window", time)
+
+    def on(self, grid: Grid) -> Course:
+        """Return the order of these windows over the panes of a grid."""
+        return Cumulating(
+            grid,
+            self.size // grid.pane,
+            self.step // grid.pane,
+            (self.offset - grid.origin) // grid.pane,
+        )
+
+    def describe(self) -> dict[str, str]:
+        """Return the windows for people and for checkpoints."""
+        return {
+            "kind": "cumulative window",
+            "size": format_interval(self.size),
+            "step": format_interval(self.step),
+            "offset": format_interval(self.offset),
+        }
+
+
+def window_column(name: str, time: pa.DataType) -> pa.Field:
+    """Return a column with start and end of a window."""
+    return pa.field(name, pa.struct([pa.field("start", time), pa.field("end", time)]))
+
+
+def _late_before(windows: Windows | Cumulative, watermark: Micros) -> Micros:
+    if watermark == MINUS_INFINITY:
+        return MINUS_INFINITY
+    grid = Grid.of([windows])
+    return grid.instant(windows.on(grid).first_open(watermark))
+
+
+def _settled_by(windows: Windows | Cumulative, latest: Micros) -> Micros:
+    grid = Grid.of([windows])
+    return grid.instant(windows.on(grid).last_end(grid.passed(latest)))
+
+
+def _check_offset(offset: Micros, length: Micros, what: str) -> None:
+    if not -length < offset < length:
+        msg = (
+            f"a window's offset must be shorter than its {what} {format_interval(length)}; "
+            f"got {format_interval(offset)}"
+        )
+        raise DefinitionError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Panes of one length from an origin on, in both directions."""
+
+    pane: Micros
+    origin: Micros = 0
+
+    @classmethod
+    def of(cls, windows: Iterable[Windows | Cumulative]) -> Grid:
+        """Return the longest panes that all the given windows are made of."""
+        kinds = list(windows)
+        origin = kinds[0].offset
+        lengths = [(each.range, each.slide, each.offset - origin) for each in kinds]
+        return cls(math.gcd(*(length for three in lengths for length in three)), origin)
 
     def panes_of(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the pane of each instant."""
-        panes: npt.NDArray[np.int64] = (times - self.offset) // self.pane
+        panes: npt.NDArray[np.int64] = (times - self.origin) // self.pane
         return panes
 
     def instant(self, pane: int) -> Micros:
         """Return when a pane begins."""
-        return pane * self.pane + self.offset
+        return pane * self.pane + self.origin
 
-    def first_start(self, pane: int) -> int:
-        """Return the first pane of the earliest window that holds `pane`."""
-        return (pane - self.range_panes) // self.slide_panes * self.slide_panes + self.slide_panes
+    def passed(self, watermark: Micros) -> int:
+        """Return the first pane that a watermark has not passed."""
+        return (watermark - self.origin) // self.pane
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One window: panes before `end` enter, it is emitted, then panes before `leave` go."""
+
+    start: int
+    end: int
+    leave: int
+
+
+class Course(Protocol):
+    """The windows of one kind over the panes of a grid, in the order they are emitted."""
+
+    grid: Grid
+
+    def next(self, start: int, done: int, first: int) -> Step:
+        """Return the first window that holds pane `first` or a later one.
+
+        It starts at `start` at the earliest and ends after `done`.
+        """
+        ...
 
     def last_end(self, pane: int) -> int:
         """Return the pane at which the latest window that holds `pane` ends."""
-        return pane // self.slide_panes * self.slide_panes + self.range_panes
+        ...
+
+    def first_end(self, pane: int) -> int:
+        """Return the pane at which the earliest window that holds `pane` ends."""
+        ...
 
     def first_open(self, watermark: Micros) -> int:
         """Return the first pane of the earliest window that ends after the watermark."""
-        reached = (watermark - self.offset) // self.pane
-        return (
-            reached - self.range_panes
-        ) // self.slide_panes * self.slide_panes + self.slide_panes
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sliding:
+    """Windows of equal length, `slide` panes apart."""
+
+    grid: Grid
+    range: int
+    slide: int
+    phase: int = 0
+
+    def next(self, start: int, done: int, first: int) -> Step:
+        """Return the first window from `start` on that reaches pane `first`."""
+        chosen = max(start, self.first_start(first))
+        return Step(chosen, chosen + self.range, chosen + self.slide)
+
+    def first_start(self, pane: int) -> int:
+        """Return the first pane of the earliest window that holds `pane`."""
+        return self._start_before(pane - self.range) + self.slide
+
+    def last_end(self, pane: int) -> int:
+        """Return the end of the latest window that holds `pane`."""
+        return self._start_before(pane) + self.range
+
+    def first_end(self, pane: int) -> int:
+        """Return the end of the earliest window that holds `pane`."""
+        return self.first_start(pane) + self.range
+
+    def first_open(self, watermark: Micros) -> int:
+        """Return the start of the earliest window that ends after the watermark."""
+        return self._start_before(self.grid.passed(watermark) - self.range) + self.slide
+
+    def _start_before(self, pane: int) -> int:
+        """Return the latest start at or before a pane."""
+        return (pane - self.phase) // self.slide * self.slide + self.phase
+
+
+@dataclass(frozen=True, slots=True)
+class Cumulating:
+    """Windows with one start that end `step` panes apart, until they are `size` panes long."""
+
+    grid: Grid
+    size: int
+    step: int
+    phase: int = 0
+
+    def next(self, start: int, done: int, first: int) -> Step:
+        """Return the first window after the one that ended at `done` to hold a pane with events."""
+        chosen = max(start, self._start(first))
+        end = max(self.first_end(first), self.first_end(done))
+        return Step(chosen, end, end if end == chosen + self.size else chosen)
+
+    def last_end(self, pane: int) -> int:
+        """Return the end of the window of full size that holds `pane`."""
+        return self._start(pane) + self.size
+
+    def first_end(self, pane: int) -> int:
+        """Return the end of the shortest window that holds `pane`."""
+        return (pane - self.phase) // self.step * self.step + self.step + self.phase
+
+    def first_open(self, watermark: Micros) -> int:
+        """Return the start of the windows that the watermark is in."""
+        return self._start(self.grid.passed(watermark))
+
+    def _start(self, pane: int) -> int:
+        return (pane - self.phase) // self.size * self.size + self.phase

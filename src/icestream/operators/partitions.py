@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -46,10 +46,12 @@ _NARROW = 2**16
 class Partition:
     """A range of hi and what is kept for its groups; its facts live in the arena's header."""
 
-    def __init__(self, facts: dict[str, Any], folder: Arena, front_words: int) -> None:
+    def __init__(
+        self, facts: dict[str, Any], folder: Arena, front_words: int, scope: str = ""
+    ) -> None:
         """Wrap the facts of one partition."""
         self.facts = facts
-        path = folder.path(f"fronts-{facts['low']:x}")
+        path = folder.path(f"{scope}fronts-{facts['low']:x}")
         self.fronts = FrontStack(path, front_words, facts["fronts"])
 
     @property
@@ -93,21 +95,35 @@ class Partition:
 class Partitions:
     """The partitions of one shard, of which one at a time is in memory."""
 
-    def __init__(self, arena: Arena, groups: Groups, front_words: int, budget: Budget) -> None:
-        """Attach to the partitions in the arena's header, or start with one."""
+    def __init__(
+        self,
+        arena: Arena,
+        groups: Groups,
+        front_words: int,
+        budget: Budget,
+        scope: str = "",
+        relieve: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Attach to the partitions in the arena's header, or start with one.
+
+        `relieve` frees memory that other state holds and tells whether there was any.
+        """
+        self._scope = scope
+        self._relieve = relieve
         self._arena = arena
         self._groups = groups
         self._front_words = front_words
         self._budget = budget
         self._files = LocalFiles()
         header = arena.header
-        header.setdefault("partitions", [_facts(0, HI_END, None, stale=False)])
-        header.setdefault("resident", 0)
+        self._list, self._resident = f"{scope}partitions", f"{scope}resident"
+        header.setdefault(self._list, [_facts(0, HI_END, None, stale=False)])
+        header.setdefault(self._resident, 0)
         self._waiting: list[dict[str, Any]] = []
 
     @property
     def _all(self) -> list[dict[str, Any]]:
-        facts: list[dict[str, Any]] = self._arena.header["partitions"]
+        facts: list[dict[str, Any]] = self._arena.header[self._list]
         return facts
 
     def __len__(self) -> int:
@@ -121,7 +137,7 @@ class Partitions:
 
     def visit(self) -> Iterator[Partition]:
         """Yield every partition once, each in memory while it is yielded."""
-        resident = self._arena.header["resident"]
+        resident = self._arena.header[self._resident]
         self._waiting = sorted(self._all, key=lambda facts: bool(facts["low"] != resident))
         while self._waiting:
             partition = self._enter(self._waiting.pop(0))
@@ -156,30 +172,30 @@ class Partitions:
         writer.finish(sync=False)
         facts["image"] = name
         self._groups.clear()
-        self._arena.header.update(partitions=[facts], resident=-1)
+        self._arena.header.update({self._list: [facts], self._resident: -1})
 
     def _enter(self, facts: dict[str, Any]) -> Partition:
-        if self._arena.header["resident"] != facts["low"]:
+        if self._arena.header[self._resident] != facts["low"]:
             self._evict()
             self._load(facts)
-        return Partition(facts, self._arena, self._front_words)
+        return Partition(facts, self._arena, self._front_words, self._scope)
 
     def evict(self) -> bool:
         """Let the groups in memory leave; False if there are none. Not during a visit."""
-        if self._arena.header["resident"] < 0 or len(self._groups) == 0:
+        if self._arena.header[self._resident] < 0 or len(self._groups) == 0:
             return False
         self._evict()
         return True
 
     def _evict(self) -> None:
-        resident = self._arena.header["resident"]
+        resident = self._arena.header[self._resident]
         for facts in self._all:
             if facts["low"] == resident:
                 image = self._write_image(facts)
                 self._drop_image(facts)
                 facts["image"] = image
         self._groups.clear()
-        self._arena.header["resident"] = -1
+        self._arena.header[self._resident] = -1
 
     def _load(self, facts: dict[str, Any]) -> None:
         """Bring a partition in from its image, halving it until it fits."""
@@ -189,11 +205,13 @@ class Partitions:
                     self._groups.load(image)
             except Refused as refused:
                 self._groups.clear()
+                if self._relieve():
+                    continue
                 if facts["high"] - facts["low"] < _NARROW:
                     raise shortage(self._budget, refused) from refused
                 self._halve(facts)
                 continue
-            self._arena.header["resident"] = facts["low"]
+            self._arena.header[self._resident] = facts["low"]
             self._drop_image(facts)
             return
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
@@ -52,14 +52,25 @@ class Shard(Protocol):
 
 
 class Inputs(Protocol):
-    """What the exchange brought for one shard, in an order that does not depend on timing."""
+    """What the exchange brought for one shard, in an order that does not depend on timing.
+
+    Every iterator can be asked for again.
+    """
 
     def entries(self) -> Iterator[Table]:
         """Yield tables of entries, each row led by its pane."""
         ...
 
+    def leaving(self, family: int) -> Iterator[Table]:
+        """Yield entries, led by their panes, folded from tuples that leave a family's windows."""
+        ...
+
     def groups(self) -> Iterator[pa.Table]:
-        """Yield the keys of the entries' groups, with identity and latest pane; repeatable."""
+        """Yield the keys of the entries' groups, with identity and latest pane."""
+        ...
+
+    def tuples(self) -> Iterator[pa.RecordBatch]:
+        """Yield raw events in source order: time, identity of the group, keys, inputs."""
         ...
 
 
@@ -72,17 +83,39 @@ class PastVersion:
     segments: Sequence[tuple[str, SegmentInfo]]
 
 
+#: rows of one view, by its number
+Emitted = tuple[int, pa.RecordBatch]
+
+
 class Operator(Protocol):
     """A stateful operator of one shard."""
 
+    #: lifetime classes of its segments
+    lifetimes: ClassVar[tuple[str, ...]]
+
     def on_batch(self, inputs: Inputs) -> None:
-        """Take in the entries of a batch."""
+        """Take in what a batch brought."""
         ...
 
-    def on_watermark(self, watermark: Micros) -> Iterator[pa.RecordBatch]:
+    def on_watermark(self, watermark: Micros) -> Iterator[Any]:
         """Yield the results that a new watermark settles."""
         ...
 
     def restore(self, history: Sequence[PastVersion]) -> None:
         """Come back to the end of `history`, which begins with a snapshot or with nothing."""
+        ...
+
+    @property
+    def took_snapshot(self) -> bool:
+        """Tell whether the version just written stands without those before it."""
+        ...
+
+    @property
+    def released(self) -> tuple[int, ...]:
+        """Return ordinals of segments that nothing needs although their expiry has not passed."""
+        ...
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Return what the progress report tells of this shard."""
         ...

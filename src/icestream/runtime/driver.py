@@ -27,14 +27,22 @@ from icestream.core.clock import Clock, SystemClock
 from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_bytes
-from icestream.operators.window import SLICE_BYTES
+from icestream.operators.slice_log import SLICE_BYTES
+from icestream.operators.window import PANES
+from icestream.plan import cost, lower
+from icestream.plan.cost import Comparison
+from icestream.plan.lower import AUTO, TUPLES
 from icestream.plan.nodes import Plan, check_same_plan
-from icestream.runtime.ingest import LEAST_TABLE_BYTES, TABLE_BYTES, Ingest, SplitReport
-from icestream.runtime.shard import LIFETIMES, ShardReport, ShardTask
+from icestream.runtime.exchange import Sent, SplitReport
+from icestream.runtime.folding import LEAST_TABLE_BYTES, TABLE_BYTES
+from icestream.runtime.ingest import Ingest
+from icestream.runtime.shard import ShardReport, ShardTask
+from icestream.runtime.tuples import Leaving
 from icestream.state.arena import sweep
 from icestream.state.files import Files
-from icestream.state.log.format import SegmentInfo
 from icestream.state.versions import (
+    EVENTS,
+    NO_SHARD,
     RESULTS,
     SEGMENTS,
     Commit,
@@ -46,6 +54,8 @@ from icestream.state.versions import (
 
 #: least bytes of one shard: its work buffers, and room for some groups
 LEAST_QUOTA = 16 * SLICE_BYTES
+#: bytes of a group in memory beside its row: index and key, about
+GROUP_OVERHEAD = 24
 #: versions between two looks for files that no version names
 SWEEP_EVERY = 16
 
@@ -54,10 +64,10 @@ Batch_contra = TypeVar("Batch_contra", contravariant=True)
 
 @dataclass(frozen=True)
 class Parcel:
-    """What one split brought: its place in the exchange, kept late events, and its report."""
+    """What one split brought: its place in the exchange, what it wrote for good, its report."""
 
     path: str
-    late: SegmentInfo | None
+    sent: Sent
     report: SplitReport
 
 
@@ -69,6 +79,10 @@ class Executor(Protocol[Batch_contra]):
 
     def ingest(self, ingest: Ingest, batch: Batch_contra, folder: str) -> list[Parcel]:
         """Fold a batch into parcels, one per split, in an order that does not depend on timing."""
+        ...
+
+    def leave(self, leaving: Leaving, folder: str) -> list[Parcel]:
+        """Fold the events that leave windows into parcels, for the tasks that run next."""
         ...
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
@@ -190,8 +204,7 @@ class Driver(Generic[Batch_contra]):
         latest = max((seen for seen in before.seen if seen is not None), default=None)
         if latest is None:
             return []
-        windows = self._plan.windows
-        end = windows.instant(windows.last_end((latest - windows.offset) // windows.pane))
+        end = self._plan.settled_by(latest)
         if end <= before.watermark:
             return []
         closed = self._version(None, None, flush=end)
@@ -216,24 +229,39 @@ class Driver(Generic[Batch_contra]):
         version = before.version + 1 if before else 1
         watermark = before.watermark if before else MINUS_INFINITY
         routes = before.routes if before else self._first_routes()
+        store = self._store(before)
         folder = os.path.join(self._run, f"exchange-{version}-{uuid.uuid4().hex[:8]}")
         parcels: list[Parcel] = []
         try:
             if batch is not None:
-                table = max(LEAST_TABLE_BYTES, min(TABLE_BYTES, self._settings.budget // 4))
-                ingest = Ingest(self._plan, version, watermark, routes, table)
+                kept = None if store == PANES else self._first_ordinal + self._shard_ordinals
+                ingest = Ingest(self._plan, version, watermark, routes, self._table_bytes, kept)
                 parcels = self._executor.ingest(ingest, batch, folder)
             timer.note("ingest")
             if self._settings.ticker and batch is not None and not _total(parcels, "rows"):
                 self._settled = True
                 return None
             seen = self._seen(before, parcels)
-            watermark = max(self._plan.watermark(watermark, seen), flush)
-            reports = self._executor.run(self._tasks(version, watermark, parcels))
+            reached = max(self._plan.watermark(watermark, seen), flush)
+            estimate = self._estimate(parcels, seen) if store == AUTO else None
+            if store == AUTO:
+                store = AUTO if estimate is None else estimate.choose().plan
+            paths = [parcel.path for parcel in parcels if parcel.report.entries]
+            if store == TUPLES:
+                paths += self._leave(version, (watermark, reached), routes, parcels, folder)
+                timer.note("leave")
+            watermark = reached
+            reports = self._executor.run(self._tasks(version, watermark, paths, store))
             timer.note("component")
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        commit = self._commit(version, number, watermark, seen, routes, parcels, reports)
+        decisions = {
+            "flush": number is None,
+            "entries": _total(parcels, "entries"),
+            "store": store,
+            "estimate": _bytes(estimate) if estimate else (before and before.decisions["estimate"]),
+        }
+        commit = self._commit(version, number, watermark, seen, routes, parcels, reports, decisions)
         timer.note("commit")
         self._tidy()
         self._settled = True
@@ -241,10 +269,58 @@ class Driver(Generic[Batch_contra]):
         progress = self._progress(commit, parcels, reports, timer)
         return self._delivery(commit, again=False, progress=progress)
 
-    def _tasks(self, version: int, watermark: Micros, parcels: Sequence[Parcel]) -> list[ShardTask]:
+    @property
+    def _first_ordinal(self) -> int:
+        return self._last.next_ordinal if self._last else 0
+
+    @property
+    def _shard_ordinals(self) -> int:
+        """Return how many ordinals the shards of a version take."""
+        return self._settings.shards * len(lower.lifetimes(self._plan))
+
+    @property
+    def _table_bytes(self) -> int:
+        return max(LEAST_TABLE_BYTES, min(TABLE_BYTES, self._settings.budget // 4))
+
+    def _leave(
+        self,
+        version: int,
+        watermarks: tuple[Micros, Micros],
+        routes: tuple[int, ...],
+        parcels: Sequence[Parcel],
+        folder: str,
+    ) -> list[str]:
+        """Fold the events that leave windows between two watermarks; return the parcels."""
+        if watermarks[1] == MINUS_INFINITY:
+            return []
+        spans = tuple(lower.window_spec(self._plan).leaves(*watermarks))
+        kept = [(s.info, s.begins) for s in self._live if s.lifetime == EVENTS]
+        kept += [(p.sent.kept, p.report.begins) for p in parcels if p.sent.kept is not None]
+        segments = tuple(
+            info
+            for info, begins in kept
+            if any(begins < end and info.expiry > first for first, end in spans if first < end)
+        )
+        if not segments:
+            return []
+        leaving = Leaving(
+            self._plan,
+            version,
+            routes,
+            self._files,
+            self._settings.root,
+            spans,
+            segments,
+            self._table_bytes,
+        )
+        done = self._executor.leave(leaving, folder)
+        return [parcel.path for parcel in done if parcel.report.entries]
+
+    def _tasks(
+        self, version: int, watermark: Micros, paths: Sequence[str], store: str
+    ) -> list[ShardTask]:
         before, settings = self._last, self._settings
-        ordinal = before.next_ordinal if before else 0
-        paths = tuple(parcel.path for parcel in parcels if parcel.report.entries)
+        ordinal, lifetimes = self._first_ordinal, len(lower.lifetimes(self._plan))
         return [
             ShardTask(
                 plan=self._plan,
@@ -254,12 +330,13 @@ class Driver(Generic[Batch_contra]):
                 shard=shard,
                 version=version,
                 watermark=watermark,
-                first_ordinal=ordinal + shard * len(LIFETIMES),
+                first_ordinal=ordinal + shard * lifetimes,
                 quota=settings.budget // settings.shards,
                 arena=before.arenas[shard] if before else None,
-                parcels=paths,
+                parcels=tuple(paths),
                 parcel_files=self._executor.parcel_files,
                 codec=settings.codec,
+                store=store,
             )
             for shard in range(settings.shards)
         ]
@@ -273,8 +350,10 @@ class Driver(Generic[Batch_contra]):
         routes: tuple[int, ...],
         parcels: Sequence[Parcel],
         reports: Sequence[ShardReport],
+        decisions: dict[str, Any],
     ) -> Commit:
         before = self._last
+        kept = [p for p in parcels if p.sent.kept is not None and decisions["store"] == TUPLES]
         bases = tuple(
             version if report.snapshot else (before.bases[report.shard] if before else 0)
             for report in reports
@@ -290,13 +369,19 @@ class Driver(Generic[Batch_contra]):
                 LiveSegment(report.shard, version, lifetime, info)
                 for report in reports
                 for lifetime, info in report.segments
+            )
+            + tuple(
+                LiveSegment(NO_SHARD, version, EVENTS, p.sent.kept, p.report.begins)
+                for p in kept
+                if p.sent.kept is not None
             ),
+            released=tuple(ordinal for report in reports for ordinal in report.released),
             results=tuple(report.result for report in reports if report.result is not None),
-            late=tuple(parcel.late for parcel in parcels if parcel.late is not None),
+            late=tuple(p.sent.late for p in parcels if p.sent.late is not None),
             bases=bases,
             horizon=self._horizon(bases, watermark),
-            next_ordinal=(before.next_ordinal if before else 0) + len(reports) * len(LIFETIMES),
-            decisions={"flush": number is None, "entries": _total(parcels, "entries")},
+            next_ordinal=self._first_ordinal + self._shard_ordinals + len(parcels),
+            decisions=decisions,
             totals=self._totals(parcels, reports),
         )
         live = survivors(self._live, commit)
@@ -322,7 +407,7 @@ class Driver(Generic[Batch_contra]):
             "events": _total(parcels, "rows"),
             "late": _total(parcels, "late"),
             "without_time": _total(parcels, "without_time"),
-            "rows": sum(report.rows for report in reports),
+            "rows": sum(sum(report.rows) for report in reports),
         }
         return {name: before.get(name, 0) + count for name, count in news.items()}
 
@@ -338,6 +423,41 @@ class Driver(Generic[Batch_contra]):
                 default=None,
             )
             for number, seen in enumerate(old)
+        )
+
+    def _store(self, before: Commit | None) -> str:
+        """Return what the log keeps of windows on a grid, or that it is to be chosen."""
+        if before is not None:
+            chosen: str = before.decisions["store"]
+            return chosen
+        return self._plan.store if lower.may_refold(self._plan) else PANES
+
+    def _estimate(
+        self, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
+    ) -> Comparison | None:
+        """Compare what the log would keep by what the first events showed; None without any."""
+        kept = [parcel for parcel in parcels if parcel.sent.kept is not None]
+        if not kept:
+            return None
+        spec = lower.window_spec(self._plan)
+        begins = min(parcel.report.begins for parcel in kept)
+        latest = max(each for each in seen if each is not None)
+        span = max(latest - begins + 1, spec.grid.pane)
+        events = sum(parcel.report.rows for parcel in kept)
+        size = sum(parcel.sent.kept.bytes for parcel in kept if parcel.sent.kept is not None)
+        entries = _total(parcels, "entries") * spec.grid.pane / span
+        groups = max(float(_total(parcels, "groups")), entries)
+        points = {spec.grid.pane: entries, span: groups}
+        return cost.estimate(
+            [view.windows for view in spec.views],
+            cost.Statistics(
+                rate=events * cost.SECOND / span,
+                tuple_bytes=size / events,
+                keys=cost.KeyCounts(tuple(sorted(points.items()))),
+                entry_bytes=8 * spec.layout.entry_width,
+                group_bytes=8 * spec.layout.group_width + GROUP_OVERHEAD,
+                invertible=spec.layout.front_words == 0,
+            ),
         )
 
     def _first_routes(self) -> tuple[int, ...]:
@@ -384,12 +504,14 @@ class Driver(Generic[Batch_contra]):
                 "lateEvents": commit.totals["late"],
                 "eventsWithoutTime": commit.totals["without_time"],
                 "entries": _total(parcels, "entries"),
-                "resultRows": sum(report.rows for report in reports),
+                "resultRows": sum(sum(report.rows) for report in reports),
                 "stateMemoryBytes": sum(r.statistics["memory_bytes"] for r in reports),
                 "peakMemoryBytes": sum(r.statistics["peak_bytes"] for r in reports),
                 "budgetBytes": self._settings.budget,
                 "logBytes": sum(segment.info.bytes for segment in self._live),
                 "segments": len(self._live),
+                "store": commit.decisions["store"],
+                "estimatedBytes": commit.decisions["estimate"],
                 "groups": sum(r.statistics["groups"] for r in reports),
                 "partitions": sum(r.statistics["partitions"] for r in reports),
                 "rebuiltShards": [r.shard for r in reports if r.rebuilt],
@@ -491,6 +613,14 @@ class _Timer:
         self.milliseconds[phase] = round(1000 * (now - self._last))
         self.milliseconds["triggerExecution"] = round(1000 * (now - self._started))
         self._last = now
+
+
+def _bytes(comparison: Comparison) -> dict[str, int]:
+    """Return the bytes that either store was estimated to take."""
+    return {
+        PANES: round(comparison.panes.space.total),
+        TUPLES: round(comparison.tuples.space.total),
+    }
 
 
 def _total(parcels: Sequence[Parcel], name: str) -> int:

@@ -9,22 +9,29 @@ Invariant: a shard reads its records by split and position, whatever the order o
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.times import INFINITY, Micros
 from icestream.kernels.words import Table
 from icestream.state.files import Files
 from icestream.state.log.format import SegmentInfo
-from icestream.state.log.ipc import read_table, write_table
+from icestream.state.log.ipc import read_batch, read_table, write_table
 from icestream.state.log.reader import SegmentReader
 from icestream.state.log.writer import SegmentWriter
+from icestream.state.segments import segment_name
+from icestream.state.versions import RESULTS, SEGMENTS
 
-ENTRIES = 0
-KEYS = 1
+KEYS = 0
+TUPLES = 1
+ENTRIES = 2
+#: entries that leave the windows of family f are of the kind LEAVING + f
+LEAVING = 3
 
 #: bytes of entries in one record
 RECORD_BYTES = 1 << 20
@@ -32,22 +39,61 @@ RECORD_BYTES = 1 << 20
 RECORD_KEYS = 16_384
 
 
-class ExchangeWriter:
-    """Collects what one split sends to all shards, in one file; late events in another."""
+@dataclass
+class SplitReport:
+    """What a split tells the driver."""
 
-    def __init__(self, files: Files, path: str, late_files: Files, late_path: str) -> None:
-        """Write to `path`, and late events, if any, to `late_path`."""
-        self._late_files = late_files
-        self._late_path = late_path
+    rows: int = 0
+    late: int = 0
+    without_time: int = 0
+    entries: int = 0
+    #: groups met, those met again after the table was full twice
+    groups: int = 0
+    #: latest event time by source number
+    seen: dict[int, Micros] = field(default_factory=dict)
+    #: entries by key group
+    load: dict[int, int] = field(default_factory=dict)
+    #: the earliest time of events that are kept
+    begins: Micros = INFINITY
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a split wrote beside its parcel, for good."""
+
+    #: events that came too late
+    late: SegmentInfo | None
+    #: the segment in which its events are kept
+    kept: SegmentInfo | None
+
+
+class ExchangeWriter:
+    """Collects what one split sends to all shards, in one file; what must last goes to others."""
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        log_files: Files,
+        root: str,
+        name: str,
+        codec: str | None = None,
+    ) -> None:
+        """Write to `path`; late events and events to keep to the checkpoint in `root`."""
+        self._log_files = log_files
+        self._root = root
+        self._name = name
+        self._codec = codec
         self._late: SegmentWriter | None = None
+        self._kept: SegmentWriter | None = None
         self._writer = SegmentWriter(files, path, 0)
 
-    def entries(self, shard: int, table: Table) -> None:
+    def entries(self, shard: int, table: Table, kind: int = ENTRIES) -> None:
         """Send entries, each row led by its pane."""
         step = max(1, RECORD_BYTES // (8 * table.shape[1]))
         for first in range(0, len(table), step):
             part = table[first : first + step]
-            self._writer.append(part, synopsis=ENTRIES, group=shard, rows=len(part))
+            self._writer.append(part, synopsis=kind, group=shard, rows=len(part))
 
     def keys(self, shard: int, keys: pa.Table) -> None:
         """Send keys of groups with their identity."""
@@ -55,22 +101,38 @@ class ExchangeWriter:
             part = keys.slice(first, RECORD_KEYS)
             self._writer.append(write_table(part), synopsis=KEYS, group=shard, rows=part.num_rows)
 
+    def tuples(self, shard: int, events: pa.RecordBatch) -> None:
+        """Send raw events."""
+        payload = write_table(events)
+        self._writer.append(payload, synopsis=TUPLES, group=shard, rows=events.num_rows)
+
     def late(self, events: pa.RecordBatch) -> None:
         """Keep events that came too late."""
         if self._late is None:
-            self._late = SegmentWriter(self._late_files, self._late_path, 0)
+            path = f"{self._root}/{RESULTS}/{self._name}-late.rows"
+            self._late = SegmentWriter(self._log_files, path, 0)
         self._late.append(write_table(events), rows=events.num_rows)
 
-    def finish(self) -> tuple[SegmentInfo, SegmentInfo | None]:
-        """Close the parcel; late events are synced, the rest need not survive."""
+    def keep(self, ordinal: int) -> SegmentWriter:
+        """Open the segment in which the events of the split are kept."""
+        path = f"{self._root}/{SEGMENTS}/{segment_name(ordinal, uuid.uuid4().hex[:16])}"
+        self._kept = SegmentWriter(self._log_files, path, ordinal, codec=self._codec)
+        return self._kept
+
+    def finish(self) -> Sent:
+        """Close the parcel; what must last is synced, the parcel need not survive."""
+        self._writer.finish(sync=False)
         late = None if self._late is None else self._late.finish()
-        return self._writer.finish(sync=False), late
+        if self._kept is not None and self._kept.records == 0:
+            self._kept.abandon()
+            self._kept = None
+        return Sent(late, None if self._kept is None else self._kept.finish())
 
     def abandon(self) -> None:
         """Leave nothing behind."""
-        self._writer.abandon()
-        if self._late is not None:
-            self._late.abandon()
+        for writer in (self._writer, self._late, self._kept):
+            if writer is not None:
+                writer.abandon()
 
 
 @dataclass(frozen=True)
@@ -88,10 +150,20 @@ class Parcels:
         for payload in self._payloads(ENTRIES):
             yield np.frombuffer(payload, dtype=np.int64).reshape(-1, self.width)
 
+    def leaving(self, family: int) -> Iterator[Table]:
+        """Yield entries that leave the windows of a family."""
+        for payload in self._payloads(LEAVING + family):
+            yield np.frombuffer(payload, dtype=np.int64).reshape(-1, self.width)
+
     def groups(self) -> Iterator[pa.Table]:
         """Yield keys of the entries' groups."""
         for payload in self._payloads(KEYS):
             yield read_table(payload)
+
+    def tuples(self) -> Iterator[pa.RecordBatch]:
+        """Yield raw events."""
+        for payload in self._payloads(TUPLES):
+            yield read_batch(payload)
 
     def _payloads(self, synopsis: int) -> Iterator[memoryview]:
         for path in self.paths:

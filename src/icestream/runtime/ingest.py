@@ -1,7 +1,7 @@
-"""Ingest: one task per input split turns events into entries, cut by shard.
+"""Ingest: one task per input split reads events and sends to the shards what they need of them.
 
 Idea: events are folded into entries where they are read, so what travels is one row per (group,
-pane) and not one per event. An entry goes to the shard that owns its key group. The task also tells
+pane) and not one per event; windows that need the events themselves get them. The task also tells
 the driver what only it can see: the latest time of each source, and rows per key group.
 
 Invariants:
@@ -9,15 +9,12 @@ Invariants:
    by the batch's own events (`test_late_events_are_judged_by_the_watermark_before_the_batch`).
 2. The exchange file depends on the events of the split and their order alone
    (`test_the_same_split_makes_the_same_parcel`).
-
-Cost: one pass over the events per field and grouping set; memory of one `EntryTable` and one batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -25,36 +22,19 @@ import pyarrow as pa
 
 from icestream.core.errors import InputError
 from icestream.core.times import Micros
-from icestream.kernels.fold import routes_of
-from icestream.operators.columns import Column
-from icestream.operators.fold import HI, EntryTable, Run
-from icestream.operators.runs import slice_bounds, sorted_run
+from icestream.operators.columns import ARRIVAL, Arrivals, Column
+from icestream.plan.lower import takes_tuples, window_spec
 from icestream.plan.nodes import SOURCE, TIME, Plan
-from icestream.runtime.exchange import ExchangeWriter
-from icestream.state.keys import KeyCodec
-
-#: bytes of the table that entries are folded in before they are handed on, at most and at least
-TABLE_BYTES = 8 << 20
-LEAST_TABLE_BYTES = 1 << 20
+from icestream.runtime.exchange import ExchangeWriter, SplitReport
+from icestream.runtime.folding import TABLE_BYTES, EntryFolder, TupleSender
+from icestream.runtime.tuples import TupleWriter
 
 #: columns of rows that Spark has folded, beside source, keys and partial aggregates
 PANE = "pane"
 EVENTS = "events"
 LATEST = "latest"
 
-
-@dataclass
-class SplitReport:
-    """What a split tells the driver."""
-
-    rows: int = 0
-    late: int = 0
-    without_time: int = 0
-    entries: int = 0
-    #: latest event time by source number
-    seen: dict[int, Micros] = field(default_factory=dict)
-    #: entries by key group
-    load: dict[int, int] = field(default_factory=dict)
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -67,14 +47,17 @@ class Ingest:
     routes: tuple[int, ...]
     #: bytes of the table of one task
     table_bytes: int = TABLE_BYTES
+    #: ordinal of the segment in which the first split keeps its events; None to keep none
+    kept_ordinal: int | None = None
 
-    def run(self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter) -> SplitReport:
-        """Fold the events of one split into `out`."""
-        task = _Split(self, out)
+    def run(
+        self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
+    ) -> SplitReport:
+        """Read the events of one split and send what they come to into `out`."""
+        task = _Sending(self, out) if takes_tuples(self.plan) else _Folding(self, out, split)
         for batch in batches:
             task.take(batch)
-        task.finish()
-        return task.report
+        return task.finish()
 
 
 @dataclass(frozen=True)
@@ -83,89 +66,46 @@ class FoldedIngest:
 
     ingest: Ingest
 
-    def run(self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter) -> SplitReport:
+    def run(
+        self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
+    ) -> SplitReport:
         """Turn the rows of one split into entries in `out`."""
-        task = _Split(self.ingest, out, partial=True)
+        task = _Folding(self.ingest, out, split, partial=True)
         for batch in batches:
             task.take_folded(batch)
-        task.finish()
-        return task.report
+        return task.finish()
 
 
-class _Split:
-    def __init__(self, ingest: Ingest, out: ExchangeWriter, *, partial: bool = False) -> None:
-        plan = ingest.plan
+class _Reception:
+    """Looks at the times of events: notes the latest, sorts out those without one and the late."""
+
+    def __init__(self, ingest: Ingest, out: ExchangeWriter) -> None:
         self.report = SplitReport()
-        self._plan = plan
+        self._plan = ingest.plan
+        self._late_before = ingest.plan.late_before(ingest.watermark)
         self._out = out
-        self._layout = plan.spec.layout
-        capacity = ingest.table_bytes // EntryTable.row_bytes(self._layout)
-        self._table = EntryTable(self._layout, KeyCodec(plan.group_keys), capacity, partial=partial)
-        self._routes = np.array(ingest.routes, dtype=np.int64)
-        self._load = np.zeros(plan.key_groups, dtype=np.int64)
-        self._first_open = (
-            plan.windows.first_open(ingest.watermark)
-            if ingest.watermark > np.iinfo(np.int64).min
-            else np.iinfo(np.int64).min
-        )
 
-    def take(self, batch: pa.RecordBatch) -> None:
-        """Fold one batch of events."""
+    def admit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Ints]:
+        """Return the events that count, with their times."""
         self.report.rows += batch.num_rows
-        batch = self._with_times(batch)
-        if batch.num_rows == 0:
-            return
+        missing = batch.column(TIME).null_count
+        if missing:
+            self.refuse_without_time(missing, batch.filter(batch.column(TIME).is_null()))
+            batch = batch.filter(batch.column(TIME).is_valid())
         times = np.asarray(batch.column(TIME).cast(pa.int64()).to_numpy())
-        self._note_times(times, batch.column(SOURCE))
-        panes = self._plan.windows.panes_of(times)
-        late = panes < self._first_open
+        if batch.num_rows == 0:
+            return batch, times
+        self.note_times(times, batch.column(SOURCE))
+        late = times < self._late_before
         if late.any():
             self.report.late += int(late.sum())
             if self._plan.late == "keep":
                 self._out.late(batch.filter(pa.array(late)))
             kept = np.flatnonzero(~late)
-            batch, panes = batch.take(pa.array(kept)), panes[kept]
-        self._fold(batch, panes, self._plan.inputs.names)
+            batch, times = batch.take(pa.array(kept)), times[kept]
+        return batch, times
 
-    def take_folded(self, batch: pa.RecordBatch) -> None:
-        """Fold one batch of rows that stand for several events each."""
-        events = np.asarray(batch.column(EVENTS).to_numpy())
-        self.report.rows += int(events.sum())
-        without = batch.column(PANE).is_null().to_numpy(zero_copy_only=False)
-        if without.any():
-            self._refuse_without_time(int(events[without].sum()), batch.filter(pa.array(without)))
-            batch = batch.filter(pa.array(~without))
-        if batch.num_rows == 0:
-            return
-        self._note_times(np.asarray(batch.column(LATEST).to_numpy()), batch.column(SOURCE))
-        panes = np.asarray(batch.column(PANE).to_numpy())
-        late = panes < self._first_open
-        if late.any():
-            self.report.late += int(np.asarray(batch.column(EVENTS).to_numpy())[late].sum())
-            kept = np.flatnonzero(~late)
-            batch, panes = batch.take(pa.array(kept)), panes[kept]
-        self._fold(batch, panes, batch.schema.names)
-
-    def _fold(self, batch: pa.RecordBatch, panes: npt.NDArray[np.int64], names: list[str]) -> None:
-        columns = {name: Column(batch.column(name)) for name in names}
-        for keys in self._groupings(batch):
-            for run in self._table.fold(keys, panes, columns):
-                self._send(run)
-
-    def finish(self) -> None:
-        """Hand on what is left."""
-        self._send(self._table.take())
-        busy = np.flatnonzero(self._load)
-        self.report.load = dict(zip(busy.tolist(), self._load[busy].tolist(), strict=True))
-
-    def _with_times(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        missing = batch.column(TIME).null_count
-        if missing:
-            self._refuse_without_time(missing, batch.filter(batch.column(TIME).is_null()))
-            batch = batch.filter(batch.column(TIME).is_valid())
-        return batch
-
-    def _refuse_without_time(self, events: int, batch: pa.RecordBatch) -> None:
+    def refuse_without_time(self, events: int, batch: pa.RecordBatch) -> None:
         """Count events without a time, or refuse them where their source asks for it."""
         self.report.without_time += events
         sources = self._plan.sources
@@ -179,7 +119,8 @@ class _Split:
             )
             raise InputError(msg)
 
-    def _note_times(self, times: npt.NDArray[np.int64], sources: pa.Array) -> None:
+    def note_times(self, times: Ints, sources: pa.Array) -> None:
+        """Remember the latest time of each source."""
         seen = self.report.seen
         if len(self._plan.sources) == 1:
             seen[0] = max(seen.get(0, int(times.max())), int(times.max()))
@@ -189,51 +130,89 @@ class _Split:
             latest = int(times[numbers == number].max())
             seen[number] = max(seen.get(number, latest), latest)
 
-    def _groupings(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        plan = self._plan
-        columns = [batch.column(f"k{i}") for i in range(len(plan.keys))]
-        if plan.grouping_sets is None:
-            yield _batch(columns, plan.group_keys, batch.num_rows)
+    def finish(self, entries: int, load: Ints) -> SplitReport:
+        """Return the report, with what was sent."""
+        busy = np.flatnonzero(load)
+        self.report.entries = entries
+        self.report.load = dict(zip(busy.tolist(), load[busy].tolist(), strict=True))
+        return self.report
+
+
+class _Sending:
+    """A split whose events travel."""
+
+    def __init__(self, ingest: Ingest, out: ExchangeWriter) -> None:
+        self._reception = _Reception(ingest, out)
+        self._sender = TupleSender(ingest.plan, ingest.routes, out)
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Send one batch of events."""
+        batch, times = self._reception.admit(batch)
+        if batch.num_rows:
+            self._sender.take(batch, times)
+
+    def finish(self) -> SplitReport:
+        """Return the report of the split."""
+        return self._reception.finish(self._sender.entries, self._sender.load)
+
+
+class _Folding:
+    """A split whose events are folded."""
+
+    def __init__(
+        self, ingest: Ingest, out: ExchangeWriter, split: int, *, partial: bool = False
+    ) -> None:
+        plan = ingest.plan
+        self._plan = plan
+        self._grid = window_spec(plan).grid
+        self._reception = _Reception(ingest, out)
+        self._folder = EntryFolder(plan, ingest.routes, ingest.table_bytes, out, partial=partial)
+        self._arrivals = Arrivals(ingest.version, split)
+        self._late_before = plan.late_before(ingest.watermark)
+        ordinal = ingest.kept_ordinal
+        self._kept = None if ordinal is None else TupleWriter(out.keep(ordinal + split), plan)
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Fold one batch of events."""
+        batch, times = self._reception.admit(batch)
+        if batch.num_rows == 0:
             return
-        for chosen in plan.grouping_sets:
-            masked = [
-                column if i in chosen else pa.nulls(batch.num_rows, column.type)
-                for i, column in enumerate(columns)
-            ]
-            number = grouping_id(chosen, len(columns))
-            ids = pa.array(np.full(batch.num_rows, number, dtype=np.int64))
-            yield _batch([*masked, ids], plan.group_keys, batch.num_rows)
+        columns = {name: Column(batch.column(name)) for name in self._plan.inputs.names}
+        if self._folder.layout.needs_order:
+            columns[TIME] = Column(batch.column(TIME))
+            columns[ARRIVAL] = Column(self._arrivals.next(batch.num_rows))
+        self._folder.take(batch, self._grid.panes_of(times), columns)
+        if self._kept is not None:
+            self._kept.append(batch, times)
 
-    def _send(self, run: Run) -> None:
-        if len(run.panes) == 0:
+    def take_folded(self, batch: pa.RecordBatch) -> None:
+        """Fold one batch of rows that stand for several events each."""
+        report = self._reception.report
+        events = np.asarray(batch.column(EVENTS).to_numpy())
+        report.rows += int(events.sum())
+        without = batch.column(PANE).is_null().to_numpy(zero_copy_only=False)
+        if without.any():
+            self._reception.refuse_without_time(
+                int(events[without].sum()), batch.filter(pa.array(without))
+            )
+            batch = batch.filter(pa.array(~without))
+        if batch.num_rows == 0:
             return
-        self.report.entries += len(run.panes)
-        key_groups = self._plan.key_groups
-        hi = np.ascontiguousarray(run.entries[:, 0]).view(np.uint64)
-        shards = np.empty(len(hi), dtype=np.int64)
-        routes_of(hi, key_groups, self._routes, shards, self._load)
-        lowest = int(run.panes.min())
-        span = int(run.panes.max()) - lowest + 1
-        ranks, entries = sorted_run(shards * span + (run.panes - lowest), run.entries, self._layout)
-        owners, panes = ranks // span, ranks % span + lowest
-        bounds = slice_bounds(owners).tolist()
-        for first, last in pairwise(bounds):
-            part = np.concatenate([panes[first:last, None], entries[first:last]], axis=1)
-            self._out.entries(int(owners[first]), part)
-        key_hi = run.keys.column(HI).to_numpy()
-        key_shards = np.empty(len(key_hi), dtype=np.int64)
-        routes_of(key_hi, key_groups, self._routes, key_shards, np.zeros_like(self._load))
-        for shard in np.unique(key_shards).tolist():
-            self._out.keys(shard, run.keys.filter(pa.array(key_shards == shard)))
+        latest = np.asarray(batch.column(LATEST).to_numpy())
+        self._reception.note_times(latest, batch.column(SOURCE))
+        panes = np.asarray(batch.column(PANE).to_numpy())
+        late = panes < self._grid.passed(self._late_before)
+        if late.any():
+            report.late += int(np.asarray(batch.column(EVENTS).to_numpy())[late].sum())
+            kept = np.flatnonzero(~late)
+            batch, panes = batch.take(pa.array(kept)), panes[kept]
+        columns = {name: Column(batch.column(name)) for name in batch.schema.names}
+        self._folder.take(batch, panes, columns)
 
-
-def grouping_id(chosen: tuple[int, ...], keys: int) -> int:
-    """Return Spark's grouping id: a bit, first key highest, for each key left out."""
-    return sum(1 << (keys - 1 - i) for i in range(keys) if i not in chosen)
-
-
-def _batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    if not columns:
-        none = pa.StructArray.from_buffers(pa.struct([]), rows, [None])
-        return pa.RecordBatch.from_struct_array(none)
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    def finish(self) -> SplitReport:
+        """Send what is left and return the report of the split."""
+        self._folder.finish()
+        self._reception.report.groups = self._folder.groups
+        if self._kept is not None:
+            self._reception.report.begins = self._kept.begins
+        return self._reception.finish(self._folder.entries, self._folder.load)

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 
 import pyarrow as pa
 
 from icestream.plan.nodes import Plan
 from icestream.runtime.driver import Delivery, Driver, Parcel, Settings
-from icestream.runtime.exchange import ExchangeWriter
+from icestream.runtime.exchange import ExchangeWriter, SplitReport
 from icestream.runtime.ingest import Ingest
 from icestream.runtime.shard import ShardReport, ShardTask
+from icestream.runtime.tuples import Leaving
 from icestream.state.files import Files, LocalFiles
 from icestream.state.log.ipc import read_table
 from icestream.state.log.reader import SegmentReader
-from icestream.state.versions import RESULTS
 
 #: a batch is a list of splits, each of them Arrow batches
 Splits = Sequence[Iterable[pa.RecordBatch]]
@@ -38,18 +38,34 @@ class LocalExecutor:
 
     def ingest(self, ingest: Ingest, batch: Splits, folder: str) -> list[Parcel]:
         """Fold each split into a parcel of its own."""
-        parcels = []
-        for number, split in enumerate(batch):
-            path = os.path.join(folder, f"{number:06d}.parcel")
-            late = f"{self._root}/{RESULTS}/{ingest.version:012d}-late-{uuid.uuid4().hex[:16]}.rows"
-            out = ExchangeWriter(self.parcel_files, path, self._files, late)
-            try:
-                report = ingest.run(split, out)
-                parcels.append(Parcel(path, out.finish()[1], report))
-            except BaseException:
-                out.abandon()
-                raise
-        return parcels
+        return [
+            self._parcel(
+                f"{number:06d}",
+                ingest.version,
+                folder,
+                lambda out, split=split, number=number: ingest.run(split, out, number),
+            )
+            for number, split in enumerate(batch)
+        ]
+
+    def leave(self, leaving: Leaving, folder: str) -> list[Parcel]:
+        """Fold the events that leave into one parcel."""
+        return [
+            self._parcel("leaving", leaving.version, folder, lambda out: leaving.run(0, 1, out))
+        ]
+
+    def _parcel(
+        self, name: str, version: int, folder: str, run: Callable[[ExchangeWriter], SplitReport]
+    ) -> Parcel:
+        path = os.path.join(folder, f"{name}.parcel")
+        label = f"{version:012d}-{uuid.uuid4().hex[:16]}"
+        out = ExchangeWriter(self.parcel_files, path, self._files, self._root, label)
+        try:
+            report = run(out)
+            return Parcel(path, out.finish(), report)
+        except BaseException:
+            out.abandon()
+            raise
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
         """Run the shards in turn."""
@@ -94,21 +110,22 @@ class LocalQuery:
         """Remove the arenas of this run."""
         self.driver.close()
 
-    def rows(self, deliveries: Sequence[Delivery]) -> pa.Table:
-        """Return the rows of deliveries in one table."""
+    def rows(self, deliveries: Sequence[Delivery], view: int = 0) -> pa.Table:
+        """Return the rows of one view of deliveries in one table."""
         tables = [
             table
             for delivery in deliveries
             for path in delivery.results
-            for table in read_rows(self.files, path)
+            for table in read_rows(self.files, path, view)
         ]
         if not tables:
-            return self.plan.results.empty_table()
+            return self.plan.results(self.plan.views[view]).empty_table()
         return pa.concat_tables(tables)
 
 
-def read_rows(files: Files, path: str) -> Iterator[pa.Table]:
-    """Yield the tables of a result file."""
+def read_rows(files: Files, path: str, view: int = 0) -> Iterator[pa.Table]:
+    """Yield the tables of a view in a result file."""
     with closing(SegmentReader(files, path)) as reader:
-        for record in reader.scan():
+        chosen = reader.directory["synopsis"] == view
+        for record in reader.read_many(reader.directory["marker"][chosen]):
             yield read_table(record.payload)

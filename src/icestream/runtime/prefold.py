@@ -9,7 +9,8 @@ Invariants:
    sums (`test_oracle_folding_by_spark_gives_the_same_rows`).
 2. The choice is made from past batches and changes no result beyond that.
 
-Limits: decimals, grouping sets and late events that are kept are folded in Python.
+Limits: decimals, grouping sets, late events that are kept, and functions of pairs or of the order
+of events are folded in Python.
 """
 
 from __future__ import annotations
@@ -24,20 +25,39 @@ from pyspark.sql import functions as sf
 
 from icestream.operators.fields import Field
 from icestream.operators.fold import partial_name
+from icestream.plan.lower import takes_tuples, window_spec
 from icestream.plan.nodes import SOURCE, TIME, Plan
-from icestream.runtime.exchange import ExchangeWriter
-from icestream.runtime.ingest import EVENTS, LATEST, PANE, FoldedIngest, Ingest, SplitReport
+from icestream.runtime.exchange import ExchangeWriter, SplitReport
+from icestream.runtime.ingest import EVENTS, LATEST, PANE, FoldedIngest, Ingest
 
 #: events per entry above which folding by Spark is chosen
 WORTH_IT = 8.0
 #: events in a batch below which another stage costs more than it saves
 LEAST_EVENTS = 50_000
 
+#: the SQL of the partial columns of each kind of field that Spark can fold
+_PARTIALS = {
+    "rows": ("count(1)",),
+    "valid": ("count({x})",),
+    "sum_i64": ("sum(cast({x} as bigint))",),
+    "sum_i128": ("sum({x} & 4294967295L)", "sum(shiftright({x}, 32))"),
+    "sum_f64": ("sum(cast({x} as double))",),
+    "squares_f64": (
+        "var_pop(cast({x} as double)) * count({x})",
+        "sum(cast({x} as double))",
+        "count({x})",
+    ),
+    "min": ("min({x})",),
+    "max": ("max({x})",),
+}
+
 
 class IngestTask(Protocol):
     """Folds one split into an exchange parcel."""
 
-    def run(self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter) -> SplitReport:
+    def run(
+        self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
+    ) -> SplitReport:
         """Do it."""
         ...
 
@@ -53,7 +73,8 @@ class Prefold:
     def choose(self, ingest: Ingest, batch: DataFrame) -> tuple[DataFrame, IngestTask]:
         """Return what the ingest tasks read and what they run."""
         worth_it = self.ratio >= WORTH_IT and self.events >= LEAST_EVENTS
-        if not worth_it or not can_fold(ingest.plan):
+        kept = ingest.kept_ordinal is not None
+        if not worth_it or kept or not can_fold(ingest.plan):
             return batch, ingest
         return fold(ingest, batch), FoldedIngest(ingest)
 
@@ -68,26 +89,30 @@ class Prefold:
 def can_fold(plan: Plan) -> bool:
     """Tell whether Spark SQL can fold this plan's events."""
     decimals = any(pa.types.is_decimal(field.type) for field in plan.inputs)
-    return plan.grouping_sets is None and plan.late == "drop" and not decimals
+    if takes_tuples(plan) or not plan.one_grouping or plan.late != "drop" or decimals:
+        return False
+    fields = window_spec(plan).layout.fields
+    return all(field.kind in _PARTIALS and not field.others for field in fields)
 
 
 def fold(ingest: Ingest, batch: DataFrame) -> DataFrame:
     """Return one row per (source, group, pane) with columns for each field."""
     plan = ingest.plan
-    windows = plan.windows
+    spec = window_spec(plan)
+    grid = spec.grid
     micros = (
         f"unix_micros({TIME})"
         if plan.time.tz
         else f"timestampdiff(MICROSECOND, timestamp_ntz'1970-01-01 00:00:00', {TIME})"
     )
-    since = f"({micros} - {windows.offset}L)"
-    pane = f"({since} - pmod({since}, {windows.pane}L)) div {windows.pane}L"
+    since = f"({micros} - {grid.origin}L)"
+    pane = f"({since} - pmod({since}, {grid.pane}L)) div {grid.pane}L"
     parts = [
         sf.count(sf.lit(1)).alias(EVENTS),
         sf.expr(f"max({micros})").alias(LATEST),
         *(
             sf.expr(sql).alias(partial_name(field, part))
-            for field in plan.spec.layout.fields
+            for field in spec.layout.fields
             for part, sql in enumerate(_partials(field))
         ),
     ]
@@ -99,18 +124,4 @@ def fold(ingest: Ingest, batch: DataFrame) -> DataFrame:
 
 def _partials(field: Field) -> tuple[str, ...]:
     """Return the SQL of a field's partial columns."""
-    column = field.column
-    return {
-        "rows": ("count(1)",),
-        "valid": (f"count({column})",),
-        "sum_i64": (f"sum(cast({column} as bigint))",),
-        "sum_i128": (f"sum({column} & 4294967295L)", f"sum(shiftright({column}, 32))"),
-        "sum_f64": (f"sum(cast({column} as double))",),
-        "squares_f64": (
-            f"var_pop(cast({column} as double)) * count({column})",
-            f"sum(cast({column} as double))",
-            f"count({column})",
-        ),
-        "min": (f"min({column})",),
-        "max": (f"max({column})",),
-    }[field.kind]
+    return tuple(part.format(x=field.column) for part in _PARTIALS[field.kind])

@@ -18,11 +18,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
-
 from icestream.core.times import Micros
-from icestream.operators.protocol import PastVersion
-from icestream.operators.window import PANES, WindowOperator
+from icestream.operators.protocol import Emitted, PastVersion
+from icestream.operators.window import PANES
+from icestream.plan import lower
 from icestream.plan.nodes import Plan
 from icestream.runtime.exchange import Parcels
 from icestream.state.arena import Arena
@@ -35,9 +34,6 @@ from icestream.state.log.writer import SegmentWriter
 from icestream.state.segments import SegmentTable, segment_name
 from icestream.state.versions import BASE, RESULTS, SEGMENTS, Commit, VersionStore
 
-#: lifetime classes, in the order of their ordinals
-LIFETIMES = (PANES, BASE)
-
 
 @dataclass
 class ShardReport:
@@ -47,9 +43,12 @@ class ShardReport:
     arena: str
     segments: list[tuple[str, SegmentInfo]]
     result: SegmentInfo | None
-    rows: int
+    #: rows of each view
+    rows: list[int]
     snapshot: bool
     rebuilt: bool
+    #: ordinals of segments that are needed no more, before their expiry
+    released: tuple[int, ...] = ()
     statistics: dict[str, Any] = field(default_factory=dict)
 
 
@@ -74,6 +73,8 @@ class ShardTask:
     parcels: tuple[str, ...]
     parcel_files: Files
     codec: str | None = None
+    #: what the log keeps of windows on a grid
+    store: str = PANES
 
     def run(self) -> ShardReport:
         """Do it."""
@@ -82,13 +83,13 @@ class ShardTask:
         arena, rebuild = self._arena(budget)
         try:
             space = ShardSpace(self, budget, arena, attempt)
-            operator = WindowOperator(self.plan.spec, space, self.plan.results)
+            operator = lower.operator(self.plan, space, self.store)
             if rebuild:
                 space.learn(self._store.live(self.version - 1), self.shard)
                 operator.restore(self._history())
-            width = self.plan.spec.layout.entry_width + 1
-            operator.on_batch(Parcels(self.parcel_files, self.parcels, self.shard, width))
-            result, rows = self._write_results(operator.on_watermark(self.watermark), attempt)
+            operator.on_batch(self._inputs())
+            emitted = lower.emitted(self.plan, operator.on_watermark(self.watermark))
+            result, rows = self._write_results(emitted, attempt)
             space.table.expire(self.watermark)
             name = f"shard-{self.shard}.v{self.version}.{attempt}"
             report = ShardReport(
@@ -99,6 +100,7 @@ class ShardTask:
                 rows,
                 operator.took_snapshot,
                 rebuild,
+                operator.released,
                 {
                     **operator.statistics,
                     "memory_bytes": arena.bytes + space.account.held,
@@ -115,6 +117,11 @@ class ShardTask:
             arena.discard()
             raise
         return report
+
+    def _inputs(self) -> Parcels:
+        tuples = lower.takes_tuples(self.plan)
+        width = 0 if tuples else lower.window_spec(self.plan).layout.entry_width + 1
+        return Parcels(self.parcel_files, self.parcels, self.shard, width)
 
     @property
     def _store(self) -> VersionStore:
@@ -138,17 +145,18 @@ class ShardTask:
         return [_past(self._store.load(v), self.shard) for v in range(first, self.version)]
 
     def _write_results(
-        self, batches: Iterable[pa.RecordBatch], attempt: str
-    ) -> tuple[SegmentInfo | None, int]:
+        self, emitted: Iterable[Emitted], attempt: str
+    ) -> tuple[SegmentInfo | None, list[int]]:
+        """Write the rows of all views to one file; return it with the rows of each view."""
         writer: SegmentWriter | None = None
-        rows = 0
-        for batch in batches:
+        rows = [0] * len(self.plan.views)
+        for view, batch in emitted:
             if writer is None:
                 name = f"{self.version:012d}-{self.shard}-{attempt}.rows"
                 path = f"{self.root}/{RESULTS}/{name}"
                 writer = SegmentWriter(self.files, path, self.shard, codec=self.codec)
-            writer.append(write_table(batch), rows=batch.num_rows)
-            rows += batch.num_rows
+            writer.append(write_table(batch), synopsis=view, rows=batch.num_rows)
+            rows[view] += batch.num_rows
         return (None if writer is None else writer.finish()), rows
 
 
@@ -170,7 +178,7 @@ class ShardSpace:
     def segment(self, lifetime: str) -> SegmentWriter:
         """Return the open segment of a lifetime class, made on first use."""
         if lifetime not in self._open:
-            ordinal = self._task.first_ordinal + LIFETIMES.index(lifetime)
+            ordinal = self._task.first_ordinal + lower.lifetimes(self._task.plan).index(lifetime)
             path = self._path(segment_name(ordinal, self._attempt))
             self._open[lifetime] = SegmentWriter(
                 self._task.files, path, ordinal, codec=self._task.codec
@@ -181,11 +189,11 @@ class ShardSpace:
         """Finish the open segment of a lifetime class and make it readable."""
         if lifetime not in self._open:
             return None
-        if lifetime == PANES:
+        if lifetime != BASE:
             self.table.reserve()
         info = self._open.pop(lifetime).finish()
         self.sealed.append((lifetime, info))
-        if lifetime == PANES:
+        if lifetime != BASE:
             self.table.add(info)
             self.log.add(info)
         return info
@@ -196,7 +204,7 @@ class ShardSpace:
 
     def learn(self, live: Iterable[Any], shard: int) -> None:
         """Fill the table of an empty arena with the segments of a shard."""
-        mine = [s.info for s in live if s.shard == shard and s.lifetime == PANES]
+        mine = [s.info for s in live if s.shard == shard and s.lifetime != BASE]
         for info in sorted(mine, key=lambda each: each.ordinal):
             self.table.add(info)
             self.log.add(info)

@@ -2,8 +2,9 @@
 
 Idea: a sink is handed the result files of a committed version as a DataFrame, never recomputed
 rows. File formats go through Spark's own file sink with its log of finished batches, numbered by
-our versions, so a version that is delivered twice is written once. Other sinks are wrapped in
-`Once`, which marks what was delivered.
+our versions, so a version that is delivered twice is written once; Parquet is written without the
+JVM where that gives the same (`ParquetFiles`). Other sinks are wrapped in `Once`, which marks what
+was delivered.
 
 Invariants:
 1. Versions are delivered in order, none left out (`test_versions_reach_the_sink_without_gaps`).
@@ -29,6 +30,7 @@ from pyspark.sql.types import StructType
 from icestream.core.errors import DefinitionError
 from icestream.runtime.driver import Delivery
 from icestream.runtime.local import read_rows
+from icestream.runtime.parquet_sink import ParquetFiles
 from icestream.state.files import Files
 
 #: formats that Spark's file sink writes
@@ -62,31 +64,57 @@ def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
     return DataFrame(session.createDataFrame(jvm_of(spark).java.util.ArrayList(), kind), spark)
 
 
-def rows_of(
-    spark: SparkSession, files: Files, paths: Sequence[str], schema: StructType
-) -> DataFrame:
-    """Return a DataFrame over result files, one task per file."""
-    if not paths:
-        return no_rows(spark, schema)
-
-    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                for table in read_rows(files, paths[number]):
-                    yield from table.to_batches()
-
-    return spark.range(0, len(paths), 1, len(paths)).mapInArrow(read, schema)
+def as_they_are(rows: DataFrame) -> DataFrame:
+    """Change nothing about the rows of a version."""
+    return rows
 
 
-def hand_out(sink: Sink, rows: DataFrame, delivery: Delivery) -> None:
+@dataclass(frozen=True)
+class ResultRows:
+    """The rows of a version: result files, and what the user does to their rows."""
+
+    spark: SparkSession
+    files: Files
+    paths: Sequence[str]
+    #: columns in the files
+    schema: StructType
+    shape: Callable[[DataFrame], DataFrame] = as_they_are
+    view: int = 0
+
+    def tables(self) -> list[Iterator[pa.Table]]:
+        """Return the tables of each file."""
+        return [read_rows(self.files, path, self.view) for path in self.paths]
+
+    def frame(self) -> DataFrame:
+        """Return the rows as a DataFrame, one task per file."""
+        if not self.paths:
+            return self.shape(no_rows(self.spark, self.schema))
+        files, paths, view = self.files, self.paths, self.view
+
+        def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in numbers:
+                for number in batch.column(0).to_pylist():
+                    for table in read_rows(files, paths[number], view):
+                        yield from table.to_batches()
+
+        numbers = self.spark.range(0, len(paths), 1, len(paths))
+        return self.shape(numbers.mapInArrow(read, self.schema))
+
+
+def hand_out(sink: Sink, rows: ResultRows, delivery: Delivery) -> None:
     """Hand the rows of a version to its sink."""
-    if delivery.results or sink.every_version:
-        sink.deliver(rows, delivery.commit.version - 1)
+    if not rows.paths and not sink.every_version:
+        return
+    version = delivery.commit.version - 1
+    if isinstance(sink, FileSink) and sink.writes(rows):
+        sink.write(rows, version)
+    else:
+        sink.deliver(rows.frame(), version)
 
 
-def once(sink: Sink, files: Files, root: str) -> Sink:
-    """Keep a sink from seeing a version again, as far as that is known."""
-    return sink if sink.repeatable else Once(sink, files, f"{root}/delivered")
+def once(sink: Sink, files: Files, root: str, view: int = 0) -> Sink:
+    """Keep the sink of a view from seeing a version again, as far as that is known."""
+    return sink if sink.repeatable else Once(sink, files, f"{root}/delivered/{view}")
 
 
 @dataclass(frozen=True)
@@ -128,8 +156,11 @@ class FileSink:
         path: str,
         partition_by: Sequence[str],
         options: Mapping[str, str],
+        schema: StructType,
     ) -> None:
-        """Open or make the folder `path`."""
+        """Open or make the folder `path` for rows of a schema."""
+        plain = kind == "parquet" and not partition_by
+        self._direct = ParquetFiles.of(spark, path, options, schema) if plain else None
         jvm, gateway = jvm_of(spark), gateway_of(spark)
         session = spark._jsparkSession
         finder = jvm.org.apache.spark.sql.execution.datasources.DataSource
@@ -153,6 +184,15 @@ class FileSink:
     def deliver(self, rows: DataFrame, version: int) -> None:
         """Write the rows unless this version was written before."""
         self._sink.addBatch(version, rows._jdf)
+
+    def writes(self, rows: ResultRows) -> bool:
+        """Tell whether these rows can be written without a job of Spark."""
+        return self._direct is not None and (rows.shape is as_they_are or not rows.paths)
+
+    def write(self, rows: ResultRows, version: int) -> None:
+        """Write the rows as `deliver` does, without a job."""
+        if self._direct is not None:
+            self._direct.write(rows.tables(), version)
 
 
 @dataclass(frozen=True)
@@ -274,7 +314,7 @@ def make_sink(
         if "path" not in options:
             msg = f"format {kind!r} needs .option('path', ...) or .start(path)"
             raise DefinitionError(msg)
-        return FileSink(spark, kind, options["path"], partition_by, options)
+        return FileSink(spark, kind, options["path"], partition_by, options, schema)
     if kind == "console":
         truncate = options.get("truncate", "false").lower() == "true"
         return ConsoleSink(int(options.get("numRows", "20")), truncate)

@@ -21,6 +21,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -29,17 +30,17 @@ from pyspark import RDD, StorageLevel, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from icestream.core.errors import IcestreamError
-from icestream.runtime.direct import UnlikeSpark, pieces_of, read
+from icestream.runtime.direct import FileSource, UnlikeSpark, pieces_of, read, shared_out
 from icestream.runtime.driver import Parcel
-from icestream.runtime.exchange import ExchangeWriter
+from icestream.runtime.exchange import ExchangeWriter, SplitReport
 from icestream.runtime.ingest import Ingest
 from icestream.runtime.placement import Handles, here, tidy_host
 from icestream.runtime.prefold import IngestTask, Prefold
 from icestream.runtime.shard import ShardReport, ShardTask
+from icestream.runtime.tuples import Leaving
 from icestream.state.files import Files, LocalFiles
 from icestream.state.log.reader import SegmentReader
 from icestream.state.log.writer import SegmentWriter
-from icestream.state.versions import RESULTS
 
 _REPORT = pa.schema([("report", pa.binary())])
 _PARCEL = pa.schema(
@@ -47,6 +48,8 @@ _PARCEL = pa.schema(
 )
 #: shard number of the row that carries a split's report and no blob
 _NO_SHARD = -1
+#: places of splits in the order of parcels: those of a second job come after those of the first
+_PLACES = 1 << 20
 
 
 class FileExchangeExecutor:
@@ -60,56 +63,79 @@ class FileExchangeExecutor:
         files: Files,
         root: str,
         shards: int,
-        columns: dict[str, str] | None = None,
+        source: FileSource | None = None,
+        codec: str | None = None,
     ) -> None:
-        """Make one handle per shard; with `columns`, tasks read the files of a batch themselves."""
+        """Make one handle per shard; with `source`, tasks read the files of a batch themselves."""
+        self._codec = codec
         self._spark = spark
         self._files = files
         self._root = root
         self._handles = Handles(spark, shards)
         self._prefold = Prefold()
-        self._columns = columns
+        self._source = source
 
     def ingest(self, ingest: Ingest, batch: DataFrame, folder: str) -> list[Parcel]:
         """Fold the micro-batch into one parcel per split."""
-        fold = _Fold(self._files, self._root, ingest.version, folder)
-        outcomes = self._from_files(ingest, batch, fold)
+        parcels = self._parcelling(ingest.version, folder)
+        outcomes = self._from_files(ingest, batch, parcels)
         if outcomes is None:
-            outcomes = self._from_rows(ingest, batch, fold)
+            outcomes = self._from_rows(ingest, batch, parcels)
         return [parcel for _, parcel in sorted(outcomes, key=lambda each: each[0])]
 
     def _from_files(
-        self, ingest: Ingest, batch: DataFrame, fold: _Fold
+        self, ingest: Ingest, batch: DataFrame, parcels: _Parcelling
     ) -> list[tuple[int, Parcel]] | None:
         """Let the tasks read the files of the batch; None where only Spark can."""
-        columns, plan = self._columns, ingest.plan
-        pieces = pieces_of(batch) if columns is not None else None
-        if columns is None or pieces is None:
+        source, schema = self._source, ingest.plan.batch_schema
+        pieces = pieces_of(batch) if source is not None else None
+        if source is None or pieces is None:
             return None
+        context = self._spark.sparkContext
+        shares = shared_out(pieces, context.defaultParallelism)
 
         def one(split: int, numbers: Iterable[int]) -> Iterator[bytes]:
             _exhaust(numbers)
-            yield pickle.dumps(fold(split, read(pieces[split], plan, columns), ingest))
+            events = read(shares[split], source, schema)
+            yield pickle.dumps(parcels.fold(split, events, ingest))
 
-        splits = self._spark.sparkContext.parallelize(range(len(pieces)), len(pieces))
+        splits = context.parallelize(range(len(shares)), len(shares))
         try:
             return [_unpacked(data) for data in splits.mapPartitionsWithIndex(one).collect()]
         except UnlikeSpark:
-            self._columns = None
+            self._source = None
             return None
 
-    def _from_rows(self, ingest: Ingest, batch: DataFrame, fold: _Fold) -> list[tuple[int, Parcel]]:
+    def _from_rows(
+        self, ingest: Ingest, batch: DataFrame, parcels: _Parcelling
+    ) -> list[tuple[int, Parcel]]:
         """Take the rows of the batch from the JVM, folded there where that pays."""
         source, task = self._prefold.choose(ingest, batch)
 
         def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             split = TaskContext.get().partitionId()  # type: ignore[union-attr]
-            yield _packed(_REPORT, [pickle.dumps(fold(split, batches, task))])
+            yield _packed(_REPORT, [pickle.dumps(parcels.fold(split, batches, task))])
 
         rows = source.mapInArrow(one, "report binary").collect()
         outcomes: list[tuple[int, Parcel]] = [_unpacked(row["report"]) for row in rows]
         self._prefold.learn([parcel.report for _, parcel in outcomes])
         return outcomes
+
+    def _parcelling(self, version: int, folder: str) -> _Parcelling:
+        return _Parcelling(self._files, self._root, version, folder, self._codec)
+
+    def leave(self, leaving: Leaving, folder: str) -> list[Parcel]:
+        """Fold the events that leave windows, a part of their segments in each task."""
+        parcels = self._parcelling(leaving.version, folder)
+        context = self._spark.sparkContext
+        parts = min(context.defaultParallelism, len(leaving.segments))
+
+        def one(part: int, numbers: Iterable[int]) -> Iterator[bytes]:
+            _exhaust(numbers)
+            yield pickle.dumps(parcels.leave(part, parts, leaving))
+
+        done = context.parallelize(range(parts), parts).mapPartitionsWithIndex(one).collect()
+        return [parcel for _, parcel in sorted(map(_unpacked, done), key=lambda each: each[0])]
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
         """Run one task per shard where its handle is."""
@@ -122,24 +148,35 @@ class FileExchangeExecutor:
 
 
 @dataclass(frozen=True)
-class _Fold:
-    """Folds one split into a parcel file, in a task."""
+class _Parcelling:
+    """Fills one parcel file, in a task."""
 
     files: Files
     root: str
     version: int
     folder: str
+    codec: str | None
 
-    def __call__(self, split: int, batches: Iterator[pa.RecordBatch], task: IngestTask) -> _Outcome:
-        """Return the split's number and parcel, or what went wrong."""
-        name = f"{split:06d}-{uuid.uuid4().hex[:16]}"
+    def fold(self, split: int, batches: Iterator[pa.RecordBatch], task: IngestTask) -> _Outcome:
+        """Fold a split; return its number and parcel, or what went wrong."""
+        return self._filled(split, lambda out: task.run(batches, out, split))
+
+    def leave(self, part: int, parts: int, leaving: Leaving) -> _Outcome:
+        """Fold one of so many parts of the events that leave windows."""
+        return self._filled(part, lambda out: leaving.run(part, parts, out))
+
+    def _filled(self, number: int, fill: Callable[[ExchangeWriter], SplitReport]) -> _Outcome:
+        name = f"{self.version:012d}-{number:06d}-{uuid.uuid4().hex[:16]}"
         path = os.path.join(self.folder, f"{name}.parcel")
-        late = f"{self.root}/{RESULTS}/{self.version:012d}-late-{name}.rows"
-        out = ExchangeWriter(LocalFiles(), path, self.files, late)
+        out = ExchangeWriter(LocalFiles(), path, self.files, self.root, name, self.codec)
 
         def run() -> tuple[int, Parcel]:
-            report = task.run(batches, out)
-            return split, Parcel(path, out.finish()[1], report)
+            try:
+                report = fill(out)
+                return number, Parcel(path, out.finish(), report)
+            except BaseException:
+                out.abandon()
+                raise
 
         return _tried(run)
 
@@ -149,34 +186,70 @@ class ShuffleExchangeExecutor:
 
     parcel_files: Files = LocalFiles()
 
-    def __init__(self, spark: SparkSession, files: Files, root: str, shards: int) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        files: Files,
+        root: str,
+        shards: int,
+        codec: str | None = None,
+    ) -> None:
         """Make one handle per shard."""
+        self._spark = spark
         self._files = files
         self._root = root
+        self._codec = codec
         self._handles = Handles(spark, shards)
         self._prefold = Prefold()
-        self._parcels: DataFrame | None = None
+        #: blobs that executors keep for the tasks that run next
+        self._parcels: list[DataFrame] = []
 
     def ingest(self, ingest: Ingest, batch: DataFrame, folder: str) -> list[Parcel]:
         """Fold the micro-batch into one blob per split and shard, kept by the executors."""
+        self._forget()
         source, task = self._prefold.choose(ingest, batch)
-        files, root = self._files, self._root
+        done = self._blobs_of(
+            source,
+            ingest.version,
+            lambda parcels, split, batches: parcels.fold(split, batches, task),
+        )
+        self._prefold.learn([parcel.report for parcel in done])
+        return done
 
-        def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            split = TaskContext.get().partitionId()  # type: ignore[union-attr]
+    def leave(self, leaving: Leaving, folder: str) -> list[Parcel]:
+        """Fold the events that leave windows into one blob per part and shard."""
+        parts = min(self._spark.sparkContext.defaultParallelism, len(leaving.segments))
+
+        def fold(parcels: _Parcelling, part: int, numbers: Iterator[pa.RecordBatch]) -> _Outcome:
+            _exhaust(numbers)
+            return parcels.leave(part, parts, leaving)
+
+        return self._blobs_of(self._spark.range(0, parts, 1, parts), leaving.version, fold)
+
+    def _blobs_of(
+        self,
+        source: DataFrame,
+        version: int,
+        fold: Callable[[_Parcelling, int, Iterator[pa.RecordBatch]], _Outcome],
+    ) -> list[Parcel]:
+        """Let tasks fold their part of a source and keep the blobs; return the parcels' reports."""
+        files, root, codec, wave = self._files, self._root, self._codec, len(self._parcels)
+
+        def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            number = TaskContext.get().partitionId()  # type: ignore[union-attr]
             with tempfile.TemporaryDirectory(prefix="icestream-") as local:
-                outcome = _Fold(files, root, ingest.version, local)(split, batches, task)
-                yield _packed(_PARCEL, [_NO_SHARD], [split], [pickle.dumps(outcome)], [b""])
+                parcels = _Parcelling(files, root, version, local, codec)
+                outcome = fold(parcels, number, batches)
+                place = _PLACES * wave + number
+                yield _packed(_PARCEL, [_NO_SHARD], [place], [pickle.dumps(outcome)], [b""])
                 if outcome.error is None:
                     for shard, blob in cut(outcome.value[1].path):
-                        yield _packed(_PARCEL, [shard], [split], [b""], [blob])
+                        yield _packed(_PARCEL, [shard], [place], [b""], [blob])
 
-        self._forget()
-        parcels = source.mapInArrow(fold, _PARCEL_DDL).persist(StorageLevel.MEMORY_AND_DISK)
-        self._parcels = parcels
-        rows = parcels.where(f"shard = {_NO_SHARD}").select("report").collect()
+        blobs = source.mapInArrow(one, _PARCEL_DDL).persist(StorageLevel.MEMORY_AND_DISK)
+        self._parcels.append(blobs)
+        rows = blobs.where(f"shard = {_NO_SHARD}").select("report").collect()
         done = sorted((_unpacked(row["report"]) for row in rows), key=lambda each: each[0])
-        self._prefold.learn([parcel.report for _, parcel in done])
         return [parcel for _, parcel in done]
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
@@ -195,16 +268,17 @@ class ShuffleExchangeExecutor:
 
     def _blobs(self) -> RDD[Any]:
         """Return a partition per shard with its blobs."""
-        if self._parcels is None:
+        if not self._parcels:
             return self._handles.get()
-        rows = self._parcels.where(f"shard <> {_NO_SHARD}").select("shard", "split", "blob").rdd
+        blobs = reduce(DataFrame.unionAll, self._parcels)
+        rows = blobs.where(f"shard <> {_NO_SHARD}").select("shard", "split", "blob").rdd
         return self._handles.beside(rows.map(lambda row: (row[0], (row[1], bytes(row[2])))))
 
     def _forget(self) -> None:
         """Let the executors drop the blobs they keep."""
-        if self._parcels is not None:
-            self._parcels.unpersist()
-            self._parcels = None
+        for blobs in self._parcels:
+            blobs.unpersist()
+        self._parcels = []
 
 
 _PARCEL_DDL = "shard int, split int, report binary, blob binary"
@@ -272,7 +346,7 @@ def cut(path: str) -> Iterator[tuple[int, bytes]]:
 def _stored(blobs: Iterable[tuple[int, tuple[int, bytes]]], folder: str) -> Iterator[str]:
     """Write the blobs of a shard to local files named by split."""
     for _, (split, blob) in blobs:
-        path = os.path.join(folder, f"{split:06d}.parcel")
+        path = os.path.join(folder, f"{split:09d}.parcel")
         with open(path, "wb") as file:
             file.write(blob)
         yield path

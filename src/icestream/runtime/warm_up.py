@@ -7,7 +7,7 @@ import tempfile
 import numpy as np
 import pyarrow as pa
 
-from icestream.operators.aggregates import FUNCTIONS, Aggregate
+from icestream.operators.aggregates import applicable
 from icestream.operators.panes import Windows
 from icestream.plan.nodes import Plan, Source
 from icestream.runtime.driver import LEAST_QUOTA, Settings
@@ -18,18 +18,14 @@ _SECOND = 1_000_000
 
 def kernels() -> None:
     """Compute a small query that touches every kernel."""
-    plan = Plan(
+    inputs = pa.schema([("x0", pa.float64()), ("x1", pa.int64()), ("x2", pa.int32())])
+    plan = Plan.of(
         sources=(Source("warm-up", 0),),
         windows=Windows(2 * _SECOND, _SECOND),
         keys=pa.schema([("number", pa.int64()), ("name", pa.string()), ("ratio", pa.float64())]),
-        inputs=pa.schema([("x0", pa.float64()), ("x1", pa.int64()), ("x2", pa.int32())]),
-        expressions=("x0", "x1", "x2"),
-        aggregates=tuple(
-            Aggregate(function, column, f"{function}_{column}")
-            for function in FUNCTIONS
-            for column in ("x0", "x1", "x2")
-        ),
-        grouping_sets=None,
+        inputs=inputs,
+        expressions=tuple(inputs.names),
+        aggregates=tuple(applicable(inputs)),
         time=pa.timestamp("us"),
     )
     count = 64

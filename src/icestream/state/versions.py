@@ -33,6 +33,9 @@ from icestream.state.log.format import SegmentInfo
 FORMAT = 1
 #: the lifetime class that a newer snapshot of the same shard replaces
 BASE = "base"
+#: the lifetime class of raw events, which belong to no shard
+EVENTS = "events"
+NO_SHARD = -1
 #: a commit lists all live segments at least every so many versions
 LISTING_EVERY = 64
 
@@ -50,6 +53,8 @@ class LiveSegment:
     version: int
     lifetime: str
     info: SegmentInfo
+    #: the earliest time of the events in it, where it holds events
+    begins: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -58,13 +63,14 @@ class LiveSegment:
             "version": self.version,
             "lifetime": self.lifetime,
             "info": self.info.to_json(),
+            "begins": self.begins,
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> LiveSegment:
         """Return what `to_json` wrote."""
         info = SegmentInfo.from_json(value["info"])
-        return cls(value["shard"], value["version"], value["lifetime"], info)
+        return cls(value["shard"], value["version"], value["lifetime"], info, value["begins"])
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,8 @@ class Commit:
     #: arena released by each shard
     arenas: tuple[str, ...] = ()
     added: tuple[LiveSegment, ...] = ()
+    #: ordinals of segments that are live no more, although their expiry has not passed
+    released: tuple[int, ...] = ()
     #: result files by shard, and files of late events
     results: tuple[SegmentInfo, ...] = ()
     late: tuple[SegmentInfo, ...] = ()
@@ -111,7 +119,7 @@ class Commit:
     def from_json(cls, value: Mapping[str, Any]) -> Commit:
         """Return what `to_json` wrote."""
         plain = {key: item for key, item in value.items() if key not in _SEGMENT_LISTS}
-        for name in ("seen", "routes", "arenas", "bases"):
+        for name in ("seen", "routes", "arenas", "bases", "released"):
             plain[name] = tuple(plain[name])
         live = value["live"]
         return cls(
@@ -131,7 +139,8 @@ def survivors(live: Iterable[LiveSegment], commit: Commit) -> tuple[LiveSegment,
     return tuple(
         segment
         for segment in (*live, *commit.added)
-        if (
+        if segment.info.ordinal not in commit.released
+        and (
             segment.version >= commit.bases[segment.shard]
             if segment.lifetime == BASE
             else segment.info.expiry > commit.horizon

@@ -26,7 +26,7 @@ from unittest import mock
 
 import pyarrow as pa
 
-from icestream.operators import groups, window
+from icestream.operators import groups, slice_log, window
 from icestream.plan.nodes import Plan
 from icestream.runtime import driver
 from icestream.runtime.local import LocalQuery, Splits
@@ -64,12 +64,13 @@ def small_sizes(*, slice_bytes: int = 1024, image_rows: int = 16, snapshot: int 
     """
     stack = ExitStack()
     sizes = {
-        "SLICE_BYTES": slice_bytes,
         "SNAPSHOT_AFTER": snapshot,
         "SNAPSHOT_AT_LATEST": snapshot + 1,
     }
     for name, size in sizes.items():
         stack.enter_context(mock.patch.object(window, name, size))
+    for module in (slice_log, window):
+        stack.enter_context(mock.patch.object(module, "SLICE_BYTES", slice_bytes))
     stack.enter_context(mock.patch.object(groups, "IMAGE_CHUNK", image_rows))
     stack.enter_context(mock.patch.object(driver, "LEAST_QUOTA", 16 * slice_bytes))
     return stack
@@ -83,7 +84,7 @@ class QueryConformance:
     #: streams that are tried
     seeds: ClassVar[Sequence[int]] = (1, 2)
     #: bytes for two shards that hold `many_groups` only in turns
-    tiny_budget: ClassVar[int] = 160 * 1024
+    tiny_budget: ClassVar[int] = 192 * 1024
     many_groups: ClassVar[int] = 1500
 
     def open(self, folder: Path, budget: str | int = "16 MB", shards: int = 2) -> LocalQuery:

@@ -113,11 +113,13 @@ class StruckIngest(Ingest):
 
     mishap: Mishap | None = None
 
-    def run(self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter) -> SplitReport:
+    def run(
+        self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
+    ) -> SplitReport:
         """Do it, or fail to when the parcel is written."""
 
         def work() -> SplitReport:
-            return super(StruckIngest, self).run(batches, out)
+            return super(StruckIngest, self).run(batches, out, split)
 
         def written() -> None:
             work()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from decimal import ROUND_HALF_UP, Context, Decimal
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -23,9 +23,10 @@ import duckdb
 import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.aggregates import Aggregate
-from icestream.plan.nodes import SOURCE, TIME, Plan
+from icestream.operators.panes import Cumulative, Windows
+from icestream.plan.nodes import SOURCE, TIME, Plan, View
 from icestream.runtime.local import Splits
+from icestream.testing.answers import answer, sql_of
 
 Row = tuple[Any, ...]
 
@@ -34,13 +35,17 @@ _NAN = math.nan
 
 
 class ObviousWindows:
-    """The rows that a query must emit, batch by batch."""
+    """The rows that a view of windows on a grid must emit, batch by batch."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, view: int = 0) -> None:
         """Start before the first batch."""
         self._plan = plan
-        self._open: dict[tuple[Micros, Row], list[dict[str, Any]]] = {}
+        self._view = plan.views[view]
+        self._open: dict[tuple[Micros, Micros], dict[Row, list[dict[str, Any]]]] = {}
         self._seen: list[Micros | None] = [None] * len(plan.sources)
+        #: for updates, the groups of the window that was closed last
+        self._before: dict[Row, list[dict[str, Any]]] = {}
+        self._last: tuple[Micros, Micros] = (MINUS_INFINITY, MINUS_INFINITY)
         #: no window that ends at or before it is open
         self.watermark: Micros = MINUS_INFINITY
         #: events that no window took
@@ -66,49 +71,86 @@ class ObviousWindows:
         latest = max((seen for seen in self._seen if seen is not None), default=None)
         if latest is None:
             return []
-        last = max(_starts(self._plan, latest))
-        return self._close_until(max(self.watermark, last + self._plan.windows.range))
+        ends = [
+            end
+            for view in self._plan.views
+            for _, end in windows_of(view.windows, latest)  # type: ignore[arg-type]
+        ]
+        return self._close_until(max(self.watermark, *ends))
 
     def _take(self, time: Micros, source: int, event: dict[str, Any], before: Micros) -> None:
         seen = self._seen[source]
         self._seen[source] = time if seen is None else max(seen, time)
-        length = self._plan.windows.range
-        starts = [start for start in _starts(self._plan, time) if start + length > before]
-        self.late += not starts
-        for start in starts:
-            for key in _keys(self._plan, event):
-                self._open.setdefault((start, key), []).append(event)
+        mine = [each for each in windows_of(self._view.windows, time) if each[1] > before]  # type: ignore[arg-type]
+        self.late += not mine
+        for window in mine:
+            for key in _keys(self._plan, self._view, event):
+                self._open.setdefault(window, {}).setdefault(key, []).append(event)
 
     def _close_until(self, watermark: Micros) -> list[Row]:
         self.watermark = watermark
-        length = self._plan.windows.range
-        closed = [each for each in self._open if each[0] + length <= watermark]
-        return [self._row(start, key, self._open.pop((start, key))) for start, key in closed]
+        rows: list[Row] = []
+        while (window := self._next(watermark)) is not None:
+            groups = self._open.pop(window, {})
+            if self._view.mode == "update":
+                rows += self._changes(window, groups)
+            else:
+                rows += [self._row(window, key, events) for key, events in groups.items()]
+            self._last = window
+        return rows
 
-    def _row(self, start: Micros, key: Row, events: list[dict[str, Any]]) -> Row:
-        types = self._plan.spec.types
-        answers = [_answer(each, events, types) for each in self._plan.aggregates]
-        return (start, start + self._plan.windows.range, *key, *answers)
+    def _next(self, watermark: Micros) -> tuple[Micros, Micros] | None:
+        """Return the next window to close: one with events, or, for updates, the one after it."""
+        choices = list(self._open)
+        if self._before:
+            choices.append(_following(self._view.windows, *self._last))  # type: ignore[arg-type]
+        closed = [window for window in choices if window[1] <= watermark]
+        return min(closed, key=lambda window: window[1], default=None)
+
+    def _changes(
+        self, window: tuple[Micros, Micros], groups: dict[Row, list[dict[str, Any]]]
+    ) -> list[Row]:
+        before, self._before = self._before, groups
+        return [
+            self._row(window, key, groups.get(key, []))
+            for key in dict.fromkeys([*before, *groups])
+            if [id(e) for e in before.get(key, [])] != [id(e) for e in groups.get(key, [])]
+        ]
+
+    def _row(self, window: tuple[Micros, Micros], key: Row, events: list[dict[str, Any]]) -> Row:
+        answers = [answer(each, events, self._plan.types) for each in self._view.aggregates]
+        return (*window, *key, *answers)
 
 
-def _starts(plan: Plan, time: Micros) -> Iterator[Micros]:
-    """Yield the starts of the windows that hold an instant, latest first."""
-    windows = plan.windows
+def windows_of(windows: Windows | Cumulative, time: Micros) -> Iterator[tuple[Micros, Micros]]:
+    """Yield start and end of the windows that hold an instant, latest first."""
+    if isinstance(windows, Cumulative):
+        start = time - (time - windows.offset) % windows.size
+        end = start + windows.size
+        while end > time:
+            yield start, end
+            end -= windows.step
+        return
     start = time - (time - windows.offset) % windows.slide
     while start > time - windows.range:
-        yield start
+        yield start, start + windows.range
         start -= windows.slide
 
 
-def _keys(plan: Plan, event: dict[str, Any]) -> Iterator[Row]:
+def _following(windows: Windows | Cumulative, start: Micros, end: Micros) -> tuple[Micros, Micros]:
+    """Return the window after another."""
+    if isinstance(windows, Windows):
+        return start + windows.slide, end + windows.slide
+    if end == start + windows.size:
+        return end, end + windows.step
+    return start, end + windows.step
+
+
+def _keys(plan: Plan, view: View, event: dict[str, Any]) -> Iterator[Row]:
     values = tuple(_plain(event[f"k{i}"]) for i in range(len(plan.keys)))
-    if plan.grouping_sets is None:
-        yield values
-        return
-    for chosen in plan.grouping_sets:
-        left_out = [i not in chosen for i in range(len(values))]
-        masked = [None if out else v for v, out in zip(values, left_out, strict=True)]
-        yield (*masked, int("".join("01"[out] for out in left_out) or "0", 2))
+    for chosen in view.groupings:
+        masked = tuple(values[i] if i in chosen else None for i in view.keys)
+        yield (*masked, view.grouping_id(chosen)) if view.tells_grouping else masked
 
 
 def _plain(value: Any) -> Any:
@@ -116,65 +158,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return _NAN if math.isnan(value) else value + 0.0
     return value
-
-
-def _answer(
-    aggregate: Aggregate, events: list[dict[str, Any]], types: dict[str, pa.DataType]
-) -> Any:
-    if aggregate.column is None:
-        return len(events)
-    values = [v for event in events if (v := event[aggregate.column]) is not None]
-    if aggregate.function == "count":
-        return len(values)
-    if not values:
-        return None
-    if aggregate.function in ("min", "max"):
-        choose = min if aggregate.function == "min" else max
-        return choose(values, key=_rank)
-    if aggregate.function in ("sum", "avg"):
-        total = _total(values)
-        return total if aggregate.function == "sum" else _mean(total, len(values), aggregate, types)
-    return _moment(aggregate.function, values)
-
-
-def _rank(value: Any) -> tuple[bool, Any]:
-    """Order values as Spark does: NaN is the greatest float."""
-    is_nan = isinstance(value, float) and math.isnan(value)
-    return (is_nan, 0 if is_nan else value)
-
-
-def _total(values: list[Any]) -> Any:
-    if isinstance(values[0], Decimal):
-        return sum((Fraction(v) for v in values), Fraction(0))
-    if isinstance(values[0], int):
-        return sum(values)
-    infinities = {v for v in values if math.isinf(v)}
-    if any(math.isnan(v) for v in values) or len(infinities) == 2:
-        return math.nan
-    return infinities.pop() if infinities else math.fsum(values)
-
-
-def _mean(total: Any, count: int, aggregate: Aggregate, types: dict[str, pa.DataType]) -> Any:
-    if not isinstance(total, Fraction):
-        return total / count
-    scale = aggregate.result_type(types).scale
-    places = Context(prec=60, rounding=ROUND_HALF_UP)
-    mean = total / count
-    exact = places.divide(Decimal(mean.numerator), Decimal(mean.denominator))
-    return Fraction(exact.quantize(Decimal(1).scaleb(-scale), context=places))
-
-
-def _moment(function: str, values: list[Any]) -> float | None:
-    sample = function.endswith("samp")
-    if sample and len(values) < 2:
-        return None
-    if not all(math.isfinite(v) for v in values):
-        return math.nan
-    exact = [Fraction(float(v)) for v in values]
-    mean = sum(exact, Fraction(0)) / len(exact)
-    spread = sum(((v - mean) ** 2 for v in exact), Fraction(0))
-    variance = float(spread / (len(exact) - 1 if sample else len(exact)))
-    return math.sqrt(variance) if function.startswith("stddev") else variance
 
 
 def rows_of(tables: pa.Table | Iterable[pa.Table]) -> list[Row]:
@@ -237,18 +220,20 @@ def _agree(a: Any, b: Any, tolerance: float) -> bool:
 def windows_by_sql(plan: Plan, batches: Sequence[pa.RecordBatch]) -> list[Row]:
     """Return the rows of all windows of a stream without late events, computed by DuckDB."""
     events = pa.Table.from_batches(batches, plan.batch_schema)
-    windows, types = plan.windows, plan.spec.types
+    view, types = plan.views[0], plan.types
+    windows = view.windows
+    assert isinstance(windows, Windows)
     keys = [f"k{i}" for i in range(len(plan.keys))]
-    answers = [_sql(each, types) for each in plan.aggregates]
+    answers = [sql_of(each, types) for each in view.aggregates]
     chosen: list[str] = []
-    if plan.grouping_sets is None:
+    if not view.tells_grouping:
         grouping = ", ".join(["__start", *keys])
     else:
-        sets = (", ".join(["__start", *(keys[i] for i in each)]) for each in plan.grouping_sets)
+        sets = (", ".join(["__start", *(keys[i] for i in each)]) for each in view.groupings)
         grouping = f"GROUPING SETS ({', '.join(f'({each})' for each in sets)})"
         chosen = [f"grouping({', '.join(keys)})"]
     query = f"""
-        WITH e AS (SELECT *, epoch_us({TIME}) AS __at FROM events),
+        WITH e AS (SELECT *, epoch_us({TIME}) AS __at, row_number() OVER () AS __row FROM events),
         w AS (
             SELECT e.*, __at - ((__at - {windows.offset}) % {windows.slide} + {windows.slide})
                 % {windows.slide} - i * {windows.slide} AS __start
@@ -262,15 +247,3 @@ def windows_by_sql(plan: Plan, batches: Sequence[pa.RecordBatch]) -> list[Row]:
         table = connection.sql(query).to_arrow_table()
     columns = [column.to_pylist() for column in table.columns]
     return list(zip(*columns, strict=True))
-
-
-def _sql(aggregate: Aggregate, types: dict[str, pa.DataType]) -> str:
-    if aggregate.column is None:
-        return "count(*)"
-    call = f'{aggregate.function}("{aggregate.column}")'
-    kind = aggregate.result_type(types)
-    if aggregate.function == "sum" and pa.types.is_decimal(kind):
-        return f"CAST({call} AS DECIMAL({kind.precision}, {kind.scale}))"
-    if aggregate.function == "sum" and pa.types.is_integer(kind):
-        return f"CAST({call} AS BIGINT)"
-    return call

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
-from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
-from icestream.operators.aggregates import FUNCTIONS, Aggregate
+from icestream.operators.aggregates import Aggregate, applicable
 from icestream.operators.panes import Windows
-from icestream.plan.nodes import Plan, Source
+from icestream.plan.nodes import Plan, Source, WindowKind
 from icestream.runtime.driver import Settings
 from icestream.runtime.local import LocalQuery
 from icestream.state.files import Files, LocalFiles, NewFile
@@ -63,17 +63,14 @@ class _Unsynced:
 
 
 def every_aggregate(inputs: pa.Schema) -> tuple[Aggregate, ...]:
-    """Return `count(*)` and every function over every column that takes its type."""
-    chosen = [Aggregate("count", None, "events")]
-    for column in inputs:
-        for function in FUNCTIONS:
-            aggregate = Aggregate(function, column.name, f"{function}_{column.name}")
-            try:
-                aggregate.check(column.type)
-            except DefinitionError:
-                continue
-            chosen.append(aggregate)
-    return tuple(chosen)
+    """Return `count(*)` and every function over words with every column it takes."""
+    single = tuple(applicable(inputs))
+    passing_over_nulls = (
+        replace(each, alias=f"{each.alias}_there", parameters=(True,))
+        for each in single
+        if each.function in ("first", "last")
+    )
+    return (Aggregate("count", None, "events"), *single, *passing_over_nulls)
 
 
 def window_plan(
@@ -88,21 +85,24 @@ def window_plan(
     grouping_sets: tuple[tuple[int, ...], ...] | None = None,
     late: str = "drop",
     nulls: str = "error",
+    windows: WindowKind | None = None,
+    mode: str = "append",
+    store: str = "panes",
 ) -> Plan:
     """Return a plan: windows that reach `reach`, one source for each slack.
 
-    Without `slide` windows tumble; without `keys` there is one, `key`, an int64; without `inputs`
+    `windows` are of any other kind. Without `slide` windows tumble; without `keys` there is one, `key`, an int64; without `inputs`
     there is one, `value`, a float64; without `aggregates` there are all that apply.
     """
     length = parse_interval(reach)
     step = length if slide is None else parse_interval(slide)
     columns = pa.schema([("value", pa.float64())]) if inputs is None else inputs
     slacks = [slack] if isinstance(slack, str | int) else slack
-    return Plan(
+    return Plan.of(
         sources=tuple(
             Source(f"source{i}", parse_interval(each), nulls) for i, each in enumerate(slacks)
         ),
-        windows=Windows(length, step, parse_interval(offset)),
+        windows=windows or Windows(length, step, parse_interval(offset)),
         keys=pa.schema([("key", pa.int64())]) if keys is None else keys,
         inputs=columns,
         expressions=tuple(columns.names),
@@ -110,6 +110,8 @@ def window_plan(
         grouping_sets=grouping_sets,
         time=INSTANT,
         late=late,
+        mode=mode,
+        store=store,
     )
 
 

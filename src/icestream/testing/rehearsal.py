@@ -63,7 +63,7 @@ class Script:
     @cached_property
     def plan(self) -> Plan:
         """Return what is computed: fields with and without an inverse, late events kept."""
-        return Plan(
+        return Plan.of(
             sources=(Source("events", 1 * SECOND),),
             windows=Windows(6 * SECOND, 2 * SECOND),
             keys=pa.schema([("name", pa.string())]),
@@ -75,7 +75,6 @@ class Script:
                 Aggregate("min", "x0", "least"),
                 Aggregate("max", "x1", "most"),
             ),
-            grouping_sets=None,
             time=pa.timestamp("us", "UTC"),
             late="keep",
             key_groups=8,

@@ -1,0 +1,46 @@
+"""Streams of files, Arrow files among them."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from icestream.core.errors import DefinitionError
+from icestream.runtime.direct.arrow import rows_of_paths
+
+#: columns of Spark's binary files
+_BINARY = "path string, modificationTime timestamp, length bigint, content binary"
+
+FORMATS = ("arrow", "csv", "json", "orc", "parquet", "text")
+
+
+def files(
+    spark: SparkSession,
+    path: str,
+    format: str = "parquet",
+    *,
+    schema: StructType | str,
+    **options: Any,
+) -> DataFrame:
+    """Read the files of a folder as a stream, new ones as they come.
+
+    Args:
+        spark: the session.
+        path: the folder.
+        format: `arrow` for files of `pyarrow.ipc.new_file`, or a file format of Spark.
+        schema: columns and types, as in `spark.readStream.schema`.
+        options: options of Spark's reader, such as `maxFilesPerTrigger`.
+    """
+    if format not in FORMATS:
+        msg = f"ice.files reads {', '.join(FORMATS)}; got {format!r}"
+        raise DefinitionError(msg)
+    columns = cast("StructType", StructType.fromDDL(schema)) if isinstance(schema, str) else schema
+    if format != "arrow":
+        return spark.readStream.format(format).schema(columns).options(**options).load(path)
+    # only the path is taken, before the query starts: the content is not read by Spark
+    binary = spark.readStream.format("binaryFile").schema(_BINARY).options(**options).load(path)
+    paths = binary.select("path")
+    return paths.mapInArrow(rows_of_paths(to_arrow_schema(columns, timezone="UTC")), columns)

@@ -1,0 +1,57 @@
+"""Literals of aggregate functions: checked, and turned into what a sketch is made with.
+
+Idea: users say how right an answer must be; sketches have sizes. The error of a HyperLogLog sketch
+of 2**lg_k registers is 1.04 / sqrt(2**lg_k), that of a KLL sketch 2.296 / k**0.9021 of all ranks,
+99 times of 100.
+
+Invariant: a sketch is no smaller than the asked error needs
+(`test_sketches_are_as_large_as_the_asked_error_needs`).
+
+References: Flajolet et al., HyperLogLog, 2007; Karnin, Lang and Liberty, Optimal Quantile
+Approximation in Streams, 2016; the constants are those of Apache DataSketches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from icestream.core.errors import DefinitionError
+
+#: the sizes Apache DataSketches makes of KLL sketches
+_LEAST_KLL, _MOST_KLL = 8, 65535
+
+
+def fractions(function: str, wanted: float | Sequence[float]) -> float | tuple[float, ...]:
+    """Return one fraction, or several; refuse what is none."""
+    several: Sequence[Any] = wanted if isinstance(wanted, Sequence) else [wanted]
+    for each in several:
+        if not isinstance(each, int | float) or not 0 <= each <= 1:
+            msg = (
+                f"{function} takes fractions between 0 and 1; got {wanted!r}. Write 0.95 for the "
+                "95th percentile"
+            )
+            raise DefinitionError(msg)
+    found = tuple(float(each) for each in several)
+    return found if isinstance(wanted, Sequence) else found[0]
+
+
+def registers(rsd: float) -> int:
+    """Return lg_k of a HyperLogLog sketch with this relative standard deviation."""
+    if not 0.0008 <= rsd <= 0.09:
+        msg = f"rsd must be between 0.0008 and 0.09; got {rsd}. Use ice.count_distinct to be exact"
+        raise DefinitionError(msg)
+    return math.ceil(2 * math.log2(1.04 / rsd))
+
+
+def quantile_size(accuracy: Any) -> int:
+    """Return k of a KLL sketch whose ranks are right to 1 / accuracy."""
+    if not isinstance(accuracy, int) or not 1 <= accuracy <= 10_000:
+        msg = (
+            f"accuracy must be a whole number from 1 to 10000; got {accuracy!r}. Use "
+            "ice.percentile to be exact"
+        )
+        raise DefinitionError(msg)
+    size = math.ceil(math.pow(2.296 * accuracy, 1 / 0.9021))
+    return min(_MOST_KLL, max(_LEAST_KLL, size))

@@ -1,0 +1,263 @@
+"""From what users write to plans: statements over one stream, and the plan they share.
+
+Idea: a statement is one query as it was written, with Spark's columns. `build` turns one or more of
+them, over the same events, into one projection of these events and one plan with a view for each.
+Columns that mean the same are read once, whoever asks for them.
+
+Invariant: whatever can be refused is refused here, before a query starts (`tests/api`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import DataType, StructType
+
+from icestream.api.functions import AggregateExpression
+from icestream.api.types import arrow_schema, arrow_type, result_schema
+from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
+from icestream.operators.aggregates import Aggregate
+from icestream.plan import lower
+from icestream.plan.nodes import GROUPING_ID, SOURCE, TIME, Plan, Source, View, WindowKind
+from icestream.state.keys import KeyCodec
+
+
+@dataclass(frozen=True)
+class Part:
+    """One DataFrame of a stream, with its own time and slack."""
+
+    frame: DataFrame
+    time: str
+    slack: Micros
+    nulls: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One query as the user wrote it."""
+
+    parts: tuple[Part, ...]
+    windows: WindowKind
+    keys: tuple[Column, ...]
+    #: grouping sets by position among the keys; None for one grouping by all of them
+    sets: tuple[tuple[int, ...], ...] | None
+    aggregates: tuple[AggregateExpression, ...]
+
+
+@dataclass(frozen=True)
+class Built:
+    """Events and plan of some statements."""
+
+    events: DataFrame
+    plan: Plan
+    #: columns of the rows of each view
+    rows: tuple[StructType, ...]
+    #: the user's name of the time column
+    time: str
+
+
+def build(statements: Sequence[Statement]) -> Built:
+    """Return the projection of the events and the plan that statements share."""
+    parts = statements[0].parts
+    frame = parts[0].frame
+    for each in statements:
+        _check_aggregates(each.aggregates)
+        _check_same_stream(parts, each.parts)
+    keys, inputs = _Columns(frame, named=True), _Columns(frame)
+    views = [_view(frame, each, keys, inputs) for each in statements]
+    frames = [_projected(part, number, keys, inputs) for number, part in enumerate(parts)]
+    _check_union(frames)
+    schema = frames[0].schema
+    key_fields = schema.fields[2 : 2 + len(keys.columns)]
+    plan = Plan(
+        sources=_sources(parts),
+        keys=arrow_schema(keys.texts, key_fields),
+        inputs=arrow_schema(
+            [f"x{place}" for place in range(len(inputs.columns))],
+            schema.fields[2 + len(keys.columns) :],
+        ),
+        expressions=tuple(inputs.texts),
+        views=tuple(views),
+        time=arrow_type(schema[0].dataType, parts[0].time),
+    )
+    KeyCodec(plan.group_keys)
+    lower.check(plan)
+    kinds: list[DataType] = [each.dataType for each in key_fields]
+    rows = tuple(result_schema(plan, view, schema[0].dataType, kinds) for view in plan.views)
+    return Built(reduce(DataFrame.unionAll, frames), plan, rows, parts[0].time)
+
+
+def _view(frame: DataFrame, statement: Statement, keys: _Columns, inputs: _Columns) -> View:
+    names = [_name_in(frame, key) for key in statement.keys]
+    answers = [_answer_name(frame, each) for each in statement.aggregates]
+    heading = statement.windows.heading(pa.timestamp("us")).name
+    told = [] if statement.sets is None else [GROUPING_ID]
+    _check_names([heading, *names, *told, *answers])
+    places = tuple(keys.place_of(key) for key in statement.keys)
+    sets = statement.sets or (tuple(range(len(places))),)
+    return View(
+        statement.windows,
+        tuple(
+            _aggregate_of(each, name, [inputs.place_of(column) for column in each.columns])
+            for each, name in zip(statement.aggregates, answers, strict=True)
+        ),
+        tuple(tuple(sorted(places[i] for i in chosen)) for chosen in sets),
+        places,
+        statement.sets is not None,
+    )
+
+
+def _sources(parts: Sequence[Part]) -> tuple[Source, ...]:
+    """Return the sources under names that tell them apart."""
+    names = [part.name for part in parts]
+    return tuple(
+        Source(
+            part.name if names.count(part.name) == 1 else f"{part.name} {number}",
+            part.slack,
+            part.nulls,
+        )
+        for number, part in enumerate(parts, start=1)
+    )
+
+
+def _check_same_stream(parts: Sequence[Part], others: Sequence[Part]) -> None:
+    same = len(parts) == len(others) and all(
+        (a.time, a.slack, a.nulls) == (b.time, b.slack, b.nulls)
+        and (a.frame is b.frame or a.frame.sameSemantics(b.frame))
+        for a, b in zip(parts, others, strict=True)
+    )
+    if not same:
+        msg = (
+            "queries that are started together must look at the same stream: make it once with "
+            "ice.stream(...), filters and columns included, and build all of them on it"
+        )
+        raise DefinitionError(msg)
+
+
+def _check_aggregates(aggregates: Sequence[object]) -> None:
+    if not aggregates:
+        msg = "agg needs at least one aggregate, for example ice.count()"
+        raise DefinitionError(msg)
+    for each in aggregates:
+        if not isinstance(each, AggregateExpression):
+            msg = (
+                f"agg takes Icestream's aggregates (ice.count(), ice.sum('x'), ...); got {each!r}. "
+                "Functions of pyspark.sql.functions belong in the columns they aggregate"
+            )
+            raise DefinitionError(msg)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Refuse names that Spark, which ignores case, takes for one column."""
+    lowered = [name.lower() for name in names]
+    twice = sorted({name for name in lowered if lowered.count(name) > 1})
+    if twice:
+        msg = f"the result would have several columns called {twice}: name them with .alias(...)"
+        raise DefinitionError(msg)
+
+
+def _name_in(frame: DataFrame, column: Column) -> str:
+    """Return the name Spark gives a column."""
+    try:
+        names = frame.select(column).columns
+    except AnalysisException as error:
+        raise refusal(error, frame) from None
+    if len(names) != 1:
+        msg = f"columns are taken one by one; this one stands for {names}"
+        raise DefinitionError(msg)
+    return names[0]
+
+
+@dataclass
+class _Columns:
+    """Columns that statements look at, those that mean the same once; they may read alike."""
+
+    frame: DataFrame
+    #: whether columns of different names are different columns
+    named: bool = False
+    columns: list[Column] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    _meanings: list[Any] = field(default_factory=list)
+
+    def place_of(self, column: Column) -> int:
+        """Return the place of a column, taking it in if it is new."""
+        meaning, text = _meaning(self.frame, column), _name_in(self.frame, column)
+        for place, other in enumerate(self._meanings):
+            same_name = not self.named or self.texts[place] == text
+            if same_name and meaning.semanticEquals(other):
+                return place
+        alike = sum(other.split(" #")[0] == text for other in self.texts)
+        self.columns.append(column)
+        self.texts.append(f"{text} #{alike + 1}" if alike else text)
+        self._meanings.append(meaning)
+        return len(self.columns) - 1
+
+
+def _aggregate_of(each: AggregateExpression, name: str, places: Sequence[int]) -> Aggregate:
+    inputs = tuple(f"x{place}" for place in places)
+    return Aggregate(
+        each.function, inputs[0] if inputs else None, name, inputs[1:], each.parameters
+    )
+
+
+def _answer_name(frame: DataFrame, each: AggregateExpression) -> str:
+    """Return the name of a result: the user's, or Spark's, or one in Spark's manner."""
+    if each.name:
+        return each.name
+    in_spark = each.in_spark
+    if in_spark is not None:
+        return _name_in(frame, in_spark)
+    return f"{each.title}({', '.join(_name_in(frame, column) for column in each.columns)})"
+
+
+def _meaning(frame: DataFrame, column: Column) -> Any:
+    """Return Spark's resolved expression of a column."""
+    try:
+        chosen = frame.select(column.alias("x"))
+    except AnalysisException as error:
+        raise refusal(error, frame) from None
+    return chosen._jdf.queryExecution().analyzed().expressions().head().child()
+
+
+def _projected(part: Part, number: int, keys: _Columns, inputs: _Columns) -> DataFrame:
+    """Return the events of one part as ingest reads them."""
+    columns = [
+        sf.col(part.time).alias(TIME),
+        sf.lit(number).cast("int").alias(SOURCE),
+        *(key.alias(f"k{place}") for place, key in enumerate(keys.columns)),
+        *(column.alias(f"x{place}") for place, column in enumerate(inputs.columns)),
+    ]
+    try:
+        return part.frame.select(*columns)
+    except AnalysisException as error:
+        raise refusal(error, part.frame) from None
+
+
+def _check_union(frames: Sequence[DataFrame]) -> None:
+    schema = frames[0].schema
+    for frame in frames[1:]:
+        if _types(frame.schema) != _types(schema):
+            msg = (
+                "the streams of a union must agree in the types of the columns the query uses: "
+                f"{schema.simpleString()} and {frame.schema.simpleString()}"
+            )
+            raise DefinitionError(msg)
+
+
+def _types(schema: StructType) -> list[str]:
+    kinds: list[DataType] = [field.dataType for field in schema.fields]
+    return [kind.simpleString() for kind in kinds]
+
+
+def refusal(error: AnalysisException, frame: DataFrame) -> DefinitionError:
+    """Return Spark's complaint in one line, with the columns there are."""
+    return DefinitionError(f"{str(error).splitlines()[0]} The columns are {frame.columns}")

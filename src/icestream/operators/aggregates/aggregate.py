@@ -1,0 +1,117 @@
+"""One output column of a query: a function, the columns it looks at and its literals.
+
+Idea: pure data with a name for the function; what the name means is looked up when the types of the
+columns are known. Functions over words are in the catalogue, the others in `operators.objects`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError
+from icestream.kernels.words import Table
+from icestream.operators.aggregates.catalogue import WORD_FUNCTIONS
+from icestream.operators.aggregates.protocol import Call, Merged, WordFunction
+from icestream.operators.fields import Field, Layout
+
+#: functions whose state is an object, computed by `operators.objects`
+OBJECT_FUNCTIONS = (
+    "collect_list",
+    "collect_set",
+    "count_distinct",
+    "percentile",
+    "median",
+    "mode",
+    "approx_count_distinct",
+    "approx_percentile",
+    "approx_top_k",
+    "user",
+)
+
+Types = Mapping[str, pa.DataType]
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One output column: a function over input columns (`None`: over whole events)."""
+
+    function: str
+    column: str | None
+    alias: str
+    #: further input columns
+    others: tuple[str, ...] = ()
+    #: literals the function was given
+    parameters: tuple[Any, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return all input columns."""
+        return () if self.column is None else (self.column, *self.others)
+
+    @property
+    def text(self) -> str:
+        """Return the call, as plans show it."""
+        shown = [getattr(each, "name", None) or repr(each) for each in self.parameters]
+        return f"{self.function}({', '.join([*(self.columns or '*'), *shown])})"
+
+    @property
+    def is_object(self) -> bool:
+        """Tell whether the state is an object, whatever the types of the columns."""
+        return self.function in OBJECT_FUNCTIONS
+
+    def check(self, types: Types) -> None:
+        """Refuse input types the function has no meaning or no room for."""
+        self.result_type(types)
+
+    def result_type(self, types: Types) -> pa.DataType:
+        """Return the type of the answers: Spark's, where Spark has the function."""
+        if self.is_object:
+            objects: Any = import_module("icestream.operators.objects.functions")
+            return objects.result_type(self, types)
+        function, call = self._resolved(types)
+        function.check(call)
+        return function.result_type(call)
+
+    def fields(self, types: Types) -> tuple[Field, ...]:
+        """Return the fields that events are folded into (lift)."""
+        function, call = self._resolved(types)
+        function.check(call)
+        return function.lift(call)
+
+    def lower(self, table: Table, layout: Layout, types: Types) -> pa.Array:
+        """Read the answers off a table of merged fields (without hi and lo)."""
+        function, call = self._resolved(types)
+        return function.lower(call, Merged(table, layout))
+
+    def _resolved(self, types: Types) -> tuple[WordFunction, Call]:
+        function = WORD_FUNCTIONS.get(self.function)
+        if function is None:
+            msg = f"{self.function} keeps no fields of words: it is computed by operators.objects"
+            raise DefinitionError(msg)
+        wanted = {function.arity, 0} if self.function == "count" else {function.arity}
+        if len(self.columns) not in wanted:
+            msg = f"{self.text} has the wrong number of columns: give it {function.arity}"
+            raise DefinitionError(msg)
+        kinds = tuple(types[column] for column in self.columns)
+        return function, Call(self.function, self.columns, kinds, self.parameters, self.alias)
+
+
+def applicable(inputs: pa.Schema) -> Iterator[Aggregate]:
+    """Yield every function over words with every column, or two neighbours, that it takes."""
+    types = {column.name: column.type for column in inputs}
+    for name, function in WORD_FUNCTIONS.items():
+        single = [(column,) for column in inputs.names]
+        for columns in single if function.arity == 1 else list(pairwise(inputs.names)):
+            alias = "_".join((name, *columns))
+            aggregate = Aggregate(name, columns[0], alias, tuple(columns[1:]))
+            try:
+                aggregate.fields(types)
+            except DefinitionError:
+                continue
+            yield aggregate

@@ -1,0 +1,52 @@
+"""Counting: events, values that are there, conditions that hold."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from icestream.operators.aggregates.checks import check_booleans
+from icestream.operators.aggregates.protocol import Call, Merged
+from icestream.operators.fields import ROWS, Field
+
+
+class Count:
+    """`count(*)` and `count(x)`: events, or those in which x is there."""
+
+    arity = 1
+
+    def check(self, call: Call) -> None:
+        """Take any type."""
+
+    def result_type(self, _call: Call) -> pa.DataType:
+        """Return bigint."""
+        return pa.int64()
+
+    def lift(self, call: Call) -> tuple[Field, ...]:
+        """Keep one count; that of all events is in every layout."""
+        return (Field("valid", call.columns[0]),) if call.columns else (ROWS,)
+
+    def lower(self, call: Call, merged: Merged) -> pa.Array:
+        """Return the count."""
+        return pa.array(merged.word(self.lift(call)[0]))
+
+
+class CountIf:
+    """`count_if(x)`: events in which x is true."""
+
+    arity = 1
+
+    def check(self, call: Call) -> None:
+        """Take booleans."""
+        check_booleans(call)
+
+    def result_type(self, _call: Call) -> pa.DataType:
+        """Return bigint."""
+        return pa.int64()
+
+    def lift(self, call: Call) -> tuple[Field, ...]:
+        """Add trues up as ones."""
+        return (Field("sum_i64", call.columns[0]),)
+
+    def lower(self, call: Call, merged: Merged) -> pa.Array:
+        """Return the count, 0 where there are only nulls."""
+        return pa.array(merged.word(self.lift(call)[0]))

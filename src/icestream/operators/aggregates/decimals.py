@@ -1,0 +1,58 @@
+"""Decimals as words of 128 bits and as Python's integers.
+
+Invariant: quotients round halves away from zero, as Spark's do
+(`test_averages_of_decimals_round_halves_away_from_zero`).
+
+Cost: divisions go row by row, with Python's integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.kernels.words import Table
+
+
+def integers_of_words(words: Table) -> list[int]:
+    """Return the numbers that low and high words stand for."""
+    return [(high << 64) + low % 2**64 for low, high in words.tolist()]
+
+
+def floats_of_words(words: Table) -> npt.NDArray[np.float64]:
+    """Return 128-bit integers as floats."""
+    low, high = words[:, 0], words[:, 1]
+    long = high * 2.0**64 + low.astype(np.uint64)
+    return np.where(high == low >> 63, low.astype(np.float64), long)
+
+
+def decimals_of_words(words: Table, there: npt.NDArray[np.bool_], kind: pa.DataType) -> pa.Array:
+    """Return decimals whose digits are given as words, null where not `there`."""
+    bits = pa.array(there, pa.bool_()).buffers()[1]
+    packed = np.ascontiguousarray(words)
+    return pa.Array.from_buffers(kind, len(there), [bits, pa.py_buffer(packed)])
+
+
+def decimals_of_integers(digits: Sequence[int | None], kind: pa.DataType) -> pa.Array:
+    """Return decimals whose digits are given as Python's integers."""
+    mask = 2**64 - 1
+    words = [((each or 0) & mask, ((each or 0) >> 64) & mask) for each in digits]
+    table = np.array(words, dtype=np.uint64).reshape(-1, 2).view(np.int64)
+    there = np.array([each is not None for each in digits], dtype=np.bool_)
+    return decimals_of_words(table, there, kind)
+
+
+def quotient(numerator: int, denominator: int) -> int:
+    """Divide, halves away from zero."""
+    if denominator < 0:
+        numerator, denominator = -numerator, -denominator
+    magnitude = (2 * abs(numerator) + denominator) // (2 * denominator)
+    return magnitude if numerator >= 0 else -magnitude
+
+
+def average_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of an average of decimals, as Spark has it."""
+    return pa.decimal128(min(38, kind.precision + 4), min(38, kind.scale + 4))

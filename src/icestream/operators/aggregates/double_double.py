@@ -1,0 +1,41 @@
+"""Products and quotients of double-doubles, over whole columns.
+
+Idea: a double-double is a float and the part of the exact value that did not fit it. Products of
+two floats are exact in this form; what is lost further on lies about 100 bits down.
+
+References: Dekker's splitting for error-free products.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+#: high and low part
+Pair = tuple[Floats, Floats]
+
+
+def two_product(a: Floats, b: Floats) -> Pair:
+    """Return the exact product of floats."""
+    product = a * b
+    ca, cb = 134217729.0 * a, 134217729.0 * b
+    a1, b1 = ca - (ca - a), cb - (cb - b)
+    a2, b2 = a - a1, b - b1
+    return product, ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
+
+
+def product_over(a: Pair, b: Pair, count: Floats) -> Pair:
+    """Return the product of two double-doubles divided by a count."""
+    product, error = two_product(a[0], b[0])
+    error = error + (a[0] * b[1] + a[1] * b[0])
+    quotient = product / count
+    back, back_error = two_product(quotient, count)
+    return quotient, ((product - back) - back_error + error) / count
+
+
+def square_over(sums: Floats, count: Floats) -> Pair:
+    """Return sum squared over count as a double-double."""
+    with np.errstate(all="ignore"):
+        whole = (sums, np.zeros_like(sums))
+        return product_over(whole, whole, count)

@@ -1,0 +1,126 @@
+"""Variances, covariances and correlation, from sums, sums of squares and sums of products.
+
+Idea: sum of squares minus square of sum over count loses nearly all its digits in doubles; with
+double-doubles it keeps those the answer needs. Merging is then plain addition, which Welford's and
+Chan's formulas are not.
+
+Invariants:
+1. Values far from zero keep their digits (`test_moments_far_from_zero_keep_their_digits`,
+   `test_covariances_far_from_zero_keep_their_digits`).
+2. A spread below what rounding can make of equal values is none, so equal values have no variance
+   and no correlation (`test_equal_values_have_no_spread`).
+
+Limits: products beyond 1e300 are NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.operators.aggregates.checks import check_numbers
+from icestream.operators.aggregates.double_double import Floats, product_over
+from icestream.operators.aggregates.protocol import Call, Merged
+from icestream.operators.fields import Field
+
+#: what rounding makes of a sum, relative to it, for each number added
+_ROUNDING = 2.0**-104
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Variances and standard deviations, of a population or a sample."""
+
+    sample: bool = False
+    root: bool = False
+    arity: int = 1
+
+    def check(self, call: Call) -> None:
+        """Take numbers."""
+        check_numbers(call)
+
+    def result_type(self, _call: Call) -> pa.DataType:
+        """Return double."""
+        return pa.float64()
+
+    def lift(self, call: Call) -> tuple[Field, ...]:
+        """Keep count, sum and sum of squares."""
+        column = call.columns[0]
+        return Field("valid", column), Field("sum_f64", column), Field("squares_f64", column)
+
+    def lower(self, call: Call, merged: Merged) -> pa.Array:
+        """Return the moment; null without values, of a sample also with one."""
+        count, sums, squares = self.lift(call)
+        valid = merged.word(count)
+        with np.errstate(all="ignore"):
+            spread = _spread(merged, sums, sums, squares, valid)
+            result = np.maximum(spread, 0.0) / _divisor(valid, sample=self.sample)
+            if self.root:
+                result = np.sqrt(result)
+        return pa.array(result, mask=valid < (2 if self.sample else 1))
+
+
+@dataclass(frozen=True)
+class Comoment:
+    """Covariances of a population or a sample, and correlation; pairs with a null count nothing."""
+
+    sample: bool = False
+    #: to the standard deviations of both columns
+    relative: bool = False
+    arity: int = 2
+
+    def check(self, call: Call) -> None:
+        """Take numbers."""
+        check_numbers(call)
+
+    def result_type(self, _call: Call) -> pa.DataType:
+        """Return double."""
+        return pa.float64()
+
+    def lift(self, call: Call) -> tuple[Field, ...]:
+        """Keep the count of pairs, both sums and the sum of products; of squares if needed."""
+        x, y = call.columns
+        fields = (
+            Field.of_all("valid", x, y),
+            Field("sum_f64", x, (y,)),
+            Field("sum_f64", y, (x,)),
+            Field.of_all("products_f64", x, y),
+        )
+        if not self.relative:
+            return fields
+        return (*fields, Field("squares_f64", x, (y,)), Field("squares_f64", y, (x,)))
+
+    def lower(self, call: Call, merged: Merged) -> pa.Array:
+        """Return the covariance, or the correlation: null where a column has one value only."""
+        count, x, y, products, *squares = self.lift(call)
+        valid = merged.word(count)
+        with np.errstate(all="ignore"):
+            together = _spread(merged, x, y, products, valid)
+            if not self.relative:
+                result = together / _divisor(valid, sample=self.sample)
+                return pa.array(result, mask=valid < (2 if self.sample else 1))
+            apart = np.sqrt(np.maximum(_spread(merged, x, x, squares[0], valid), 0.0))
+            apart *= np.sqrt(np.maximum(_spread(merged, y, y, squares[1], valid), 0.0))
+            result = np.clip(together / apart, -1.0, 1.0)
+        return pa.array(result, mask=(valid < 2) | (apart == 0))
+
+
+def _divisor(valid: npt.NDArray[np.int64], *, sample: bool) -> npt.NDArray[np.int64]:
+    return np.maximum(valid - 1 if sample else valid, 1)
+
+
+def _spread(
+    merged: Merged, x: Field, y: Field, products: Field, valid: npt.NDArray[np.int64]
+) -> Floats:
+    """Return sum of products minus product of sums over count, to about 100 bits."""
+    count = np.maximum(valid, 1).astype(np.float64)
+    a, b, both = (merged.floats(each) for each in (x, y, products))
+    high, low = product_over((a[:, 0], a[:, 1]), (b[:, 0], b[:, 1]), count)
+    spread = (both[:, 0] - high) + (both[:, 1] - low)
+    noise = _ROUNDING * count * np.maximum(np.abs(both[:, 0]), np.abs(high))
+    finite = np.isfinite(a[:, 0]) & np.isfinite(b[:, 0]) & np.isfinite(both[:, 0])
+    settled = np.where(np.abs(spread) <= noise, 0.0, spread)
+    return np.where(finite, settled, np.nan)

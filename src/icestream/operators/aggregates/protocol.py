@@ -1,0 +1,91 @@
+"""What a function over fields of words must do: lift, lower, and say what it takes and returns.
+
+Idea: a function never sees events. It names the fields that events are folded into (lift) and reads
+answers off tables of merged fields (lower); between the two, fields merge by their own operations.
+
+Invariant: a function looks only at fields it lifted
+(`test_functions_look_only_at_fields_they_lifted`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError
+from icestream.kernels.words import INVERTIBLE, WORDS, Table
+from icestream.operators.fields import Field, Layout
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function applied to columns whose types are known."""
+
+    function: str
+    columns: tuple[str, ...]
+    types: tuple[pa.DataType, ...]
+    parameters: tuple[Any, ...]
+    alias: str
+
+    def refusal(self, complaint: str, advice: str) -> DefinitionError:
+        """Return the error for columns the function does not take."""
+        columns = "column" if len(self.columns) == 1 else "columns"
+        return DefinitionError(f"{complaint} ({columns} behind {self.alias!r}): {advice}")
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """A table of merged fields, one row for each answer, without hi and lo."""
+
+    table: Table
+    layout: Layout
+
+    def words(self, field: Field) -> Table:
+        """Return the words of a field."""
+        place = self.layout.place(field)
+        return self.table[:, place : place + WORDS[field.op]]
+
+    def word(self, field: Field) -> Ints:
+        """Return the first word of a field."""
+        return self.table[:, self.layout.place(field)]
+
+    def floats(self, field: Field) -> Floats:
+        """Return a double-double field as pairs of floats."""
+        return np.ascontiguousarray(self.words(field)).view(np.float64)
+
+
+class WordFunction(Protocol):
+    """An aggregate function whose state has a fixed number of words."""
+
+    @property
+    def arity(self) -> int:
+        """Return the number of columns it takes."""
+        ...
+
+    def check(self, call: Call) -> None:
+        """Refuse types the function has no meaning or no room for."""
+        ...
+
+    def result_type(self, call: Call) -> pa.DataType:
+        """Return the type of the answers."""
+        ...
+
+    def lift(self, call: Call) -> tuple[Field, ...]:
+        """Return the fields to keep."""
+        ...
+
+    def lower(self, call: Call, merged: Merged) -> pa.Array:
+        """Return the answers."""
+        ...
+
+
+def invertible(fields: tuple[Field, ...]) -> bool:
+    """Tell whether events can be taken out of all of the fields again."""
+    return all(field.op in INVERTIBLE for field in fields)

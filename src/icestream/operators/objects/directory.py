@@ -1,0 +1,92 @@
+"""The directory of nodes: which records of the log hold the states of which node.
+
+Idea: a slice is a record with the states of some groups of one node, sorted by (hi, lo). The
+directory keeps level and place of its node, its marker, its size and its range of hi, sorted by
+node and, within a node, by arrival. It is all that memory keeps of states on the log: 48 bytes
+for up to 64 KB.
+
+Invariant: slices come back by node and arrival, whatever the order they came in
+(`test_parity_directory_beside_a_sorted_list`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.state.arena import Arena
+
+SLICE = np.dtype(
+    [
+        ("level", np.int64),
+        ("place", np.int64),
+        ("marker", np.uint64),
+        ("bytes", np.int64),
+        ("first_hi", np.uint64),
+        ("last_hi", np.uint64),
+    ]
+)
+_WORDS = SLICE.itemsize // 8
+
+Slices = npt.NDArray[np.void]
+
+
+class Directory:
+    """Slices of one shard, in an arena."""
+
+    def __init__(self, arena: Arena) -> None:
+        """Attach to the arena's array, or make it."""
+        self._arena = arena
+        self._array = arena.array("slices", np.int64, _WORDS)
+        arena.header.setdefault("slices", 0)
+        #: slices and places of each level, copied out when first asked for
+        self._levels: dict[int, tuple[Slices, npt.NDArray[np.int64]]] = {}
+
+    @property
+    def all(self) -> Slices:
+        """Return every slice, by (level, place, arrival)."""
+        flat: npt.NDArray[Any] = self._array.view[: self._arena.header["slices"]]
+        return flat.reshape(-1).view(SLICE)
+
+    def append(self, slices: Slices) -> None:
+        """Take in new slices; raises `Refused`, with nothing changed, if the budget is full."""
+        if len(slices) == 0:
+            return
+        merged = np.concatenate([self.all, slices])
+        merged = merged[np.lexsort((merged["place"], merged["level"]))]
+        if len(merged) > self._array.capacity:
+            self._array.resize(len(merged) + len(merged) // 4)
+        self._keep(merged)
+
+    def keep(self, chosen: npt.NDArray[np.bool_]) -> None:
+        """Forget all slices but the chosen ones."""
+        self._keep(self.all[chosen])
+
+    def level(self, level: int) -> Slices:
+        """Return the slices of a level."""
+        return self._of(level)[0]
+
+    def node(self, level: int, place: int) -> Slices:
+        """Return the slices of a node, by arrival."""
+        slices, places = self._of(level)
+        bounds = np.searchsorted(places, [place, place + 1])
+        return slices[bounds[0] : bounds[1]]
+
+    def nodes(self, level: int) -> list[int]:
+        """Return the places of a level that have slices, ascending."""
+        found: list[int] = np.unique(self._of(level)[1]).tolist()
+        return found
+
+    def _of(self, level: int) -> tuple[Slices, npt.NDArray[np.int64]]:
+        if level not in self._levels:
+            slices = self.all
+            chosen = slices[slices["level"] == level]
+            self._levels[level] = chosen, np.ascontiguousarray(chosen["place"])
+        return self._levels[level]
+
+    def _keep(self, slices: Slices) -> None:
+        self._array.view[: len(slices)] = slices.view(np.int64).reshape(-1, _WORDS)
+        self._arena.header["slices"] = len(slices)
+        self._levels.clear()

@@ -1,0 +1,131 @@
+"""Values of many groups side by side: flat arrays with bounds, sorted and counted without loops.
+
+Idea: what belongs to one group is a run of a flat array; `bounds` tells where runs begin and end.
+Values of any type become whole numbers by their rank among the distinct ones, so one sort of
+(group, rank) orders, counts or removes duplicates for all groups at once.
+
+Invariants:
+1. Ranks order values as Spark does: NaN is the greatest float and equals itself, -0.0 equals 0.0,
+   strings by their bytes (`test_oracle_ranks_order_values_as_spark_does`).
+2. Tallies equal those of a dict of counters (`test_oracle_tallies_equal_counters`).
+
+Cost: O(n) hashing and O(n log n) comparisons of integers for n values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Distinct values of each group in ascending order, with the number of times they occur."""
+
+    bounds: Ints
+    values: pa.Array
+    counts: Ints
+
+
+def owners(bounds: Ints) -> Ints:
+    """Return the number of the run that each place is in."""
+    return np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+
+
+def bounds_of(groups: Ints, count: int) -> Ints:
+    """Return the bounds of `count` groups, given the ascending group of each place."""
+    return np.searchsorted(groups, np.arange(count + 1)).astype(np.int64)
+
+
+def lengths(lists: pa.Array) -> Ints:
+    """Return the length of each list; none is null."""
+    return np.diff(np.asarray(lists.offsets)).astype(np.int64)
+
+
+def lists_of(bounds: Ints, values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return lists of a list type, cut out of flat values."""
+    return pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), values, type=kind)
+
+
+def spread(lists: pa.Array, bounds: Ints) -> tuple[Ints, pa.Array]:
+    """Return the values of all lists and, for each, the run that its list is in."""
+    return np.repeat(owners(bounds), lengths(lists)), lists.flatten()
+
+
+def present(values: pa.Array, groups: Ints) -> tuple[Ints, pa.Array]:
+    """Leave nulls out."""
+    if values.null_count == 0:
+        return groups, values
+    valid = values.is_valid()
+    return groups[np.asarray(valid.to_numpy(zero_copy_only=False))], values.filter(valid)
+
+
+def plain_floats(values: pa.Array) -> pa.Array:
+    """Make floats that Spark takes for equal equal to the bit; other values are left alone."""
+    if not pa.types.is_floating(values.type):
+        return values
+    floats = np.asarray(values.to_numpy(zero_copy_only=False))
+    plain = np.where(
+        np.isnan(floats), np.array(np.nan, floats.dtype), floats + floats.dtype.type(0)
+    )
+    missing = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
+    return pa.array(plain, values.type, mask=missing)
+
+
+def rank(values: pa.Array) -> tuple[Ints, pa.Array]:
+    """Return each value's place among the distinct ones, and these in ascending order.
+
+    There are no nulls among the values, but there may be in the fields of structs: least of all.
+    """
+    if pa.types.is_struct(values.type):
+        return _rank_structs(values)
+    encoded = plain_floats(values).dictionary_encode()
+    order = np.asarray(pc.sort_indices(encoded.dictionary)).astype(np.int64)
+    places = np.empty(len(order), dtype=np.int64)
+    places[order] = np.arange(len(order))
+    return places[np.asarray(encoded.indices)], encoded.dictionary.take(pa.array(order))
+
+
+def _rank_structs(values: pa.Array) -> tuple[Ints, pa.Array]:
+    columns = [plain_floats(column) for column in values.flatten()]
+    codes = np.zeros(len(values), dtype=np.int64)
+    for column in columns:
+        valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
+        ranks, distinct = rank(column.drop_null())
+        inner = np.zeros(len(values), dtype=np.int64)
+        inner[valid] = ranks + 1
+        _, codes = np.unique(codes * (len(distinct) + 1) + inner, return_inverse=True)
+    _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
+    plain = pa.StructArray.from_arrays(columns, fields=list(values.type))
+    return codes.astype(np.int64), plain.take(pa.array(first))
+
+
+def tally(values: pa.Array, groups: Ints, count: int, weights: Ints | None = None) -> Tally:
+    """Count the distinct values of each of `count` groups; without weights each counts once."""
+    ranks, distinct = rank(values)
+    keys = groups * max(1, len(distinct)) + ranks
+    if weights is None:
+        found, counts = np.unique(keys, return_counts=True)
+    else:
+        order = np.argsort(keys, kind="stable")
+        found, starts = np.unique(keys[order], return_index=True)
+        counts = np.add.reduceat(weights[order], starts) if len(starts) else weights[:0]
+    owner, chosen = np.divmod(found, max(1, len(distinct)))
+    return Tally(bounds_of(owner, count), distinct.take(pa.array(chosen)), counts.astype(np.int64))
+
+
+def chosen_of(groups: Ints, keys: Ints, count: int) -> pa.Array:
+    """Return where the least key of each group is, the first of equal ones; null if it has none."""
+    order = np.lexsort((keys, groups))
+    owner, first = np.unique(groups[order], return_index=True)
+    places = np.zeros(count, dtype=np.int64)
+    missing = np.ones(count, dtype=np.bool_)
+    places[owner] = order[first]
+    missing[owner] = False
+    return pa.array(places, mask=missing)

@@ -1,0 +1,47 @@
+"""Result rows of frames, collected until they fill a batch.
+
+Idea: windows are shown as words in a flat table, with the slot of their group and their instant.
+Keys and answers are made from them a batch at a time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.kernels.words import Table
+from icestream.operators.groups import Groups
+from icestream.operators.ordered.frame import OrderedSpec
+
+Ints = npt.NDArray[np.int64]
+
+
+class Output:
+    """Windows shown and not yet handed on."""
+
+    def __init__(self, spec: OrderedSpec, groups: Groups, results: pa.Schema, size: int) -> None:
+        """Collect up to `size` bytes of words."""
+        words = spec.layout.field_words
+        room = max(1, size // (8 * (words + 2)))
+        self._spec = spec
+        self._groups = groups
+        self._results = results
+        self.fields: Table = np.empty((room, words), dtype=np.int64)
+        self.slots: Ints = np.empty(room, dtype=np.int64)
+        self.times: Ints = np.empty(room, dtype=np.int64)
+        #: windows collected
+        self.rows = 0
+
+    def take(self) -> pa.RecordBatch:
+        """Turn what was collected into result rows."""
+        count, self.rows = self.rows, 0
+        return self.batch(self.fields[:count], self.slots[:count], self.times[:count])
+
+    def batch(self, fields: Table, slots: Ints, times: Ints) -> pa.RecordBatch:
+        """Turn windows into result rows."""
+        spec = self._spec
+        answers = [each.lower(fields, spec.layout, spec.types) for each in spec.aggregates]
+        keys = self._groups.keys(slots).columns
+        instants = pa.array(times).cast(self._results.field(0).type)
+        return pa.RecordBatch.from_arrays([instants, *keys, *answers], schema=self._results)

@@ -1,0 +1,246 @@
+"""Running rows of one kind of window: panes enter, rows are emitted, panes leave.
+
+Idea: memory holds one running row per group. When the watermark closes a window its newest panes
+are added to the rows, the rows are emitted, and its oldest panes are taken out. Slices
+that enter are on the log; those that leave are the same slices, or were folded anew from the
+tuples that leave. Where rows exceed the quota they are split in partitions of hi, and
+a version passes over the partitions one by one.
+
+Invariants:
+1. A window [s, e) is emitted once, when the watermark reaches e, with exactly the groups and events
+   in it (`test_oracle_windows_equal_the_obvious_computation`).
+2. An event older than the watermark still counts in every window that is open
+   (`test_an_event_behind_the_watermark_counts_in_windows_still_open`).
+3. For updates, a group is emitted when an event entered or left since it was emitted, a last time
+   when it has none left (`test_oracle_updates_are_the_differences_between_windows`).
+
+Cost: each entry is read at most three times (added, taken out, and once per window length for
+fields without an inverse), whatever range/slide is; O(groups) per slide.
+
+Limits: an event behind the watermark and before the last flip makes fields without an inverse fold
+their window again, once in that version.
+
+References: panes (Li et al., No Pane, No Gain); two-stacks aggregation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.kernels.groups import LAST as LAST_PANE
+from icestream.operators.emission import Emission
+from icestream.operators.fields import Layout
+from icestream.operators.fold import HI, LAST, LO
+from icestream.operators.groups import Groups
+from icestream.operators.panes import Course, Step
+from icestream.operators.partitions import Partition, Partitions
+from icestream.operators.protocol import Emitted
+from icestream.operators.slice_log import Ahead, SliceLog
+from icestream.operators.slices import Directory, Slices
+from icestream.state.budget import Budget, Refused, shortage
+
+Ints = npt.NDArray[np.int64]
+
+
+class Rolling:
+    """The groups of one kind of window and where their windows stand."""
+
+    def __init__(
+        self,
+        course: Course,
+        layout: Layout,
+        groups: Groups,
+        partitions: Partitions,
+        directory: Directory,
+        slices: SliceLog,
+        position: dict[str, int],
+        budget: Budget,
+        *,
+        updates: bool,
+    ) -> None:
+        """Work on state that lives in an arena; `position` is part of its header."""
+        self.groups = groups
+        self.partitions = partitions
+        self.position = position
+        position.setdefault("start", MINUS_INFINITY)
+        position.setdefault("done", MINUS_INFINITY)
+        position.setdefault("added", MINUS_INFINITY)
+        position.setdefault("quiet", 1)
+        self._course = course
+        self._layout = layout
+        self._directory = directory
+        self._slices = slices
+        self._budget = budget
+        self._updates = updates
+        #: where the windows stand once the current pass is through
+        self._ahead = dict(position)
+
+    # -- groups ----------------------------------------------------------------------------
+
+    def admit(
+        self, partition: Partition, keys: pa.Table, relieve: Callable[[], bool]
+    ) -> pa.Table | None:
+        """Open the groups of a partition; return the keys that are new to it, if any."""
+        while True:
+            inside = self._inside(keys, partition)
+            if inside.num_rows == 0:
+                return None
+            hi, lo, last = (inside.column(name).to_numpy() for name in (HI, LO, LAST))
+            try:
+                fresh = self.groups.admit(hi, lo, last, inside)
+            except Refused as refused:
+                if not relieve() and not self.partitions.split(partition):
+                    raise shortage(self._budget, refused) from refused
+                continue
+            return inside.take(pa.array(fresh)) if len(fresh) else None
+
+    def touch(self, slices: Slices, partition: Partition) -> None:
+        """Note the latest pane of the groups of new slices."""
+        for pane, entries in self._slices.read(self._open(slices), partition):
+            self.groups.touch(entries, pane)
+
+    def _inside(self, keys: pa.Table, partition: Partition) -> pa.Table:
+        """Return the keys of a partition that have an entry in a window still open."""
+        inside = keys.column(LAST).to_numpy() >= self.position["start"]
+        if not partition.whole:
+            hi = keys.column(HI).to_numpy()
+            inside &= (hi >= np.uint64(partition.low)) & (hi <= np.uint64(partition.high - 1))
+        return keys if inside.all() else keys.filter(pa.array(inside))
+
+    def _open(self, slices: Slices) -> Slices:
+        """Return the slices whose panes are in a window still open."""
+        return slices[slices["pane"] >= self.position["start"]]
+
+    # -- windows ---------------------------------------------------------------------------
+
+    def join(self, partition: Partition, new: Slices) -> None:
+        """Add new slices of panes the running rows already hold."""
+        new = self._open(new)
+        behind = new[new["pane"] < self.position["added"]]
+        for _, entries in self._slices.read(behind, partition):
+            self.groups.add(entries)
+        late = len(behind) > 0 and int(behind["pane"].min()) < partition.flipped
+        if self._layout.front_words and (late or partition.stale):
+            self._flip(partition, self.position["start"], self.position["added"])
+
+    def advance(
+        self, partition: Partition, watermark: Micros, leaving: Slices | None, output: Emission
+    ) -> Iterator[Emitted]:
+        """Emit the windows that close, adding and expiring panes as they come and go.
+
+        `leaving` are the slices to take out; None if they are those that came in.
+        """
+        dead: list[Ints] = []
+        entering = self._from(max(self.position["added"], self.position["start"]), partition)
+        going = (
+            self._from(self.position["start"], partition)
+            if leaving is None
+            else Ahead(self._slices.read(leaving, partition))
+        )
+        for step in self._steps(watermark):
+            for _, entries in entering.before(step.end):
+                self.groups.add(entries)
+            first = 0
+            while True:
+                first = output.collect(self.groups, first, step)
+                if not output.full:
+                    break
+                dead.extend(self._emptied(output, step))
+                yield from output.take(self.groups)
+            dead.extend(self._emptied(output, step))
+            gone = self._leave(partition, step, going)
+            dead.extend(() if self._updates else gone)
+            if dead and output.rows == 0:
+                self.groups.release(np.concatenate(dead))
+                dead = []
+        if output.rows:
+            yield from output.take(self.groups)
+        if dead:
+            self.groups.release(np.concatenate(dead))
+
+    def settle(self, watermark: Micros) -> None:
+        """Note where the windows stand once every partition has passed."""
+        if watermark == MINUS_INFINITY:
+            return
+        grid = self._course.grid
+        start = max(self._ahead["start"], self._course.first_open(watermark))
+        self.position.update(
+            start=start,
+            done=max(self._ahead["done"], grid.passed(watermark)),
+            added=max(self._ahead["added"], start),
+            quiet=self._ahead["quiet"],
+        )
+
+    def _steps(self, watermark: Micros) -> Iterator[Step]:
+        """Yield the windows to emit; of those that no event is in, the first for updates."""
+        at = self._ahead = dict(self.position)
+        while (step := self._next(at)) is not None:
+            if self._course.grid.instant(step.end) > watermark:
+                return
+            first = self._directory.first_from(step.start)
+            at["quiet"] = int(first is None or first >= step.end)
+            at["start"] = max(at["start"], step.leave)
+            at["done"] = step.end
+            at["added"] = max(at["added"], step.end)
+            yield step
+
+    def _next(self, at: dict[str, int]) -> Step | None:
+        """Return the next window with an event, or, for updates, the first without one."""
+        if self._updates and not at["quiet"]:
+            return self._course.next(at["start"], at["done"], at["start"])
+        first = self._directory.first_from(at["start"])
+        return None if first is None else self._course.next(at["start"], at["done"], first)
+
+    def _emptied(self, output: Emission, step: Step) -> list[Ints]:
+        """Return, for updates, the groups just emitted that have nothing left or to come."""
+        if not self._updates:
+            return []
+        slots = output.emptied()
+        return [slots[self.groups.rows[slots, LAST_PANE] < step.end]]
+
+    def _leave(self, partition: Partition, step: Step, going: Ahead) -> list[Ints]:
+        """Take the oldest panes of a window out; return groups that have nothing left."""
+        width = self._layout.front_words
+        empties = step.leave >= step.end
+        if width and empties:
+            self.groups.start_flip()
+            partition.fronts.clear()
+            partition.flipped = step.end
+        elif width and step.leave > partition.flipped:
+            self._flip(partition, step.start, step.end)
+        dead = []
+        for pane, entries in going.before(step.leave):
+            if width and not empties:
+                fronts = partition.fronts.pop(len(entries))
+            else:
+                fronts = np.tile(
+                    self._layout.group_identity[self._layout.fronts_at :], (len(entries), 1)
+                )
+            dead.append(self.groups.expire(entries, pane, fronts))
+        return dead
+
+    def _flip(self, partition: Partition, start: int, added: int) -> None:
+        """Turn everything in the running rows into fronts."""
+        self.groups.start_flip()
+        partition.fronts.clear()
+        slices = self._directory.between(start, added)[::-1]
+        for _, entries in self._slices.read(slices, partition):
+            partition.fronts.push(self.groups.push_front(entries))
+        partition.flipped = added
+        partition.stale = False
+
+    def _from(self, pane: int, partition: Partition) -> Ahead:
+        """Return the slices from a pane on, in order."""
+        slices = self._directory.between(pane, np.iinfo(np.int64).max)
+        return Ahead(self._slices.read(slices, partition))
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Return what the progress report tells of these windows."""
+        return {"groups": self.partitions.groups, "partitions": len(self.partitions)}

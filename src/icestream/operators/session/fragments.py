@@ -1,0 +1,133 @@
+"""The fragments of a batch: runs in memory and on the local disk, handed out range by range.
+
+Idea: fragments that fit are one sorted run in memory; what does not fit is written to a file of the
+arena, run by run. A pass over the open sessions asks for all of them in the order of hi. Of every
+run about two pieces are in memory then, and what is handed out ends where the shortest two do.
+
+Invariant: what is handed out is every fragment once, sorted, those of a group together
+(`test_oracle_fragments_of_many_runs_equal_one`).
+
+Cost: each fragment that does not fit is written and read once, on the local disk. Memory: the run
+in memory, and up to three pieces of every other run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.operators.session.page_file import PAGE, Cutter, Directory, PageFile
+from icestream.operators.session.rows import Sessions, united
+from icestream.operators.session.spec import SessionSpec
+
+#: the greatest hi
+LAST_HI = np.uint64(2**64 - 1)
+#: runs on disk, at most
+MOST_RUNS = 32
+
+Ids = npt.NDArray[np.uint64]
+
+
+class Fragments:
+    """Fragments that wait to be merged with the open sessions."""
+
+    def __init__(self, spec: SessionSpec, path: str, piece_bytes: int) -> None:
+        """Keep none yet; runs go to the file `path`, in pieces of about so many bytes."""
+        self._spec = spec
+        self._path = path
+        self._piece_bytes = piece_bytes
+        self._runs: list[Directory] = []
+        self._size = 0
+        #: the run in memory
+        self.newest = Sessions.none(spec)
+
+    @property
+    def full(self) -> bool:
+        """Tell whether there are as many runs as can be merged at once."""
+        return len(self._runs) >= MOST_RUNS
+
+    def spill(self, run: Sessions) -> None:
+        """Write a sorted run to the disk."""
+        with PageFile(self._path, self._spec) as file:
+            cutter = Cutter(file, self._size, self._piece_bytes)
+            cutter.add(run)
+            cutter.finish()
+        self._runs.append(cutter.directory)
+        self._size = cutter.place
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        if self._runs:
+            os.unlink(self._path)
+        self._runs, self._size = [], 0
+        self.newest = Sessions.none(self._spec)
+
+    def touched(self, lows: Ids) -> npt.NDArray[np.bool_]:
+        """Tell which ranges of hi, each up to the next one's low, may have fragments."""
+        if self._runs:
+            return np.ones(len(lows), dtype=np.bool_)
+        bounds = np.append(np.searchsorted(self.newest.hi, lows), len(self.newest))
+        return np.diff(bounds) > 0
+
+    @contextmanager
+    def ahead(self) -> Iterator[Ahead]:
+        """Lend all fragments in the order of hi."""
+        if not self._runs:
+            yield Ahead(self._spec, [_Cursor(self.newest)])
+            return
+        with PageFile(self._path, self._spec) as file:
+            none = Sessions.none(self._spec)
+            spilled = [_Cursor(none, file, pieces) for pieces in self._runs]
+            yield Ahead(self._spec, [*spilled, _Cursor(self.newest)])
+
+
+class Ahead:
+    """Fragments in the order of hi, merged as they are asked for."""
+
+    def __init__(self, spec: SessionSpec, cursors: list[_Cursor]) -> None:
+        """Begin before the first."""
+        self._spec = spec
+        self._none = Sessions.none(spec)
+        self._cursors = cursors
+
+    def up_to(self, last: np.uint64) -> Iterator[tuple[np.uint64, Sessions]]:
+        """Yield those with hi up to `last` in portions, each with the hi it reaches to."""
+        reached = None
+        while reached != last:
+            reached = min([last, *(cursor.reach for cursor in self._cursors)])
+            found = [cursor.take(reached) for cursor in self._cursors]
+            found = [part for part in found if len(part)]
+            yield reached, united(found, self._spec) if found else self._none
+
+
+class _Cursor:
+    """A place in one run: what is in memory of it, and the pieces that are not."""
+
+    def __init__(
+        self, rest: Sessions, file: PageFile | None = None, pieces: Directory | None = None
+    ) -> None:
+        self._rest = rest
+        self._file = file
+        self._pieces = np.empty(0, dtype=PAGE) if pieces is None else pieces
+
+    @property
+    def reach(self) -> np.uint64:
+        """Return the hi up to which the next two pieces reach."""
+        if len(self._pieces) <= 2:
+            return LAST_HI
+        low: np.uint64 = self._pieces["low"][2]
+        return low - np.uint64(1)
+
+    def take(self, last: np.uint64) -> Sessions:
+        """Return the fragments with hi up to `last`, and go on behind them."""
+        needed = int(np.searchsorted(self._pieces["low"], last, side="right"))
+        if needed and self._file is not None:
+            loaded = map(self._file.read, self._pieces[:needed])
+            self._rest = Sessions.concatenated([self._rest, *loaded])
+            self._pieces = self._pieces[needed:]
+        taken, self._rest = self._rest.split_after(last)
+        return taken

@@ -1,0 +1,245 @@
+"""Session aggregates of one shard: fragments on the log, open sessions in pages.
+
+Idea: a batch is folded into *fragments*, the sessions its own events make. Fragments are written to
+the log and merged with the open sessions they touch; then the sessions that the watermark has
+reached are emitted and gone. The log has fragments and, now and then, all open sessions; both are
+needed until the next snapshot, so they are of the class `BASE`.
+
+Invariants:
+1. A session is emitted once, when the watermark reaches its end, with the events Spark's
+   `session_window` gives it in append mode (`test_oracle_sessions_equal_the_obvious_computation`,
+   `tests/runtime/test_session_oracle.py`).
+2. An event behind the watermark extends and joins sessions that are still open, and opens one of
+   its own where there is none (`test_an_event_behind_the_watermark_joins_sessions_still_open`).
+3. Arena and work buffers stay inside the quota (`test_bounded_state_of_ten_times_the_budget`).
+4. Restoring a snapshot and replaying the versions after it leads to the same rows
+   (`test_crash_restored_sessions_emit_the_same_rows`).
+
+Cost: O(events log events) to fold; each version reads the pages that fragments fall into or that
+have sessions due, and writes those that fragments fall into. A batch whose fragments exceed the
+quota makes more than one pass.
+
+Limits: aggregates with a state of fixed size. A fragment is logged with its key, each time. The
+open sessions of one group fit into a fifth of the quota.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.protocol import Inputs, PastVersion, Shard
+from icestream.operators.session.fragments import MOST_RUNS, Fragments
+from icestream.operators.session.pages import Pages
+from icestream.operators.session.rows import Sessions, fragments_of, portions, united
+from icestream.operators.session.spec import END, SESSION_FIELDS, START, SessionSpec
+from icestream.state.log.reader import SegmentReader
+from icestream.state.versions import BASE
+
+#: kinds of records
+FRAGMENTS = 0
+OPEN_SESSIONS = 1
+POSITION = 2
+
+#: bytes of a page and of a record, at most
+PAGE_BYTES = 65536
+#: rows handed on at once, at most
+RESULT_ROWS = 4096
+#: a snapshot is due after this many versions, if it costs less than what was logged meanwhile
+SNAPSHOT_AFTER = 16
+#: and after this many in any case
+SNAPSHOT_AT_LATEST = 128
+
+
+class SessionOperator:
+    """Session aggregates of one shard."""
+
+    #: fragments are needed until the next snapshot, as everything of this class is
+    lifetimes: ClassVar[tuple[str, ...]] = (BASE,)
+
+    def __init__(self, spec: SessionSpec, shard: Shard, results: pa.Schema) -> None:
+        """Attach to the shard's arena; `results` is the schema of the rows to emit."""
+        self._spec = spec
+        self._shard = shard
+        self._results = results
+        header = shard.arena.header
+        #: how far sessions were closed, and the events that came so far
+        self._position: dict[str, int] = header.setdefault(
+            "position", {"watermark": MINUS_INFINITY, "arrivals": 0}
+        )
+        self._since: dict[str, int] = header.setdefault(
+            "since", {"versions": 0, "bytes": 0, "base": 0}
+        )
+        quota = shard.account.budget.total
+        #: bytes of events, of fragments and of results handled at once
+        self._chunk_bytes = quota // 20
+        shard.account.resize(10 * self._chunk_bytes)
+        self._page_bytes = min(PAGE_BYTES, self._chunk_bytes)
+        self._pages = Pages(spec, shard.arena, self._page_bytes, 4 * self._chunk_bytes)
+        path, piece_bytes = shard.arena.path("fragments"), self._chunk_bytes // (2 * MOST_RUNS)
+        self._fragments = Fragments(spec, path, piece_bytes)
+        self._pending: list[Sessions] = []
+        self._replaying = False
+
+    # -- a batch ---------------------------------------------------------------------------
+
+    def on_batch(self, inputs: Inputs) -> None:
+        """Fold the events of a batch into fragments and write them to the log."""
+        for tuples in portions(inputs.tuples(), self._chunk_bytes // 2):
+            self._take(fragments_of(tuples, self._position["arrivals"], self._spec))
+            self._position["arrivals"] += tuples.num_rows
+        self._fragments.newest = self._logged(self._united())
+
+    def _take(self, fragments: Sessions) -> None:
+        """Take in fragments; once they fill a chunk they go to the disk as a run."""
+        self._pending.append(fragments)
+        if sum(each.nbytes for each in self._pending) < self._chunk_bytes:
+            return
+        run = self._united()
+        if 2 * run.nbytes < self._chunk_bytes:
+            self._pending = [run]
+            return
+        self._fragments.spill(self._logged(run))
+        if self._fragments.full:
+            closed = self._position["watermark"]
+            for _ in self._pages.advance(self._fragments, closed, closed):
+                msg = "a fragment ends before the watermark: its events are late"
+                raise AssertionError(msg)
+            self._fragments.clear()
+
+    def _united(self) -> Sessions:
+        pending, self._pending = self._pending, []
+        return united(pending, self._spec)
+
+    def _logged(self, fragments: Sessions) -> Sessions:
+        """Write fragments to the log, unless they come from there."""
+        if not self._replaying and len(fragments):
+            size = self._append(FRAGMENTS, fragments, self._position["arrivals"])
+            self._since["bytes"] += size
+        return fragments
+
+    def _append(self, kind: int, sessions: Sessions, number: int = 0) -> int:
+        """Write sessions in records of about a page; return their bytes."""
+        writer = self._shard.segment(BASE)
+        rows = max(1, self._page_bytes * len(sessions) // max(1, sessions.nbytes))
+        size = 0
+        for first in range(0, len(sessions), rows):
+            part = sessions.between(first, min(first + rows, len(sessions)))
+            payload = part.to_bytes()
+            writer.append(payload, synopsis=kind, group=number, rows=len(part))
+            size += len(payload)
+        return size
+
+    # -- a watermark -----------------------------------------------------------------------
+
+    def on_watermark(self, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Yield the sessions that end at or before the watermark."""
+        snapshot = not self._replaying and self._snapshot_due()
+        waiting: list[Sessions] = []
+        for due in self._pages.advance(self._fragments, self._position["watermark"], watermark):
+            waiting.append(due)
+            if sum(map(len, waiting)) >= RESULT_ROWS:
+                yield from self._results_of(Sessions.concatenated(waiting))
+                waiting = []
+        if waiting:
+            yield from self._results_of(Sessions.concatenated(waiting))
+        self._fragments.clear()
+        self._position["watermark"] = watermark
+        if snapshot:
+            self._save()
+        self._shard.seal(BASE)
+
+    def _results_of(self, sessions: Sessions) -> Iterator[pa.RecordBatch]:
+        for first in range(0, len(sessions), RESULT_ROWS):
+            part = sessions.between(first, min(first + RESULT_ROWS, len(sessions)))
+            kind = self._results.field(0).type
+            window = pa.StructArray.from_arrays(
+                [pa.array(part.rows[:, place]).cast(kind[0].type) for place in (START, END)],
+                fields=list(kind),
+            )
+            fields = part.rows[:, SESSION_FIELDS:]
+            answers = [
+                aggregate.lower(fields, self._spec.layout, self._spec.types)
+                for aggregate in self._spec.aggregates
+            ]
+            columns = [window, *part.keys.columns, *answers]
+            yield pa.RecordBatch.from_arrays(columns, schema=self._results)
+
+    # -- snapshot and restore --------------------------------------------------------------
+
+    def _snapshot_due(self) -> bool:
+        since = self._since
+        since["versions"] += 1
+        if since["versions"] < SNAPSHOT_AFTER:
+            return False
+        return since["bytes"] >= self._pages.size or since["versions"] >= SNAPSHOT_AT_LATEST
+
+    def _save(self) -> None:
+        closed = self._position["watermark"]
+        for sessions in self._pages.contents():
+            self._append(OPEN_SESSIONS, sessions.where(sessions.ends > closed))
+        self._shard.segment(BASE).append(json.dumps(self._position).encode(), synopsis=POSITION)
+        self._since.update(versions=0, bytes=0, base=self._since["base"] + 1)
+
+    @property
+    def took_snapshot(self) -> bool:
+        """Tell whether the version just written stands without those before it."""
+        return self._since["versions"] == 0 and self._since["base"] > 0
+
+    @property
+    def released(self) -> tuple[int, ...]:
+        """Return nothing: all segments go with the next snapshot."""
+        return ()
+
+    def restore(self, history: Sequence[PastVersion]) -> None:
+        """Load the snapshot that begins `history`, if it does, and replay the versions after it."""
+        self._replaying = True
+        for past in history:
+            self._since["versions"] += 1
+            if not self._load(past):
+                self._replay(past)
+        self._replaying = False
+
+    def _load(self, past: PastVersion) -> bool:
+        for _, info in past.segments:
+            with closing(self._shard.reader(info)) as reader:
+                kinds = reader.directory["synopsis"]
+                if (kinds == POSITION).any():
+                    (marker,) = reader.directory["marker"][kinds == POSITION].tolist()
+                    self._position.update(json.loads(bytes(reader.read(marker).payload)))
+                    self._pages.fill(self._recorded(reader, OPEN_SESSIONS))
+                    self._since.update(versions=0, bytes=0)
+                    return True
+        return False
+
+    def _replay(self, past: PastVersion) -> None:
+        for _, info in past.segments:
+            with closing(self._shard.reader(info)) as reader:
+                for fragments in self._recorded(reader, FRAGMENTS):
+                    self._take(fragments)
+            self._since["bytes"] += info.bytes
+        self._fragments.newest = self._united()
+        for _ in self.on_watermark(past.watermark):
+            pass
+
+    def _recorded(self, reader: SegmentReader, kind: int) -> Iterator[Sessions]:
+        for record in reader.scan():
+            if record.synopsis == kind:
+                if kind == FRAGMENTS:
+                    self._position["arrivals"] = record.group
+                yield Sessions.from_bytes(record.payload, record.rows, self._spec)
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Return what the progress report tells of this shard."""
+        pages = self._pages.directory
+        return {
+            "groups": int(pages["groups"].sum()),
+            "partitions": max(1, len(pages)),
+            "sessions": int(pages["open"].sum()),
+        }

@@ -1,0 +1,199 @@
+"""The open sessions of a shard: sorted pages in a file of the arena, of which few are in memory.
+
+Idea: each page has all sessions with hi in its range. The directory knows of each where it lies
+and when its first session ends; it is all that stays in memory. A pass reads only the pages that
+fragments may fall into or that have sessions due, and writes only those that fragments changed:
+sessions a watermark has closed are skipped when a page is read, and go when it is next written.
+Pages that lie beside each other are cut anew when they are written.
+
+Invariants:
+1. Every group is in one page, and pages are in the order of hi
+   (`test_parity_pages_beside_a_sorted_list`).
+2. A pass touches no page without news (`test_a_pass_reads_only_pages_with_news`).
+3. The file has at most about twice the bytes of the pages in it, and what a pass writes
+   (`test_bounded_the_file_follows_its_pages`).
+
+Cost: a pass reads the pages with news and writes those with fragments; when garbage would exceed
+what is left of the file, the rest is copied too. Memory: 64 bytes per page, and a few pages.
+
+Limits: the sessions of one group are in one page, which must fit into memory. The file is a cache like all
+of the arena; the operating system keeps what is hot of it in memory, outside the process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+from icestream.core.times import INFINITY, Micros
+from icestream.operators.session.fragments import LAST_HI, Fragments
+from icestream.operators.session.page_file import PAGE, Cutter, Directory, PageFile
+from icestream.operators.session.rows import Sessions
+from icestream.operators.session.spec import SessionSpec
+from icestream.state.arena import Arena
+
+_WORDS = PAGE.itemsize // 8
+
+
+class Pages:
+    """The pages of one shard."""
+
+    def __init__(
+        self, spec: SessionSpec, arena: Arena, page_bytes: int, most_bytes: int = INFINITY
+    ) -> None:
+        """Attach to the arena's pages, or start with none; no page may exceed `most_bytes`."""
+        self._spec = spec
+        self._arena = arena
+        self._sizes = page_bytes, most_bytes
+        self._array = arena.array("pages", np.int64, _WORDS)
+        self._facts: dict[str, int] = arena.header.setdefault(
+            "pages", {"count": 0, "file": 0, "size": 0}
+        )
+
+    @property
+    def directory(self) -> Directory:
+        """Return a copy of what is known of each page, in the order of hi."""
+        table = self._array.view[: self._facts["count"]]
+        return np.ascontiguousarray(table).reshape(-1).view(PAGE).copy()
+
+    def __len__(self) -> int:
+        """Return the number of pages."""
+        return self._facts["count"]
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all pages."""
+        return int(self.directory["length"].sum())
+
+    def contents(self) -> Iterator[Sessions]:
+        """Yield the sessions of every page in order, those already closed among them."""
+        with self._file(self._facts["file"]) as file:
+            for page in self.directory:
+                yield file.read(page)
+
+    def fill(self, contents: Iterator[Sessions]) -> None:
+        """Replace all pages by new ones made of sorted sessions."""
+        number = self._facts["file"] + 1
+        with self._file(number) as file:
+            cutter = Cutter(file, 0, *self._sizes)
+            for sessions in contents:
+                cutter.add(sessions)
+            cutter.finish()
+        self._replace(cutter, number)
+
+    def advance(
+        self, fragments: Fragments, closed: Micros, watermark: Micros
+    ) -> Iterator[Sessions]:
+        """Merge fragments in and yield the sessions that end at or before the watermark.
+
+        Those that end at or before `closed` were yielded by an earlier pass. The pages are in order
+        once the iterator is exhausted.
+        """
+        directory = self._covering()
+        touched = fragments.touched(directory["low"])
+        visited = np.flatnonzero(touched | (directory["earliest"] <= watermark))
+        if len(visited) == 0:
+            return
+        number, size = self._facts["file"], self._facts["size"]
+        kept = int(directory["length"][~touched].sum())
+        anew = size - kept > kept
+        lasts = np.append(directory["low"][1:] - np.uint64(1), LAST_HI)
+        with self._file(number) as old, self._file(number + anew) as new, fragments.ahead() as news:
+            cutter = Cutter(new, 0 if anew else size, *self._sizes)
+            passing = _Pass(self._spec, old, cutter, closed, watermark, moving=anew)
+            reached = 0
+            for at in visited.tolist():
+                passing.keep(directory[reached:at])
+                yield from passing.visit(directory[at : at + 1], news.up_to(lasts[at]))
+                reached = at + 1
+            passing.keep(directory[reached:])
+            cutter.finish()
+        self._replace(cutter, number + anew)
+
+    def _covering(self) -> Directory:
+        """Return the directory with pages for every hi: one without sessions if there is none."""
+        directory = self.directory
+        if len(directory) == 0:
+            directory = np.zeros(1, dtype=PAGE)
+            directory["earliest"] = INFINITY
+        directory["low"][0] = 0
+        return directory
+
+    def _replace(self, cutter: Cutter, number: int) -> None:
+        """Take the pages that were written and kept, in the file of that number."""
+        pages = cutter.directory
+        pages = pages[pages["length"] > 0]
+        if len(pages) > self._array.capacity:
+            self._array.resize(len(pages) + len(pages) // 4)
+        self._array.view[: len(pages)] = pages.view(np.int64).reshape(-1, _WORDS)
+        before = self._facts["file"]
+        self._facts.update(count=len(pages), file=number, size=cutter.place)
+        if before != number and os.path.exists(self._file(before).path):
+            os.unlink(self._file(before).path)
+
+    def _file(self, number: int) -> PageFile:
+        return PageFile(self._arena.path(f"sessions-{number}"), self._spec)
+
+
+class _Pass:
+    """One pass over the pages, from the file they are in to what the cutter writes."""
+
+    def __init__(
+        self,
+        spec: SessionSpec,
+        old: PageFile,
+        cutter: Cutter,
+        closed: Micros,
+        watermark: Micros,
+        *,
+        moving: bool,
+    ) -> None:
+        self._spec = spec
+        self._old = old
+        self._cutter = cutter
+        self._closed = closed
+        self._watermark = watermark
+        self._moving = moving
+
+    def keep(self, pages: Directory) -> None:
+        """Leave pages as they are."""
+        self._cutter.keep(pages, self._old if self._moving else None)
+
+    def visit(
+        self, page: Directory, news: Iterator[tuple[np.uint64, Sessions]]
+    ) -> Iterator[Sessions]:
+        """Merge fragments into a page; yield its sessions that are due."""
+        waiting = self._open_sessions(page[0])
+        left: list[Sessions] = []
+        changed = False
+        for last, fragments in news:
+            part, waiting = waiting.split_after(last)
+            if len(fragments):
+                part = part.merged(fragments, self._spec)
+                changed = True
+            due = part.ends <= self._watermark
+            if due.any():
+                yield part.where(due)
+                part = part.where(~due)
+            left.append(part)
+            while changed and left:
+                self._cutter.add(left.pop(0))
+        if not changed:
+            self._leave(page, Sessions.concatenated(left))
+
+    def _open_sessions(self, page: np.void) -> Sessions:
+        if page["length"] == 0:
+            return Sessions.none(self._spec)
+        sessions = self._old.read(page)
+        return sessions.where(sessions.ends > self._closed)
+
+    def _leave(self, page: Directory, left: Sessions) -> None:
+        """Note what is left of a page without fragments; write it if that is less than half."""
+        if 2 * len(left) < page[0]["rows"]:
+            self._cutter.add(left)
+        elif len(left):
+            page["open"], page["groups"] = len(left), left.groups
+            page["earliest"] = left.ends.min()
+            self.keep(page)

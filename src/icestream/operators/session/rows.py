@@ -1,0 +1,202 @@
+"""Sessions in memory: sorted rows of words, with the key of each beside it.
+
+Idea: everything the operator handles, fragments of a batch and pages of state alike, is one such
+pair. Its bytes are the rows followed by the keys as an Arrow stream, on the log as in a page.
+
+Invariants:
+1. Merging keeps each row beside its key (`test_merging_keeps_each_row_beside_its_key`).
+2. Bytes give back the sessions they were made of, also without key columns
+   (`test_bytes_give_back_the_sessions_they_were_made_of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.kernels import sessions as kernels
+from icestream.kernels.words import Table
+from icestream.operators.columns import ARRIVAL, TIME, Column
+from icestream.operators.fold import HI, LO, fold_field
+from icestream.operators.session.spec import END, START, SessionSpec
+from icestream.state import key_columns
+from icestream.state.keys import KeyCodec
+from icestream.state.log.ipc import read_batch, write_table
+
+Ints = npt.NDArray[np.int64]
+Ids = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Rows sorted by (hi, lo, start), and their keys."""
+
+    rows: Table
+    keys: pa.RecordBatch
+
+    @classmethod
+    def none(cls, spec: SessionSpec) -> Sessions:
+        """Return no sessions."""
+        empty = [pa.array([], field.type) for field in spec.keys]
+        keys = key_columns.batch_of(spec.keys, 0, empty)
+        return cls(np.empty((0, spec.width), dtype=np.int64), keys)
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[Sessions]) -> Sessions:
+        """Put sessions one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        rows = np.concatenate([part.rows for part in parts])
+        return cls(rows, pa.concat_batches([part.keys for part in parts]))
+
+    @classmethod
+    def from_bytes(cls, payload: memoryview | bytes, rows: int, spec: SessionSpec) -> Sessions:
+        """Return the sessions that `to_bytes` wrote; their keys are views of the payload."""
+        cut = 8 * rows * spec.width
+        view = memoryview(payload)
+        table = np.frombuffer(view[:cut], dtype=np.int64).reshape(rows, spec.width)
+        return cls(table.copy(), read_batch(view[cut:]))
+
+    def to_bytes(self) -> bytes:
+        """Return rows and keys as bytes."""
+        keys: bytes = write_table(self.keys).to_pybytes()
+        return self.rows.tobytes() + keys
+
+    def __len__(self) -> int:
+        """Return the number of sessions."""
+        return len(self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of rows and keys."""
+        return int(self.rows.nbytes + self.keys.nbytes)
+
+    @property
+    def hi(self) -> Ids:
+        """Return the upper half of each group's identity."""
+        return np.ascontiguousarray(self.rows[:, 0]).view(np.uint64)
+
+    @property
+    def ends(self) -> Ints:
+        """Return the end of each session."""
+        ends: Ints = self.rows[:, END]
+        return ends
+
+    @property
+    def groups(self) -> int:
+        """Return the number of groups that have a session."""
+        if len(self) == 0:
+            return 0
+        return 1 + int((np.diff(self.rows[:, :2], axis=0) != 0).any(axis=1).sum())
+
+    def between(self, first: int, last: int) -> Sessions:
+        """Return the sessions at places `first` to `last`, the last left out."""
+        return Sessions(self.rows[first:last], self.keys.slice(first, last - first))
+
+    def split_after(self, hi: np.uint64) -> tuple[Sessions, Sessions]:
+        """Return the sessions of groups up to a hi, and those of the others."""
+        at = int(np.searchsorted(self.hi, hi, side="right"))
+        return self.between(0, at), self.between(at, len(self))
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> Sessions:
+        """Return the chosen sessions."""
+        return self if chosen.all() else self._take(np.flatnonzero(chosen))
+
+    def sorted(self) -> Sessions:
+        """Return the sessions by (hi, lo, start), those that agree in the order they are in."""
+        lo = np.ascontiguousarray(self.rows[:, 1]).view(np.uint64)
+        return self._take(_order(self.hi, lo, np.ascontiguousarray(self.rows[:, START])))
+
+    def merged(self, other: Sessions, spec: SessionSpec) -> Sessions:
+        """Return both in one, sessions of a group that touch combined."""
+        out = np.empty((len(self) + len(other), spec.width), dtype=np.int64)
+        sources = np.empty(len(out), dtype=np.int64)
+        count = kernels.merge_sessions(
+            self.rows, other.rows, spec.layout.ops, spec.places, out, sources
+        )
+        keys = pa.concat_batches([self.keys, other.keys])
+        return Sessions(out[:count], keys.take(pa.array(sources[:count])))
+
+    def _take(self, places: Ints) -> Sessions:
+        return Sessions(self.rows[places], self.keys.take(pa.array(places)))
+
+
+def united(parts: Sequence[Sessions], spec: SessionSpec) -> Sessions:
+    """Return sorted sessions of several runs as one run."""
+    if len(parts) == 1:
+        return parts[0]
+    none = Sessions.none(spec)
+    return Sessions.concatenated(parts).sorted().merged(none, spec) if parts else none
+
+
+def portions(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+    """Yield the same events in batches of about `size` bytes: the more at once, the less is left.
+
+    A batch that is larger is cut, smaller ones are put together.
+    """
+    waiting: list[pa.RecordBatch] = []
+    held = 0
+    for batch in batches:
+        step = max(1, size * batch.num_rows // max(1, batch.nbytes))
+        for first in range(0, batch.num_rows, step):
+            part = batch.slice(first, step)
+            waiting.append(part)
+            held += part.nbytes
+            if held >= size:
+                yield pa.concat_batches(waiting)
+                waiting, held = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def fragments_of(tuples: pa.RecordBatch, arrivals: int, spec: SessionSpec) -> Sessions:
+    """Fold events into the sessions they make on their own; `arrivals` came before them."""
+    hi, lo, time = (np.asarray(tuples.column(name).to_numpy()) for name in (HI, LO, TIME))
+    slots, heads, last = (np.empty(len(time), dtype=np.int64) for _ in range(3))
+    order = _order(hi, lo, time)
+    count = kernels.cut_fragments(order, hi, lo, time, spec.session.gap, slots, heads, last)
+    first = heads[:count]
+    rows = np.tile(spec.identity, (count, 1))
+    rows[:, 0] = hi[first].view(np.int64)
+    rows[:, 1] = lo[first].view(np.int64)
+    rows[:, START] = time[first]
+    rows[:, END] = last[:count] + spec.session.gap
+    columns = _columns(tuples, arrivals, spec)
+    for field, place in zip(spec.layout.fields, spec.places.tolist(), strict=True):
+        fold_field(field, place, rows, slots, columns, 0, len(time))
+    keys = tuples.select(spec.keys.names).take(pa.array(first))
+    return Sessions(rows, KeyCodec(spec.keys).canonical(keys))
+
+
+def _columns(tuples: pa.RecordBatch, arrivals: int, spec: SessionSpec) -> Mapping[str, Column]:
+    columns = {name: Column(tuples.column(name)) for name in spec.inputs.names}
+    if spec.layout.needs_order:
+        columns[TIME] = Column(tuples.column(TIME))
+        columns[ARRIVAL] = Column(pa.array(np.arange(arrivals, arrivals + tuples.num_rows)))
+    return columns
+
+
+def _order(hi: Ids, lo: Ids, start: Ints) -> Ints:
+    """Return the order by (hi, lo, start), as they came where these agree.
+
+    A hi is nearly unique to a group and its rows mostly come in time: often one sort is enough, and
+    two where they do not.
+    """
+    order = np.argsort(hi, kind="stable")
+    if not _is_sorted(hi[order], lo[order], start[order]):
+        by_start = np.argsort(start, kind="stable")
+        order = by_start[np.argsort(hi[by_start], kind="stable")]
+        if not _is_sorted(hi[order], lo[order], start[order]):
+            return np.lexsort((start, lo, hi))
+    return order
+
+
+def _is_sorted(hi: Ids, lo: Ids, start: Ints) -> bool:
+    """Tell whether rows sorted by hi are sorted by (hi, lo, start)."""
+    same_hi = hi[1:] == hi[:-1]
+    behind = (lo[1:] == lo[:-1]) & (start[1:] < start[:-1])
+    return not (same_hi & (behind | (lo[1:] < lo[:-1]))).any()

@@ -1,0 +1,54 @@
+"""Plans in words: what will be computed, over what, and what it will take.
+
+Idea: the description that the checkpoint keeps, and beside it what only the operators know: panes
+per window, bytes per entry and group, and, where the stream was measured, the size of both plans.
+"""
+
+from __future__ import annotations
+
+from icestream.core.units import format_interval
+from icestream.operators.panes import Cumulative, Windows
+from icestream.plan import cost, lower
+from icestream.plan.nodes import Plan
+
+
+def explained(plan: Plan, statistics: cost.Statistics | None = None) -> str:
+    """Return a plan as text for people."""
+    described = plan.describe()
+    views = described.pop("views")
+    facts: dict[str, object] = dict(described)
+    for number, view in enumerate(views):
+        name = "query" if len(views) == 1 else f"query {number}"
+        facts |= {
+            name: ", ".join(f"{key} {value}" for key, value in view.items() if key in _WINDOW),
+            "groups by" if number == 0 else f"{name} groups by": view["groupings"],
+            "computes" if number == 0 else f"{name} computes": ", ".join(view["aggregates"]),
+        }
+    facts["store"] = plan.store
+    if lower.takes_tuples(plan):
+        facts["on the log"] = "the events, in the order of time"
+    else:
+        facts |= _panes(plan)
+    lines = [f"{name:>16}  {value}" for name, value in facts.items()]
+    if statistics is not None and not lower.takes_tuples(plan):
+        windows = [view.windows for view in lower.window_spec(plan).views]
+        forced = None if plan.store == lower.AUTO else plan.store
+        lines += ["", cost.estimate(windows, statistics).table(forced)]
+    return "\n".join(lines)
+
+
+_WINDOW = ("kind", "range", "slide", "offset", "size", "step", "rows", "gap", "partition")
+
+
+def _panes(plan: Plan) -> dict[str, str]:
+    spec = lower.window_spec(plan)
+    layout, pane = spec.layout, spec.grid.pane
+    windows: dict[Windows | Cumulative, None] = {view.windows: None for view in spec.views}
+    per_window = ", ".join(
+        f"{each.range // pane} per window and {each.slide // pane} per slide" for each in windows
+    )
+    return {
+        "panes": f"of {format_interval(pane)}: {per_window}",
+        "entries": f"{8 * layout.entry_width} bytes per group and pane, on the log",
+        "rows": f"{8 * layout.group_width} bytes and the key per group, in memory",
+    }

@@ -1,0 +1,102 @@
+"""The files of a batch, and how the tasks share them.
+
+Idea: Spark's scan of a batch says which bytes of which files it would read. Its own shares are
+uneven when files are large beside them, so the bytes are laid end to end, by path, and cut into
+equal shares. A cut inside a file makes two pieces; each format has a rule that gives every row to
+exactly one of them.
+
+Invariants:
+1. Shares hold the bytes of all pieces, each once, in order, and differ in size by one byte at most
+   (`test_shares_hold_all_bytes_once_and_are_even`).
+2. Files in partition folders and on other file systems are left to Spark
+   (`test_partition_folders_are_left_to_spark`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import DataFrame
+
+#: bytes below which another task costs more than it saves
+LEAST_SHARE = 2 << 20
+#: bytes that one task reads at most, so that a task that fails is not the whole batch
+MOST_SHARE = 128 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A range of bytes of a file."""
+
+    path: str
+    start: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """Return the first byte after the piece."""
+        return self.start + self.length
+
+    def holds(self, place: int) -> bool:
+        """Tell whether a byte of the file is in the piece."""
+        return self.start <= place < self.end
+
+
+def pieces_of(batch: DataFrame) -> list[Piece] | None:
+    """Return what Spark's own scan of the batch would read; None if it is no plain scan."""
+    found: list[Piece] = []
+    scans = 0
+    waiting = [batch._jdf.queryExecution().logical().rdd()]
+    while waiting:
+        rdd = waiting.pop()
+        if rdd.getClass().getSimpleName() == "FileScanRDD":
+            scans += 1
+            found += [
+                piece for each in items(rdd.filePartitions()) for piece in _pieces(each.files())
+            ]
+        waiting += [each.rdd() for each in items(rdd.dependencies())]
+    plain = scans == 1 and all(piece.path for piece in found)
+    return sorted(found, key=lambda piece: (piece.path, piece.start)) if plain else None
+
+
+def _pieces(files: Any) -> Iterator[Piece]:
+    for file in files:
+        yield Piece(local_path(file.urlEncodedPath()), file.start(), file.length())
+
+
+def local_path(uri: str) -> str:
+    """Return the path of a local file without partition folders, or nothing."""
+    parts = urlsplit(uri)
+    path = unquote(parts.path)
+    plain = parts.scheme in ("", "file") and "=" not in path.rsplit("/", 1)[0]
+    return path if plain else ""
+
+
+def shared_out(pieces: Sequence[Piece], workers: int) -> list[list[Piece]]:
+    """Cut pieces into even shares: as many as there are workers, or a multiple of that."""
+    total = sum(piece.length for piece in pieces)
+    rounds = -(-total // (workers * MOST_SHARE))
+    count = max(1, min(workers * rounds, total // LEAST_SHARE))
+    bounds = [total * number // count for number in range(count + 1)]
+    shares: list[list[Piece]] = [[] for _ in range(count)]
+    share = passed = 0
+    for piece in pieces:
+        start = piece.start
+        while start < piece.end:
+            place = passed + start - piece.start
+            while place >= bounds[share + 1]:
+                share += 1
+            length = min(piece.end - start, bounds[share + 1] - place)
+            shares[share].append(Piece(piece.path, start, length))
+            start += length
+        passed += piece.length
+    return shares
+
+
+def items(sequence: Any) -> Iterator[Any]:
+    """Yield the items of a Scala sequence."""
+    for place in range(sequence.size()):
+        yield sequence.apply(place)

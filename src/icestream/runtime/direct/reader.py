@@ -1,0 +1,65 @@
+"""What every reader of a file format does, and what becomes of its columns.
+
+Idea: a reader yields the columns that are wanted of one piece, in the types that are wanted; their
+names are the file's. Here they are put in the order and under the names that ingest expects.
+
+Invariant: columns that the query does not use are not decoded
+(`test_columns_that_are_not_used_are_not_read`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.errors import IcestreamError
+from icestream.runtime.direct.pieces import Piece
+
+#: rows that a task decodes at once
+BATCH_ROWS = 131_072
+
+
+class UnlikeSpark(IcestreamError):
+    """A file must be read by Spark, because we would not read it as Spark does."""
+
+
+class Reader(Protocol):
+    """Reads pieces of files of one format."""
+
+    def batches(self, piece: Piece, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted columns of a piece; `UnlikeSpark` where that may differ from Spark."""
+        ...
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """A stream of files that tasks can read, and the file column behind each column of it."""
+
+    reader: Reader
+    columns: Mapping[str, str]
+
+
+def read(
+    pieces: Sequence[Piece], source: FileSource, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the events of some pieces; `UnlikeSpark` if that cannot be done."""
+    types = {source.columns[each.name]: each.type for each in schema if each.name in source.columns}
+    wanted = pa.schema(list(types.items()))
+    for piece in pieces:
+        for batch in source.reader.batches(piece, wanted):
+            yield _shaped(batch, source, schema)
+
+
+def _shaped(batch: pa.RecordBatch, source: FileSource, schema: pa.Schema) -> pa.RecordBatch:
+    """Name the columns as ingest does; the one it has beside them is the number of the source."""
+    arrays = [
+        batch.column(source.columns[field.name])
+        if field.name in source.columns
+        else pa.array(np.zeros(batch.num_rows, dtype=np.int32))
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,168 @@
+"""What a task that reads events sends to the shards: entries folded from them, or the events.
+
+Idea: an `EntryFolder` turns events into entries, one per (group, pane), and sends each to the shard
+that owns its key group; a `TupleSender` sends the events themselves. Both serve every grouping of
+the plan from one pass over the batch.
+
+Invariant: what a shard receives depends on the events of the split and their order alone
+(`test_the_same_split_makes_the_same_parcel`).
+
+Cost: one pass over the events per field and grouping; memory of one `EntryTable` and one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.kernels.fold import routes_of
+from icestream.operators.columns import Column
+from icestream.operators.fold import HI, LO, EntryTable, Run
+from icestream.operators.runs import slice_bounds, sorted_run
+from icestream.plan.lower import tuple_keys, whole_stream, window_spec
+from icestream.plan.nodes import TIME, Plan
+from icestream.runtime.exchange import ENTRIES, ExchangeWriter
+from icestream.state.keys import KeyCodec
+
+#: bytes of the table that entries are folded in before they are handed on, at most and at least
+TABLE_BYTES = 8 << 20
+LEAST_TABLE_BYTES = 1 << 20
+#: rows of events sent in one record
+TUPLE_ROWS = 16_384
+
+Ints = npt.NDArray[np.int64]
+
+
+class EntryFolder:
+    """Folds events and sends the entries to their shards."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        routes: tuple[int, ...],
+        table_bytes: int,
+        out: ExchangeWriter,
+        *,
+        kind: int = ENTRIES,
+        partial: bool = False,
+    ) -> None:
+        """Fold into a table of so many bytes; `partial` rows are aggregates already."""
+        self.layout = window_spec(plan).layout
+        self.entries = 0
+        self.groups = 0
+        #: entries by key group
+        self.load = np.zeros(plan.key_groups, dtype=np.int64)
+        capacity = table_bytes // EntryTable.row_bytes(self.layout)
+        self._table = EntryTable(self.layout, KeyCodec(plan.group_keys), capacity, partial=partial)
+        self._plan = plan
+        self._out = out
+        self._kind = kind
+        self._routes = np.array(routes, dtype=np.int64)
+
+    def take(self, batch: pa.RecordBatch, panes: Ints, columns: Mapping[str, Column]) -> None:
+        """Fold one batch, given the pane of each row and the inputs."""
+        for keys in groupings(self._plan, batch, self._plan.group_keys):
+            for run in self._table.fold(keys, panes, columns):
+                self._send(run)
+
+    def finish(self) -> None:
+        """Send what is left."""
+        self._send(self._table.take())
+
+    def _send(self, run: Run) -> None:
+        if len(run.panes) == 0:
+            return
+        self.entries += len(run.panes)
+        self.groups += run.keys.num_rows
+        key_groups = self._plan.key_groups
+        hi = np.ascontiguousarray(run.entries[:, 0]).view(np.uint64)
+        shards = np.empty(len(hi), dtype=np.int64)
+        routes_of(hi, key_groups, self._routes, shards, self.load)
+        lowest = int(run.panes.min())
+        span = int(run.panes.max()) - lowest + 1
+        ranks, entries = sorted_run(shards * span + (run.panes - lowest), run.entries, self.layout)
+        owners, panes = ranks // span, ranks % span + lowest
+        for first, last in pairwise(slice_bounds(owners).tolist()):
+            part = np.concatenate([panes[first:last, None], entries[first:last]], axis=1)
+            self._out.entries(int(owners[first]), part, self._kind)
+        if self._kind != ENTRIES:
+            return
+        key_hi = run.keys.column(HI).to_numpy()
+        key_shards = np.empty(len(key_hi), dtype=np.int64)
+        routes_of(key_hi, key_groups, self._routes, key_shards, np.zeros_like(self.load))
+        for shard in np.unique(key_shards).tolist():
+            self._out.keys(shard, run.keys.filter(pa.array(key_shards == shard)))
+
+
+class TupleSender:
+    """Sends events to the shards of their groups."""
+
+    def __init__(self, plan: Plan, routes: tuple[int, ...], out: ExchangeWriter) -> None:
+        """Send by the routes of a version."""
+        self.entries = 0
+        self.load = np.zeros(plan.key_groups, dtype=np.int64)
+        self._plan = plan
+        self._out = out
+        self._keys = tuple_keys(plan)
+        self._codec = KeyCodec(self._keys)
+        self._whole = whole_stream(plan)
+        self._routes = np.array(routes, dtype=np.int64)
+
+    def take(self, batch: pa.RecordBatch, times: Ints) -> None:
+        """Send one batch of events, once per grouping."""
+        for keys in groupings(self._plan, batch, self._keys):
+            hi, lo = self._codec.identify(keys)
+            shards = np.empty(len(hi), dtype=np.int64)
+            routes_of(hi, self._plan.key_groups, self._routes, shards, self.load)
+            if self._whole:
+                shards[:] = 0
+            canonical = self._codec.canonical(keys) if len(self._keys) else keys
+            names = self._plan.inputs.names
+            events = pa.RecordBatch.from_arrays(
+                [
+                    pa.array(times),
+                    pa.array(hi),
+                    pa.array(lo),
+                    *canonical.columns,
+                    *(batch.column(name) for name in names),
+                ],
+                names=[TIME, HI, LO, *self._keys.names, *names],
+            )
+            self.entries += events.num_rows
+            for shard in np.unique(shards).tolist():
+                self._send(shard, events, np.flatnonzero(shards == shard))
+
+    def finish(self) -> None:
+        """Do nothing: everything was sent."""
+
+    def _send(self, shard: int, events: pa.RecordBatch, chosen: Ints) -> None:
+        mine = events if len(chosen) == events.num_rows else events.take(pa.array(chosen))
+        for first in range(0, mine.num_rows, TUPLE_ROWS):
+            self._out.tuples(shard, mine.slice(first, TUPLE_ROWS))
+
+
+def groupings(plan: Plan, batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the keys of a batch once per grouping; keys that are not in it are null."""
+    rows = batch.num_rows
+    columns = [batch.column(f"k{place}") for place in range(len(plan.keys))]
+    if plan.one_grouping:
+        yield _batch(columns, schema, rows)
+        return
+    for chosen in plan.groupings:
+        masked = [
+            column if place in chosen else pa.nulls(rows, column.type)
+            for place, column in enumerate(columns)
+        ]
+        ids = pa.array(np.full(rows, plan.grouping_id(chosen), dtype=np.int64))
+        yield _batch([*masked, ids], schema, rows)
+
+
+def _batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    if not columns:
+        none = pa.StructArray.from_buffers(pa.struct([]), rows, [None])
+        return pa.RecordBatch.from_struct_array(none)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,171 @@
+"""The blocks that are in memory, and their way to disk and back.
+
+Idea: frames hold the blocks of the pool, and beside them those on the way: `behind` blocks being
+written while newer tuples arrive, `ahead` blocks read before they are needed. A writing and a
+reading thread move them, so computing waits only where the disk is slower than it. With neither,
+every transfer happens where it is asked for and the frames are the pool, nothing else.
+
+Invariants:
+1. There are `pool + behind + ahead` frames, one more where an exchange reads before it writes,
+   and no memory for tuples beside them (`test_bounded_frames_are_all_there_is`).
+2. A block read while it is still being written is waited for (`test_a_block_on_its_way_out_comes_back`).
+3. What the threads fail at is raised by the call that needs it, or by the next
+   (`test_a_full_disk_is_told_by_the_next_call`).
+
+Cost: one write for a block that leaves without a copy on disk, one read for one that comes back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+
+from icestream.state.blocks.lane import Lane
+from icestream.state.blocks.layout import Frames, Layout
+from icestream.state.blocks.store import Store, move_in, move_out
+
+
+@dataclass(slots=True)
+class Counters:
+    """Requests, counted where they are decided; all are blocks."""
+
+    #: blocks begun
+    begun: int = 0
+    #: blocks that left memory: write requests where every one is written
+    evicted: int = 0
+    #: blocks written: those that had no copy on disk
+    written: int = 0
+    #: blocks read back
+    fetched: int = 0
+    #: of these, how many had been read before they were needed
+    ahead: int = 0
+
+    @property
+    def rewriting(self) -> int:
+        """Requests of a store that writes every block that leaves."""
+        return self.evicted + self.fetched
+
+    @property
+    def writing_once(self) -> int:
+        """Requests of a store that writes a block once."""
+        return self.written + self.fetched
+
+
+class Buffers:
+    """Frames, who is in them, and the threads that move blocks."""
+
+    def __init__(
+        self, layout: Layout, store: Store, pool: int, *, behind: int = 0, ahead: int = 0, spare: int = 0
+    ) -> None:
+        """Take frames for `pool` blocks and for those on the way; `spare` ones are for exchanges."""
+        self.store = store
+        self.frames = Frames(layout, pool + behind + ahead + spare)
+        self.counters = Counters()
+        self._behind = behind
+        self._ahead = ahead
+        self._free = list(range(self.frames.count - 1, -1, -1))
+        self._frame: dict[int, int] = {}
+        self._writing: deque[tuple[int, int]] = deque()
+        self._reading: deque[tuple[int, int]] = deque()
+        self._writer = Lane("window-block-writer")
+        self._reader = Lane("window-block-reader")
+
+    @property
+    def bytes(self) -> int:
+        """Bytes in memory: frames, and where blocks lie."""
+        return self.frames.bytes + self.store.index_bytes
+
+    def frame(self, block: int) -> int:
+        """Return the frame of a block that is in memory."""
+        return self._frame[block]
+
+    def begin(self, block: int) -> int:
+        """Give an empty block a frame."""
+        self.counters.begun += 1
+        self._frame[block] = frame = self._free.pop()
+        return frame
+
+    def release(self, block: int) -> None:
+        """Drop a block that is not needed any more, here and on disk."""
+        self._free.append(self._frame.pop(block))
+        if block in self.store:
+            self.store.forget(block)
+
+    def evict(self, block: int) -> None:
+        """Let a block leave; it is written unless a copy is on disk."""
+        self.counters.evicted += 1
+        frame = self._frame.pop(block)
+        if block in self.store:
+            self._free.append(frame)
+            return
+        self._write(block, frame, None)
+
+    def fetch(self, block: int) -> int:
+        """Bring a block back and return its frame."""
+        self.counters.fetched += 1
+        if self._reading and self._reading[0][0] == block:
+            self.counters.ahead += 1
+            self._reader.collect()
+            frame = self._reading.popleft()[1]
+        else:
+            self._settle(block)
+            frame = self._free.pop()
+            move_in(self.frames, frame, block, self.store.find(block))
+        self._frame[block] = frame
+        if self.store.exclusive:
+            self.store.forget(block)
+        return frame
+
+    def exchange(self, victim: int, wanted: int) -> int:
+        """Let a block leave and bring another back; a slot is read, then taken by the victim."""
+        if not self.store.exclusive:
+            self.evict(victim)
+            return self.fetch(wanted)
+        self._settle(wanted)
+        frame = self._free.pop()
+        move_in(self.frames, frame, wanted, self.store.find(wanted))
+        self.counters.fetched += 1
+        self.counters.evicted += 1
+        self._frame[wanted] = frame
+        self._write(victim, self._frame.pop(victim), wanted)
+        return frame
+
+    def read_ahead(self, upcoming: range) -> None:
+        """Begin to read what is needed next, as far as it is on disk and there are frames."""
+        for block in upcoming[len(self._reading) : self._ahead]:
+            if any(block == writing for writing, _ in self._writing):
+                return
+            frame = self._free.pop()
+            self._reading.append((block, frame))
+            self._reader.give(
+                partial(move_in, self.frames, frame, block, self.store.find(block))
+            )
+
+    def close(self) -> None:
+        """Wait for the threads and delete what is on disk."""
+        self._writer.close()
+        self._reader.close()
+        self.store.close()
+
+    def _write(self, block: int, frame: int, instead: int | None) -> None:
+        self.counters.written += 1
+        place = self.store.assign(block, instead)
+        if not self._behind:
+            move_out(self.frames, frame, block, place)
+            self._free.append(frame)
+            return
+        while len(self._writing) >= self._behind:
+            self._written()
+        self._writing.append((block, frame))
+        self._writer.give(partial(move_out, self.frames, frame, block, place))
+
+    def _written(self) -> None:
+        """Wait for the oldest write and take its frame back."""
+        self._writer.collect()
+        self._free.append(self._writing.popleft()[1])
+
+    def _settle(self, block: int) -> None:
+        """Wait until a block is on disk."""
+        while any(block == writing for writing, _ in self._writing):
+            self._written()

@@ -1,0 +1,121 @@
+"""Session windows beside Spark's own `session_window`, batch by batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from icestream.operators.aggregates import Aggregate
+from icestream.operators.session import Session
+from icestream.plan.nodes import Plan
+from icestream.testing.feed import Feed
+from icestream.testing.oracles import Row, differences, rows_of
+from icestream.testing.plans import open_query, window_plan
+
+pytestmark = pytest.mark.spark
+
+SECOND = 1_000_000
+#: Spark's watermark starts in 1970, before all events
+START = 1_700_000_000 * SECOND
+INPUTS = pa.schema([("whole", pa.int64()), ("real", pa.float64())])
+AGGREGATES = [
+    Aggregate("count", None, "n"),
+    Aggregate("sum", "whole", "total"),
+    Aggregate("min", "real", "least"),
+    Aggregate("avg", "real", "mean"),
+    Aggregate("stddev_samp", "real", "spread"),
+]
+
+
+def _events(plan: Plan, number: int, dice: np.random.Generator) -> pa.RecordBatch:
+    """Return events up to 12 seconds behind, in odd batches at whole seconds: pauses of the gap."""
+    count = 40
+    times = START + number * 6 * SECOND + dice.integers(-12 * SECOND, 6 * SECOND, count)
+    if number % 2:
+        times = times // SECOND * SECOND
+    names = [None, "", *(f"name {i}" for i in range(10))]
+    return pa.record_batch(
+        [
+            pa.array(times).cast(plan.time),
+            pa.array(np.zeros(count, dtype=np.int32)),
+            pa.array([names[i] for i in dice.integers(0, len(names), count)], pa.string()),
+            pa.array(dice.integers(-9, 9, count), mask=dice.random(count) < 0.2),
+            pa.array(dice.normal(size=count), mask=dice.random(count) < 0.2),
+        ],
+        schema=plan.batch_schema,
+    )
+
+
+def _sparks(frame: DataFrame, gap: str) -> DataFrame:
+    sessions = sf.session_window("time", gap)
+    return frame.groupBy(sessions, sf.col("k0").alias("name")).agg(
+        sf.count("*").alias("n"),
+        sf.sum("whole").alias("total"),
+        sf.min("real").alias("least"),
+        sf.avg("real").alias("mean"),
+        sf.stddev_samp("real").alias("spread"),
+    )
+
+
+def _rows(frame: DataFrame) -> list[Row]:
+    return rows_of(frame.toArrow())
+
+
+def _plan(slack: str) -> Plan:
+    return window_plan(
+        windows=Session(2 * SECOND),
+        slack=slack,
+        keys=pa.schema([("name", pa.string())]),
+        inputs=INPUTS,
+        aggregates=AGGREGATES,
+    )
+
+
+def test_oracle_sessions_equal_those_of_sparks_streaming_append(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    # a batch is followed by one without data, in which Spark emits what the watermark has closed
+    plan, dice = _plan("3 seconds"), np.random.default_rng(5)
+    batches = [_events(plan, number, dice) for number in range(6)]
+    feed = Feed(spark, f"{tmp_path}/in", pa.table(batches[0]))
+    theirs = (
+        _sparks(feed.stream().withWatermark("time", "3 seconds"), "2 seconds")
+        .writeStream.format("memory")
+        .queryName("sessions")
+        .option("checkpointLocation", f"{tmp_path}/theirs")
+        .start()
+    )
+    ours = open_query(plan, f"{tmp_path}/ours")
+    try:
+        found: list[Row] = []
+        for number, batch in enumerate(batches):
+            if number:
+                feed.add(pa.table(batch))
+            theirs.processAllAvailable()
+            found += rows_of(ours.feed([[batch]]))
+            wrong = differences(found, _rows(spark.table("sessions")), 1, tolerance=1e-9)
+            assert not wrong, f"batch {number}: {wrong[:3]}"
+    finally:
+        theirs.stop()
+    assert len(found) > 40
+    assert ours.driver.last is not None
+    assert ours.driver.last.totals["late"] > 20
+
+
+def test_oracle_sessions_equal_those_of_sparks_batch_engine(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    plan, dice = _plan("60 seconds"), np.random.default_rng(6)
+    batches = [_events(plan, number, dice) for number in range(3)]
+    ours = open_query(plan, f"{tmp_path}/ours")
+    found = [row for batch in batches for row in rows_of(ours.feed([[batch]]))]
+    found += rows_of(ours.flush())
+    feed = Feed(spark, f"{tmp_path}/in", *map(pa.table, batches))
+    expected = _rows(_sparks(feed.batch(), "2 seconds"))
+    assert len(expected) > 30
+    assert not differences(found, expected, 1, tolerance=1e-9)
