@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -20,6 +21,13 @@ from icestream.core.errors import (
     IcestreamError,
     StorageError,
 )
+
+CALL_CENTRE, MARKET = "icestream.apps.call_center.demo", "icestream.apps.market.demo"
+DEMOS = [
+    (["demo"], CALL_CENTRE),
+    (["demo", "call-centre"], CALL_CENTRE),
+    (["demo", "vwap"], MARKET),
+]
 
 ERRORS = [
     (DefinitionError("slide must divide the range"), 1),
@@ -43,11 +51,13 @@ def no_worker_python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def install_demo(
-    monkeypatch: pytest.MonkeyPatch, error: BaseException | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException | None = None,
+    home: str = CALL_CENTRE,
 ) -> list[dict[str, object]]:
     """Put a demo in place of the real one; returns the list it notes its arguments in."""
     calls: list[dict[str, object]] = []
-    module = ModuleType("icestream.apps.call_center.demo")
+    module = ModuleType(home)
 
     def demo(**given: object) -> int:
         calls.append(given)
@@ -56,7 +66,7 @@ def install_demo(
         return 0
 
     module.demo = demo  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "icestream.apps.call_center.demo", module)
+    monkeypatch.setitem(sys.modules, home, module)
     return calls
 
 
@@ -91,11 +101,16 @@ def test_help_imports_neither_spark_nor_arrow_nor_numba() -> None:
     assert run.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize(("command", "home"), DEMOS)
 def test_demo_passes_its_arguments_on(
-    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    runner: CliRunner,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    command: list[str],
+    home: str,
 ) -> None:
-    calls = install_demo(monkeypatch)
-    arguments = ["demo", "--events", "5", "--memory", "1 GB", "--keep", str(tmp_path)]
+    calls = install_demo(monkeypatch, home=home)
+    arguments = [*command, "--events", "5", "--memory", "1 GB", "--keep", str(tmp_path)]
     assert runner.invoke(cli.app, arguments).exit_code == 0
     [given] = calls
     assert given["events"] == 5
@@ -103,16 +118,29 @@ def test_demo_passes_its_arguments_on(
     assert given["keep"] == tmp_path
 
 
+@pytest.mark.parametrize(("command", "home"), DEMOS)
 def test_demo_has_the_defaults_of_the_function_it_runs(
-    runner: CliRunner, monkeypatch: pytest.MonkeyPatch
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, command: list[str], home: str
 ) -> None:
-    from icestream.apps.call_center.demo import demo
-
+    demo = import_module(home).demo
     wanted = {name: given.default for name, given in inspect.signature(demo).parameters.items()}
-    calls = install_demo(monkeypatch)
-    runner.invoke(cli.app, ["demo"])
+    calls = install_demo(monkeypatch, home=home)
+    runner.invoke(cli.app, command)
     [given] = calls
     assert given == {name: wanted[name] for name in given}
+
+
+def test_an_option_before_the_name_of_a_demo_is_told_where_it_belongs(runner: CliRunner) -> None:
+    result = runner.invoke(cli.app, ["demo", "--events", "5", "vwap"])
+    assert result.exit_code == 2
+    assert "options go behind the name of the demo: vwap --events" in result.stderr
+
+
+def test_the_help_of_demo_names_both(runner: CliRunner) -> None:
+    text = runner.invoke(cli.app, ["demo", "--help"]).output
+    for word in ("call-centre", "vwap", "--fast-forward"):
+        assert word in text
+    assert "--results" in runner.invoke(cli.app, ["demo", "vwap", "--help"]).output
 
 
 def test_spark_workers_run_this_python(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +194,9 @@ def test_a_bug_keeps_its_traceback(runner: CliRunner, monkeypatch: pytest.Monkey
     assert isinstance(runner.invoke(cli.app, ["demo"]).exception, ZeroDivisionError)
 
 
-@pytest.mark.parametrize("arguments", [["nonsense"], ["demo", "--nonsense"], ["bench", "--size"]])
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["demo", "--nonsense"], ["demo", "nonsense"], ["bench", "--size"]]
+)
 def test_wrong_usage_ends_with_2(runner: CliRunner, arguments: list[str]) -> None:
     assert runner.invoke(cli.app, arguments).exit_code == 2
 

@@ -155,6 +155,7 @@ __all__ = [
     "settings",
     "some",
     "sql",
+    "start",
     "stddev",
     "stddev_pop",
     "stddev_samp",

@@ -88,27 +88,116 @@ def version() -> None:
         typer.echo(f"{package} {metadata.version(package)}")
 
 
-@app.command()
+demos = typer.Typer(rich_markup_mode=None)
+app.add_typer(demos, name="demo")
+
+Memory = Annotated[str, typer.Option(help="The budget of the state of a query.")]
+Range = Annotated[str, typer.Option(help="The range of the window.")]
+Rate = Annotated[
+    int | None, typer.Option(help="Events per second of event time; fills the window if unset.")
+]
+Seed = Annotated[int, typer.Option(help="Another seed is another stream.")]
+Keep = Annotated[
+    Path | None, typer.Option(help="Keep events, results and checkpoints in this new folder.")
+]
+CallEvents = Annotated[int, typer.Option(help="How many events to generate.")]
+CallSlide = Annotated[str, typer.Option(help="How often there is a result.")]
+CallBy = Annotated[str, typer.Option(help="The grouping key.")]
+CallFastForward = Annotated[
+    float | None,
+    typer.Option(help="How many times faster than event time; at full speed if unset."),
+]
+
+
+@demos.callback(invoke_without_command=True)
 @reported
 def demo(
-    events: Annotated[int, typer.Option(help="How many events to generate.")] = 12_000_000,
-    memory: Annotated[str, typer.Option(help="The budget of the query's state.")] = "64 MB",
-    window: Annotated[str, typer.Option(help="The range of the window.")] = "24 hours",
-    slide: Annotated[str, typer.Option(help="How often there is a result.")] = "10 seconds",
-    by: Annotated[str, typer.Option(help="The grouping key.")] = "serviceId",
-    rate: Annotated[
-        int | None, typer.Option(help="Events per second of event time; fills the window if unset.")
-    ] = None,
-    fast_forward: Annotated[
-        float | None,
-        typer.Option(help="How many times faster than event time; at full speed if unset."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Another seed is another stream.")] = 1,
-    keep: Annotated[
-        Path | None, typer.Option(help="Keep events, results and checkpoint in this new folder.")
-    ] = None,
+    context: typer.Context,
+    events: CallEvents = 12_000_000,
+    memory: Memory = "64 MB",
+    window: Range = "24 hours",
+    slide: CallSlide = "10 seconds",
+    by: CallBy = "serviceId",
+    rate: Rate = None,
+    fast_forward: CallFastForward = None,
+    seed: Seed = 1,
+    keep: Keep = None,
 ) -> None:
-    """Run a day of call-center events through a sliding window, on this machine."""
+    """Run a stream and live figures over it on this machine, and tell what that took.
+
+    Without a command the call centres run, with the options below; `icestream demo vwap` is a stock
+    market that is answered with every trade. Each has options of its own: see its --help.
+    """
+    if context.invoked_subcommand is None:
+        _run_call_centre(events, memory, window, slide, by, rate, fast_forward, seed, keep)
+        return
+    early = [name for name in context.params if _was_given(context, name)]
+    if early:
+        option = f"--{early[0].replace('_', '-')}"
+        msg = f"options go behind the name of the demo: {context.invoked_subcommand} {option} ..."
+        raise typer.BadParameter(msg)
+
+
+@demos.command()
+@reported
+def call_centre(
+    events: CallEvents = 12_000_000,
+    memory: Memory = "64 MB",
+    window: Range = "24 hours",
+    slide: CallSlide = "10 seconds",
+    by: CallBy = "serviceId",
+    rate: Rate = None,
+    fast_forward: CallFastForward = None,
+    seed: Seed = 1,
+    keep: Keep = None,
+) -> None:
+    """Run a day of 20 call centres through a window of 24 hours that slides every 10 seconds."""
+    _run_call_centre(events, memory, window, slide, by, rate, fast_forward, seed, keep)
+
+
+@demos.command()
+@reported
+def vwap(
+    events: Annotated[int, typer.Option(help="How many trades to generate.")] = 2_000_000,
+    memory: Memory = "64 MB",
+    window: Range = "1 hour",
+    slide: Annotated[str, typer.Option(help="How often the table gets a result.")] = "1 second",
+    results: Annotated[
+        str,
+        typer.Option(help="trade: a row per trade; slide: rows at every slide; or both."),
+    ] = "both",
+    rate: Rate = None,
+    seed: Seed = 1,
+    keep: Keep = None,
+) -> None:
+    """Run a stock market: the average price of the last hour, weighted by volume, per trade."""
+    from icestream.apps.market.demo import demo as run
+
+    use_this_python()
+    code = run(
+        events=events,
+        memory=memory,
+        window=window,
+        slide=slide,
+        results=results,
+        rate=rate,
+        seed=seed,
+        keep=keep,
+    )
+    raise typer.Exit(code)
+
+
+def _run_call_centre(
+    events: int,
+    memory: str,
+    window: str,
+    slide: str,
+    by: str,
+    rate: int | None,
+    fast_forward: float | None,
+    seed: int,
+    keep: Path | None,
+) -> None:
     from icestream.apps.call_center.demo import demo as run
 
     use_this_python()
@@ -124,6 +213,12 @@ def demo(
         keep=keep,
     )
     raise typer.Exit(code)
+
+
+def _was_given(context: typer.Context, name: str) -> bool:
+    """Tell whether an option was written on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 @app.command()

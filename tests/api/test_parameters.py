@@ -2,24 +2,28 @@ from __future__ import annotations
 
 import math
 
+import datasketches as ds
 import pytest
 
 from icestream.api.parameters import fractions, quantile_size, registers
 from icestream.core.errors import DefinitionError
+from icestream.operators.objects.sketches import LEAST_K, LEAST_LG_K, MOST_K, MOST_LG_K
 
 
 @pytest.mark.parametrize("rsd", [0.09, 0.05, 0.02, 0.01, 0.0008])
 def test_sketches_are_as_large_as_the_asked_error_needs(rsd: float) -> None:
     size = registers(rsd)
     assert 1.04 / math.sqrt(2**size) <= rsd
-    assert 7 <= size <= 21
-    accuracy = round(1 / rsd)
-    assert 2.296 / quantile_size(accuracy) ** 0.9021 <= 1 / accuracy
+    assert LEAST_LG_K <= size <= MOST_LG_K
 
 
-def test_the_best_sketch_of_quantiles_is_nearly_as_good_as_sparks() -> None:
-    assert quantile_size(10_000) == 65535
-    assert 2.296 / 65535**0.9021 < 1.05e-4
+@pytest.mark.parametrize("accuracy", [1, 10, 100, 10_000, 20_000])
+def test_sketches_of_quantiles_are_as_large_as_the_library_says(accuracy: int) -> None:
+    size = quantile_size(accuracy)
+    assert LEAST_K <= size <= MOST_K
+    error = ds.kll_doubles_sketch(size).normalized_rank_error(False)
+    assert error <= 1.001 / accuracy
+    assert accuracy < 10 or error > 0.95 / accuracy
 
 
 @pytest.mark.parametrize("wanted", [1.5, -0.1, "half", [0.5, 2.0], None])
@@ -33,9 +37,9 @@ def test_one_fraction_stays_one_and_several_become_a_tuple() -> None:
     assert fractions("percentile", [0.5, 1]) == (0.5, 1.0)
 
 
-@pytest.mark.parametrize("accuracy", [0, 10_001, 0.5])
+@pytest.mark.parametrize("accuracy", [0, 20_001, 0.5])
 def test_an_accuracy_no_sketch_has_is_refused(accuracy: object) -> None:
-    with pytest.raises(DefinitionError, match=r"from 1 to 10000.* Use ice.percentile"):
+    with pytest.raises(DefinitionError, match=r"from 1 to 20000.* Use ice.percentile"):
         quantile_size(accuracy)
 
 

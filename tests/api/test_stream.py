@@ -96,7 +96,6 @@ BAD: dict[str, tuple[Definition, str]] = {
     ),
     "a sum of strings": (lambda df: _windows(df).agg(ice.sum("name")), "sum needs a number"),
     "the least map": (lambda df: _windows(df).agg(ice.min("tags").alias("m")), "min of a map"),
-    "the least string": (lambda df: _windows(df).agg(ice.min("name")), "min of a string"),
     "a sum too wide": (lambda df: _windows(df).agg(ice.sum("wide")), "at most 28 digits"),
     "two outputs of one name": (
         lambda df: _windows(df).groupBy("n").agg(ice.count().alias("N")), "several columns"

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icestream.bench import agreement, command, registry, rows, windows
+from icestream.bench import agreement, command, registry, rows, systems, windows
 from icestream.bench.agreement import Totals
 from icestream.bench.harness import Report, Silent, describe_commit, describe_machine, run
 from icestream.bench.peers.environment import Peer, python_of
@@ -309,9 +309,9 @@ def test_the_faster_variant_of_a_peer_is_the_one_compared() -> None:
 
 
 def test_a_stalled_measurement_is_called_unsteady() -> None:
-    assert windows.unsteady([900.0, 0.0, 0.0, 0.0])
-    assert windows.unsteady([0.0, 0.0, 0.0, 1.0])
-    assert not windows.unsteady([900.0, 1_000.0, 800.0, 1_100.0])
+    assert systems.unsteady([900.0, 0.0, 0.0, 0.0])
+    assert systems.unsteady([0.0, 0.0, 0.0, 1.0])
+    assert not systems.unsteady([900.0, 1_000.0, 800.0, 1_100.0])
 
 
 def test_what_was_not_measured_fails_its_bars() -> None:

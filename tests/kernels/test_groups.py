@@ -158,3 +158,17 @@ def test_emit_goes_on_where_a_full_table_stopped_it() -> None:
     assert slots.tolist() == [0, 2, 3]
     assert groups.emit(rows, 6, 7, LAYOUT.ops, places, at, out, slots, 0, False) == (7, 1)
     assert (slots[0], out[0, 0]) == (6, 4)
+
+
+@given(seed=st.integers(0, 2**32), used=st.integers(0, 9), end=st.integers(-3, 3))
+@settings(max_examples=40)
+def test_parity_emptying_all_rows_at_once(seed: int, used: int, end: int) -> None:
+    dice = np.random.default_rng(seed)
+    identity = LAYOUT.group_identity
+    rows = dice.integers(-4, 4, size=(used, len(identity)))
+    rows[:, groups.FIELDS] = dice.integers(0, 3, size=used)
+    expected, gone = groups.empty_rows_reference(rows, identity, end)
+    dead = np.empty(used, dtype=np.int64)
+    count = groups.empty_rows(rows, used, identity, end, dead)
+    assert dead[:count].tolist() == gone
+    assert rows.tolist() == expected.tolist()

@@ -65,9 +65,8 @@ class Endless:
         self.by_rows = np.array([rows for _, rows in watched], np.int8)
         self.stops = 0
 
-    @property
-    def moving(self) -> tuple[Any, ...]:
-        return (*self.cells, self.tail, self.cursors, self.extents, self.by_rows)
+    def call(self, *rest: Any) -> tuple[Any, ...]:
+        return (*self.cells, self.tail, self.cursors, self.extents, self.by_rows, *rest)
 
     def move(self, why: int) -> None:
         self.stops += 1
@@ -91,15 +90,20 @@ def test_parity_sliding_averages_follow_the_definition(
     found = []
     for start in range(0, len(drawn), cut):
         part = slice(start, start + cut)
-        new = (times[part], groups[part], values[part].view(np.uint64), weights[part])
+        new: tuple[Any, ...] = (
+            times[part],
+            groups[part],
+            values[part].view(np.uint64),
+            weights[part],
+        )
         out = np.full((len(watched), len(new[0])), -1.0)
-        at, why = slide_averages(*blocks.moving, *new, 0, sums, wide, scratch, out)
+        at, why = slide_averages(*blocks.call(*new, 0, sums, wide, scratch, out))
         while why != DONE:
             if why == WIDE_NEEDED:
                 wide = np.concatenate([wide, np.zeros(len(watched) * WIDE, np.uint64)])
             else:
                 blocks.move(why)
-            at, why = slide_averages(*blocks.moving, *new, at, sums, wide, scratch, out)
+            at, why = slide_averages(*blocks.call(*new, at, sums, wide, scratch, out))
         assert at == len(new[0])
         found.append(out)
     extents, by_rows = zip(*watched, strict=True)
@@ -113,12 +117,12 @@ def test_parity_sliding_totals_follow_the_definition(
 ) -> None:
     times, groups, values, weights = columns(drawn)
     blocks = Endless(len(drawn) + 1, factor, watched)
-    new = (times, groups, values.view(np.uint64), weights)
+    new: tuple[Any, ...] = (times, groups, values.view(np.uint64), weights)
     totals = np.zeros(len(watched), np.int64)
-    at, why = slide_totals(*blocks.moving, *new, 0, totals)
+    at, why = slide_totals(*blocks.call(*new, 0, totals))
     while why != DONE:
         blocks.move(why)
-        at, why = slide_totals(*blocks.moving, *new, at, totals)
+        at, why = slide_totals(*blocks.call(*new, at, totals))
     extents, by_rows = zip(*watched, strict=True)
     assert totals.tolist() == slide_totals_reference(times, weights, extents, by_rows)
 
@@ -132,27 +136,25 @@ def test_a_stopped_event_is_answered_once() -> None:
     sums = np.zeros(GROUPS * ROW, np.uint64)
     wide, scratch = np.zeros(0, np.uint64), np.zeros(WIDE, np.uint64)
     out = np.zeros((1, 4))
-    new = (times, groups, values.view(np.uint64), weights)
+    new: tuple[Any, ...] = (times, groups, values.view(np.uint64), weights)
     stops = []
-    at, why = slide_averages(*blocks.moving, *new, 0, sums, wide, scratch, out)
+    at, why = slide_averages(*blocks.call(*new, 0, sums, wide, scratch, out))
     while why != DONE:
         stops.append((at, why))
         before = sums.copy()
-        again = slide_averages(*blocks.moving, *new, at, sums, wide, scratch, out)
+        again = slide_averages(*blocks.call(*new, at, sums, wide, scratch, out))
         assert again == (at, why)
         assert (sums == before).all()
         if why == WIDE_NEEDED:
             wide = np.zeros(WIDE, np.uint64)
         else:
             blocks.move(why)
-        at, why = slide_averages(*blocks.moving, *new, at, sums, wide, scratch, out)
+        at, why = slide_averages(*blocks.call(*new, at, sums, wide, scratch, out))
     assert stops == [(2, FULL), (2, WIDE_NEEDED), (3, 0)]
     assert out.tolist() == [[1.0, 1.5, (2.0 + 1e300) / 2, (8.0 + 1e300) / 2]]
 
 
-@given(
-    st.lists(st.tuples(st.integers(-2, 4), st.integers(-1, 3)), max_size=12), st.integers(-3, 1)
-)
+@given(st.lists(st.tuples(st.integers(-2, 4), st.integers(-1, 3)), max_size=12), st.integers(-3, 1))
 def test_parity_the_first_unfit_event(drawn: list[tuple[int, int]], last: int) -> None:
     times = np.array([time for time, _ in drawn], np.int64)
     groups = np.array([group for _, group in drawn], np.int32)

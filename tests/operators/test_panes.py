@@ -6,7 +6,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.panes import Windows
+from icestream.operators.panes import Cumulative, Grid, Sliding, Windows
+from icestream.testing.oracles import windows_of
 
 lengths = st.integers(1, 60)
 instants = st.integers(-500, 500)
@@ -22,15 +23,19 @@ def starts_of(windows: Windows, time: int) -> list[int]:
     ]
 
 
-@given(lengths, lengths, st.integers(-59, 59), instants)
-def test_oracle_windows_of_an_instant(reach: int, slide: int, offset: int, time: int) -> None:
+@given(lengths, lengths, st.integers(-59, 59), st.integers(60, 120), instants)
+def test_oracle_windows_of_an_instant(
+    reach: int, slide: int, offset: int, finer: int, time: int
+) -> None:
     assume(slide <= reach and abs(offset) < slide)
     windows = Windows(reach, slide, offset)
-    pane = int(windows.panes_of(np.array([time]))[0])
-    assert windows.instant(pane) <= time < windows.instant(pane + 1)
+    grid = Grid.of([windows, Windows(finer, finer, offset)])
+    course = windows.on(grid)
+    pane = int(grid.panes_of(np.array([time]))[0])
+    assert grid.instant(pane) <= time < grid.instant(pane + 1)
     expected = starts_of(windows, time)
-    assert windows.instant(windows.first_start(pane)) == expected[0]
-    assert windows.instant(windows.last_end(pane)) == expected[-1] + reach
+    assert grid.instant(course.first_end(pane)) == expected[0] + reach
+    assert grid.instant(course.last_end(pane)) == expected[-1] + reach
 
 
 @given(lengths, lengths, st.integers(-59, 59), instants)
@@ -39,7 +44,7 @@ def test_oracle_first_window_that_is_open(
 ) -> None:
     assume(slide <= reach and abs(offset) < slide)
     windows = Windows(reach, slide, offset)
-    start = windows.instant(windows.first_open(watermark))
+    start = windows.late_before(watermark)
     assert (start - offset) % slide == 0
     assert start + reach > watermark >= start + reach - slide
 
@@ -49,10 +54,44 @@ def test_panes_are_the_greatest_common_divisor_of_range_and_slide() -> None:
     # windows   [0 . .)
     #               [2 . .)
     windows = Windows(range=15, slide=10)
-    assert (windows.pane, windows.range_panes, windows.slide_panes) == (5, 3, 2)
-    assert windows.first_start(2) == 0
-    assert windows.first_start(3) == 2
-    assert windows.last_end(1) == 3
+    course = windows.on(Grid.of([windows]))
+    assert course == Sliding(Grid(5), range=3, slide=2)
+    assert (course.first_end(2), course.first_end(3), course.last_end(1)) == (3, 5, 3)
+
+
+def test_panes_are_shared_by_windows_with_other_offsets() -> None:
+    grid = Grid.of([Windows(60, 30), Windows(40, 20, 5)])
+    assert grid == Grid(5)
+    assert Windows(40, 20, 5).on(grid) == Sliding(grid, 8, 4, 1)
+
+
+def every_window(windows: Windows | Cumulative, panes: set[int]) -> list[tuple[int, int]]:
+    """List the windows that hold a pane of one microsecond, by end, by looking at each."""
+    held = {each for pane in panes for each in windows_of(windows, pane)}
+    return sorted(held, key=lambda window: window[1])
+
+
+@given(
+    st.sampled_from([Windows(6, 2), Windows(7, 3, 1), Windows(4, 4, -1), Cumulative(9, 3, 2)]),
+    st.sets(st.integers(-40, 40), min_size=1, max_size=8),
+)
+def test_oracle_a_course_emits_every_window_with_events(
+    windows: Windows | Cumulative, panes: set[int]
+) -> None:
+    course = windows.on(Grid(1))
+    start = done = -1000
+    found = []
+    while ahead := [pane for pane in panes if pane >= start]:
+        step = course.next(start, done, min(ahead))
+        found.append((step.start, step.end))
+        start, done = max(start, step.leave), step.end
+    assert found == every_window(windows, panes)
+
+
+@pytest.mark.parametrize(("size", "step", "what"), [(10, 3, "multiple"), (9, 0, "positive")])
+def test_cumulative_windows_that_cannot_be_are_refused(size: int, step: int, what: str) -> None:
+    with pytest.raises(DefinitionError, match=what):
+        Cumulative(size, step)
 
 
 @pytest.mark.parametrize(

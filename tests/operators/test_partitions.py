@@ -153,3 +153,15 @@ def _stream(keys: pa.RecordBatch) -> bytes:
     with pa.ipc.new_stream(sink, keys.schema) as stream:
         stream.write(keys)
     return bytes(sink.getvalue())
+
+
+def test_the_room_of_groups_that_are_gone_leaves_too(tmp_path: Path) -> None:
+    shard = Shard(tmp_path, 1 << 22)
+    shard.admit(range(2000))
+    shard.groups.release(np.arange(2000))
+    held = shard.budget.held
+    assert shard.partitions.evict()
+    assert shard.budget.held < held // 10
+    assert not shard.partitions.evict()
+    shard.admit(range(3))
+    assert len(shard.names()) == 3

@@ -56,10 +56,9 @@ def a_store(folder: Path, mode: str) -> Store:
 
 def check(repository: Repository, watched: list[Extent], stream: Columns, cut: int) -> None:
     operator = SlidingAverages(repository, watched, GROUPS)
-    found = [
-        operator.feed(*(column[start : start + cut] for column in stream))
-        for start in range(0, len(stream[0]), cut)
-    ]
+    times, groups, values, weights = stream
+    parts = [slice(start, start + cut) for start in range(0, len(times), cut)]
+    found = [operator.feed(times[p], groups[p], values[p], weights[p]) for p in parts]
     lengths = [extent.length for extent in watched]
     rows = [extent.rows for extent in watched]
     wanted = slide_averages_reference(*stream, lengths, rows)

@@ -222,17 +222,44 @@ def test_oracle_views_that_share_windows_equal_views_alone(
             if number in (2, 4):
                 query = open_query(plan, str(tmp_path), budget=budget)
             deliveries = query.driver.batch(query.next_batch, batch)
-            for view, tables in enumerate(found):
-                tables.append(query.rows(deliveries, view))
+            for place, tables in enumerate(found):
+                tables.append(query.rows(deliveries, place))
         deliveries = query.driver.flush()
-        for view, tables in enumerate(found):
-            tables.append(query.rows(deliveries, view))
+        for place, tables in enumerate(found):
+            tables.append(query.rows(deliveries, place))
     for number, view in enumerate(plan.views):
         oracle = ObviousWindows(plan, number)
         expected = [oracle.feed(batch) for batch in batches_of(items)] + [oracle.flush()]
         for table, rows in zip(found[number], expected, strict=True):
             keys = len(view.keys) + view.tells_grouping
             assert not differences(rows_of(table), rows, keys), f"view {number}"
+
+
+@given(shape=shapes(span=30 * SECOND), seed=st.integers(0, 2**32))
+@settings(max_examples=15)
+def test_oracle_updates_are_the_differences_between_windows(shape: Shape, seed: int) -> None:
+    plan = window_plan("9 seconds", "2 seconds", inputs=WHOLE, mode="update")
+    with tempfile.TemporaryDirectory() as folder, small_sizes():
+        check(plan, generate(plan, shape, seed), folder)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("snapshot", [2, 20])
+def test_crash_a_query_of_updates_goes_on_with_appends(
+    tmp_path: Path, seed: int, snapshot: int
+) -> None:
+    updates = window_plan("5 seconds", "2 seconds", slack=0, inputs=TWO, mode="update")
+    appends = replace(updates, views=(replace(updates.views[0], mode="append"),))
+    shape = Shape(events=160, groups=12, batches=12, disorder=SECOND, gaps=2)
+    batches = list(batches_of(generate(updates, shape, seed)))
+    oracle = ObviousWindows(appends)
+    with small_sizes(snapshot=snapshot):
+        for number, batch in enumerate(batches):
+            plan = updates if number < 6 else appends
+            found = open_query(plan, str(tmp_path)).feed(batch)
+            expected = oracle.feed(batch)
+            if plan is appends:
+                assert not differences(rows_of(found), expected, 1)
 
 
 @given(shape=shapes(span=30 * SECOND), seed=st.integers(0, 2**32))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 from icestream.core.errors import CheckpointError
 from icestream.core.times import MINUS_INFINITY
 from icestream.operators.aggregates import Aggregate
-from icestream.operators.panes import Windows
-from icestream.plan.nodes import Plan, check_same_plan
+from icestream.operators.panes import Cumulative, Windows
+from icestream.plan.nodes import Plan, check_same_plan, grouping_id
 from icestream.testing.plans import INSTANT, window_plan
 
 PLAN = window_plan(
@@ -25,20 +26,33 @@ PLAN = window_plan(
 )
 
 
+VIEW = PLAN.views[0]
+REACH = 10_000_000
+
+
+def seen_otherwise(**changes: Any) -> Plan:
+    """Return the plan with changes to its only view."""
+    return replace(PLAN, views=(replace(VIEW, **changes),))
+
+
 @pytest.mark.parametrize(
     "other",
     [
         replace(PLAN, sources=PLAN.sources[::-1]),
         replace(PLAN, sources=PLAN.sources[:1]),
-        replace(PLAN, windows=Windows(PLAN.windows.range, PLAN.windows.range)),
-        replace(PLAN, windows=replace(PLAN.windows, offset=1)),
+        seen_otherwise(windows=Windows(REACH, REACH)),
+        seen_otherwise(windows=Windows(REACH, REACH // 2, 1)),
+        seen_otherwise(windows=Cumulative(REACH, REACH // 2)),
         replace(PLAN, keys=pa.schema([("b", pa.int64()), ("a", pa.int64())])),
         replace(PLAN, keys=pa.schema([("a", pa.int64()), ("b", pa.int32())])),
         replace(PLAN, expressions=("x1", "x0")),
         replace(PLAN, inputs=pa.schema([("x0", pa.float32()), ("x1", pa.float64())])),
-        replace(PLAN, aggregates=PLAN.aggregates[::-1]),
-        replace(PLAN, aggregates=(PLAN.aggregates[0], Aggregate("avg", "x1", "t"))),
-        replace(PLAN, grouping_sets=((0,), ())),
+        seen_otherwise(aggregates=VIEW.aggregates[::-1]),
+        seen_otherwise(aggregates=(VIEW.aggregates[0], Aggregate("avg", "x1", "t"))),
+        seen_otherwise(groupings=((0,), ())),
+        seen_otherwise(keys=(1, 0)),
+        seen_otherwise(tells_grouping=True),
+        replace(PLAN, views=(VIEW, VIEW)),
         replace(PLAN, time=pa.timestamp("us")),
         replace(PLAN, late="keep"),
         replace(PLAN, key_groups=128),
@@ -60,10 +74,11 @@ def test_a_wrong_plan_is_told_every_difference() -> None:
 
 
 def test_result_columns_are_window_keys_and_answers() -> None:
-    plan = replace(PLAN, grouping_sets=((0,), ()))
-    assert plan.results.names == ["window", "a", "b", "grouping_id", "s", "t"]
-    assert plan.results.field("window").type == pa.struct([("start", INSTANT), ("end", INSTANT)])
-    assert PLAN.results.names == ["window", "a", "b", "s", "t"]
+    plan = seen_otherwise(groupings=((0,), ()), tells_grouping=True)
+    rows = plan.results(plan.views[0])
+    assert rows.names == ["window", "a", "b", "grouping_id", "s", "t"]
+    assert rows.field("window").type == pa.struct([("start", INSTANT), ("end", INSTANT)])
+    assert PLAN.results(VIEW).names == ["window", "a", "b", "s", "t"]
     assert PLAN.batch_schema.names == ["time", "source", "k0", "k1", "x0", "x1"]
 
 
@@ -84,6 +99,23 @@ def test_the_watermark_never_goes_back(steps: list[tuple[int | None, int | None]
                 if t is not None
             )
         watermark = after
+
+
+def test_output_mode_and_store_may_change_between_runs() -> None:
+    other = replace(seen_otherwise(mode="update"), store="tuples")
+    check_same_plan("root", PLAN.describe(), other.describe())
+
+
+def test_output_modes_of_several_views_may_not_change() -> None:
+    both = replace(PLAN, views=(VIEW, replace(VIEW, mode="update")))
+    other = replace(PLAN, views=(VIEW, VIEW))
+    with pytest.raises(CheckpointError, match="query 1, mode"):
+        check_same_plan("root", both.describe(), other.describe())
+
+
+def test_a_grouping_id_has_a_bit_for_each_key_left_out() -> None:
+    # first key highest, as in Spark
+    assert [grouping_id(each, (0, 1)) for each in ((0, 1), (0,), (1,), ())] == [0, 1, 2, 3]
 
 
 def test_the_slowest_source_holds_the_watermark() -> None:

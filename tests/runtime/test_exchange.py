@@ -6,7 +6,7 @@ import pytest
 
 from icestream.core.errors import DamageError
 from icestream.runtime import exchange
-from icestream.runtime.exchange import ExchangeWriter, Parcels
+from icestream.runtime.exchange import ExchangeWriter, Parcels, Sent
 from icestream.testing.faulty_files import SimulatedDisk
 
 
@@ -24,12 +24,11 @@ def test_parcels_are_read_in_the_order_of_splits(monkeypatch: pytest.MonkeyPatch
     disk = SimulatedDisk()
     # splits finish in another order than they are numbered
     for split in (2, 0, 1):
-        out = ExchangeWriter(disk, f"x/{split}", disk, f"late/{split}")
+        out = ExchangeWriter(disk, f"x/{split}", disk, "root", f"{split}")
         for shard in (1, 0):
             out.keys(shard, names(100 * split + 10 * shard, 5))
             out.entries(shard, table(1000 * split + 100 * shard, 5))
-        info, late = out.finish()
-        assert (info.records, late) == (12, None)
+        assert out.finish() == Sent(None, None)
     for shard in (0, 1, 2):
         parcels = Parcels(disk, [f"x/{split}" for split in range(3)], shard, 3)
         for _ in range(2):  # repeatable
@@ -47,7 +46,7 @@ def test_parcels_are_read_in_the_order_of_splits(monkeypatch: pytest.MonkeyPatch
 
 def test_a_reader_that_stops_early_closes_its_file() -> None:
     disk = SimulatedDisk()
-    out = ExchangeWriter(disk, "x/0", disk, "late/0")
+    out = ExchangeWriter(disk, "x/0", disk, "root", "0")
     out.entries(0, table(0, 4))
     out.finish()
     reading = Parcels(disk, ["x/0"], 0, 3).entries()
@@ -58,31 +57,31 @@ def test_a_reader_that_stops_early_closes_its_file() -> None:
 
 def test_late_events_are_synced_and_entries_are_not() -> None:
     disk = SimulatedDisk()
-    out = ExchangeWriter(disk, "x/0", disk, "late/0")
+    out = ExchangeWriter(disk, "x/0", disk, "root", "0")
     out.entries(0, table(0, 1))
     out.late(pa.record_batch({"time": [1, 2]}))
     out.late(pa.record_batch({"time": [3]}))
-    _, late = out.finish()
+    late = out.finish().late
     assert late is not None
     assert late.records == 2
     synced = {path for what, path in disk.trace if what == "sync"}
-    assert "late/0" in synced
+    assert "root/results/0-late.rows" in synced
     assert "x/0" not in synced
 
 
 def test_an_abandoned_parcel_leaves_nothing_behind() -> None:
     disk = SimulatedDisk()
-    out = ExchangeWriter(disk, "x/0", disk, "late/0")
+    out = ExchangeWriter(disk, "x/0", disk, "root", "0")
     out.entries(0, table(0, 1))
     out.late(pa.record_batch({"time": [1]}))
     out.abandon()
     assert not disk.exists("x/0")
-    assert not disk.exists("late/0")
+    assert not disk.exists("root/results/0-late.rows")
 
 
 def test_a_flipped_bit_in_a_parcel_is_noticed() -> None:
     disk = SimulatedDisk()
-    out = ExchangeWriter(disk, "x/0", disk, "late/0")
+    out = ExchangeWriter(disk, "x/0", disk, "root", "0")
     out.entries(0, table(0, 10))
     out.finish()
     disk.flip("x/0", 60, 4)

@@ -10,9 +10,11 @@ from icestream.core.errors import InputError
 from icestream.core.times import MINUS_INFINITY
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.fold import HI, LAST, LO, EntryTable
+from icestream.plan.lower import window_spec
 from icestream.plan.nodes import Plan
-from icestream.runtime.exchange import ExchangeWriter, Parcels
-from icestream.runtime.ingest import TABLE_BYTES, Ingest, SplitReport, grouping_id
+from icestream.runtime.exchange import ExchangeWriter, Parcels, SplitReport
+from icestream.runtime.folding import TABLE_BYTES
+from icestream.runtime.ingest import Ingest
 from icestream.runtime.local import read_rows
 from icestream.testing.faulty_files import SimulatedDisk
 from icestream.testing.oracles import ObviousWindows, rows_of
@@ -33,7 +35,7 @@ def run(
     table_bytes: int = TABLE_BYTES,
 ) -> tuple[SplitReport, SimulatedDisk]:
     disk = SimulatedDisk()
-    out = ExchangeWriter(disk, "parcel", disk, "late")
+    out = ExchangeWriter(disk, "parcel", disk, "root", "split")
     report = Ingest(plan, 1, watermark, routes(plan, 3), table_bytes).run(batches, out)
     out.finish()
     return report, disk
@@ -67,11 +69,11 @@ def test_late_events_are_judged_by_the_watermark_before_the_batch() -> None:
     report, disk = run(plan, [batch], watermark=9 * SECOND)
     assert (report.rows, report.late, report.entries) == (4, 2, 2)
     assert report.seen == {0: 100 * SECOND}
-    kept = pa.concat_tables(read_rows(disk, "late"))
+    kept = pa.concat_tables(read_rows(disk, "root/results/split-late.rows"))
     assert kept.column("k0").to_pylist() == [2, 3]
     report, disk = run(plan, [batch])
     assert report.late == 0
-    assert not disk.exists("late")
+    assert not disk.exists("root/results/split-late.rows")
 
 
 def test_oracle_late_events_are_counted_as_the_obvious_computation_counts_them(
@@ -96,10 +98,10 @@ def test_oracle_late_events_are_counted_as_the_obvious_computation_counts_them(
 def test_entries_go_to_the_shard_of_their_key_group() -> None:
     plan = window_plan("4 seconds", "2 seconds", aggregates=COUNT)
     stream = random_events(plan, Shape(events=200, groups=50), np.random.default_rng(2))
-    few = 7 * EntryTable.row_bytes(plan.spec.layout)
+    few = 7 * EntryTable.row_bytes(window_spec(plan).layout)
     report, disk = run(plan, [stream.slice(0, 90), stream.slice(90)], table_bytes=few)
     assert report.entries > len(set(zip(*panes_and_keys(stream), strict=True)))
-    width = plan.spec.layout.entry_width + 1
+    width = window_spec(plan).layout.entry_width + 1
     counted: Counter[int] = Counter()
     for shard in range(3):
         parcels = Parcels(disk, ["parcel"], shard, width)
@@ -144,11 +146,6 @@ def test_events_without_time_are_refused_or_counted() -> None:
 
 
 def test_every_grouping_set_is_a_group_of_its_own() -> None:
-    # the bits of a grouping id, first key highest, say which keys were left out
-    assert grouping_id((0, 1), 2) == 0
-    assert grouping_id((0,), 2) == 1
-    assert grouping_id((1,), 2) == 2
-    assert grouping_id((), 2) == 3
     plan = window_plan(
         keys=pa.schema([("a", pa.int64()), ("b", pa.int64())]),
         aggregates=COUNT,
@@ -175,5 +172,5 @@ def test_rows_of_an_empty_query_have_the_result_columns(
 ) -> None:
     plan = window_plan()
     query = open_query(plan, str(tmp_path_factory.mktemp("query")))
-    assert query.feed([]).schema == plan.results
+    assert query.feed([]).schema == plan.results(plan.views[0])
     assert rows_of(query.flush()) == []

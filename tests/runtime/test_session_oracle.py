@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+import icestream as ice
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.session import Session
 from icestream.plan.nodes import Plan
@@ -107,15 +108,29 @@ def test_oracle_sessions_equal_those_of_sparks_streaming_append(
     assert ours.driver.last.totals["late"] > 20
 
 
-def test_oracle_sessions_equal_those_of_sparks_batch_engine(
+def test_oracle_sessions_of_the_api_equal_those_of_sparks_batch_engine(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     plan, dice = _plan("60 seconds"), np.random.default_rng(6)
     batches = [_events(plan, number, dice) for number in range(3)]
-    ours = open_query(plan, f"{tmp_path}/ours")
-    found = [row for batch in batches for row in rows_of(ours.feed([[batch]]))]
-    found += rows_of(ours.flush())
     feed = Feed(spark, f"{tmp_path}/in", *map(pa.table, batches))
-    expected = _rows(_sparks(feed.batch(), "2 seconds"))
-    assert len(expected) > 30
-    assert not differences(found, expected, 1, tolerance=1e-9)
+    result = (
+        ice.stream(feed.stream(), time="time", slack="60 seconds")
+        .session("2 seconds")
+        .groupBy(sf.col("k0").alias("name"))
+        .agg(
+            ice.count().alias("n"),
+            ice.sum("whole").alias("total"),
+            ice.min("real").alias("least"),
+            ice.avg("real").alias("mean"),
+            ice.stddev_samp("real").alias("spread"),
+        )
+    )
+    writer = result.writeStream.option("checkpointLocation", f"{tmp_path}/chk")
+    query = writer.options(flush=True).trigger(availableNow=True).start(f"{tmp_path}/out")
+    query.awaitTermination()
+    found = spark.read.parquet(f"{tmp_path}/out")
+    expected = _sparks(feed.batch(), "2 seconds")
+    assert found.schema.simpleString() == expected.schema.simpleString()
+    assert expected.count() > 30
+    assert not differences(_rows(found), _rows(expected), 1, tolerance=1e-9)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from icestream.operators import window
+from icestream.operators import slice_log
 from icestream.testing import conformance
 from icestream.testing.conformance import small_sizes
 from icestream.testing.oracles import ObviousWindows, Row
@@ -43,7 +43,7 @@ def test_the_suite_notices_a_row_too_many(tmp_path: Path, name: str) -> None:
 
 
 def test_small_sizes_are_put_back() -> None:
-    before = window.SLICE_BYTES
+    before = slice_log.SLICE_BYTES
     with small_sizes(slice_bytes=512):
-        assert window.SLICE_BYTES == 512
-    assert before == window.SLICE_BYTES
+        assert slice_log.SLICE_BYTES == 512
+    assert before == slice_log.SLICE_BYTES

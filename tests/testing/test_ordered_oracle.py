@@ -5,8 +5,8 @@ import pytest
 
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.ordered import Frame, RowsSlide
-from icestream.testing.ordered_oracle import ObviousFrames, frames_by_sql
 from icestream.testing.oracles import Row, differences
+from icestream.testing.ordered_oracle import ObviousFrames, frames_by_sql
 from icestream.testing.plans import window_plan
 from icestream.testing.sources import SECOND, Shape, batches_of, generate
 
@@ -28,11 +28,10 @@ def test_oracle_the_obvious_computation_equals_sql_where_nothing_is_late(frame: 
     assert not differences(frames_by_sql(plan, batches), rows, 1, tolerance=1e-9)
 
 
-#: seconds and keys of events, the value of the n-th is n: a batch that settles the first four,
-#: a late event, and one that settles the rest
+#: seconds and keys of the events of three batches; the value of the n-th event is n
 #:
-#:     time   1    2    2    4    |  3 late |   9   20
-#:     event  a1   b2   a3   a4   |         |   b6  a7
+#:     time   1   2   2   4   |   8   |   3   9   20      the watermark is 2 seconds behind:
+#:     event  a1  b2  a3  a4  |   b5  |   a6  b7  a8      a6 is late
 BATCHES: tuple[tuple[tuple[int, int], ...], ...] = (
     ((1, 0), (2, 1), (2, 0), (4, 0)),
     ((8, 1),),

@@ -290,7 +290,7 @@ def approx_percentile(
     Args:
         col: a number.
         percentage: one fraction between 0 and 1, or several.
-        accuracy: the answer's rank is right to 1/accuracy, 99 times of 100; at most 10000.
+        accuracy: the answer's rank is right to 1/accuracy, 99 times of 100; at most 20000.
     """
     return _aggregate(
         "approx_percentile",

@@ -125,6 +125,9 @@ class Stream:
         """
         length = parse_interval(range)
         if slide == EVERY_EVENT or isinstance(slide, RowsSlide):
+            if startTime != 0:
+                msg = "startTime places windows on a grid; windows that move with events have none"
+                raise DefinitionError(msg)
             every = slide if isinstance(slide, RowsSlide) else None
             return Windowed(self, Frame(range=length, slide=every))
         step = length if slide is None else parse_interval(slide)
@@ -144,12 +147,16 @@ class Stream:
                 nothing: a row with every event, for its group.
             partitionBy: columns whose values count events of their own; they are the groups, too.
         """
-        step = parse_interval(slide) if isinstance(slide, str) else slide
-        moves = RowsSlide(step) if isinstance(slide, int) else step
+        if not isinstance(count, int):
+            msg = f"rows takes a number of events; got {count!r}"
+            raise DefinitionError(msg)
+        moves = RowsSlide(slide) if isinstance(slide, int) else slide and parse_interval(slide)
         if partitionBy is None:
             return Windowed(self, Frame(rows=count, slide=moves, partition="stream"))
         keys = _listed([partitionBy])
-        return Windowed(self, Frame(rows=count, slide=moves, partition="key"), keys)
+        return Windowed(
+            self, Frame(rows=count, slide=moves, partition="key"), keys, _partitioned=True
+        )
 
     def cumulative(self, size: str | int, step: str | int, startTime: str | int = 0) -> Windowed:
         """Look at the events since the last multiple of `size`, every `step`."""
@@ -181,10 +188,21 @@ class Windowed:
     _windows: WindowKind
     _keys: tuple[Column | str, ...] = ()
     _sets: tuple[tuple[int, ...], ...] | None = None
+    #: whether the keys were given with the windows
+    _partitioned: bool = False
 
     def groupBy(self, *cols: Column | str | Sequence[Column | str]) -> Windowed:
         """Compute the aggregates for each value of the columns; a null is a value too."""
-        return replace(self, _keys=_listed(cols), _sets=None)
+        keys = _listed(cols)
+        if self._partitioned and [str(as_column(key)) for key in keys] != [
+            str(as_column(key)) for key in self._keys
+        ]:
+            msg = (
+                "the groups of rows(..., partitionBy=...) are those of partitionBy: leave groupBy "
+                "out, or name the same columns"
+            )
+            raise DefinitionError(msg)
+        return replace(self, _keys=keys, _sets=None)
 
     groupby = groupBy
 
@@ -197,6 +215,9 @@ class Windowed:
 
         The column `grouping_id` of the result tells the grouping of a row.
         """
+        if self._partitioned:
+            msg = "rows(..., partitionBy=...) has one grouping: that of partitionBy"
+            raise DefinitionError(msg)
         keys = _listed(cols)
         names = [str(as_column(key)) for key in keys]
         asked = [[str(as_column(column)) for column in chosen] for chosen in groupingSets]

@@ -273,12 +273,16 @@ class StreamWriter:
 
     def _settings(self, files: Files, checkpoint: str) -> Settings:
         root = f"{checkpoint}/icestream"
+        codec = self._options.get("compression.log")
+        if codec not in (None, "lz4", "zstd"):
+            msg = f"option 'compression.log' must be 'lz4' or 'zstd'; got {codec!r}"
+            raise DefinitionError(msg)
         return Settings(
             root=root,
             local=self._local_folder(checkpoint),
             budget=self._memory,
             shards=self._number_of_shards(files, root),
-            codec=self._options.get("compression.log"),
+            codec=codec,
             ticker="ticker" in self._options,
         )
 
@@ -344,9 +348,7 @@ def start(
         trigger: as the keywords of `trigger`, for example `{"availableNow": True}`.
         **options: options of the query, as `option` takes them: flush, ticker, plan, ...
     """
-    if not writers:
-        msg = "ice.start needs at least one result.writeStream"
-        raise DefinitionError(msg)
+    _check_writers(writers)
     lead = writers[0].option("checkpointLocation", checkpointLocation).memory(memory)
     lead = lead.options(**options)
     lead = replace(lead, _shards=shards, _name=queryName)
@@ -356,6 +358,31 @@ def start(
         for number, each in enumerate(writers)
     ]
     return _launch([(lead, sinks[0]), *zip(writers[1:], sinks[1:], strict=True)])
+
+
+def _check_writers(writers: Sequence[object]) -> None:
+    """Refuse writers that cannot be one query, and what they say that would be ignored."""
+    paths: set[str] = set()
+    if not writers:
+        msg = "ice.start needs at least one result.writeStream"
+        raise DefinitionError(msg)
+    for each in writers:
+        if not isinstance(each, StreamWriter):
+            msg = f"ice.start takes what result.writeStream returns; got {type(each).__name__}"
+            raise DefinitionError(msg)
+        own = sorted({*_OWN_OPTIONS} & {*each._options})
+        if own or each._trigger or each._shards or each._memory != parse_bytes(DEFAULT_MEMORY):
+            said = [*own, *each._trigger] or ["memory or shards"]
+            msg = (
+                f"a writer that is started with others says {', '.join(said)}, which belongs to "
+                "the whole query: give it to ice.start"
+            )
+            raise DefinitionError(msg)
+        path = each._options.get("path")
+        if path is not None and path in paths:
+            msg = f"two writers would write to {path}: give each a path of its own"
+            raise DefinitionError(msg)
+        paths |= {path} if path is not None else set()
 
 
 def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:

@@ -15,7 +15,7 @@ Limits: two errors that cancel in all six totals stay unseen.
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +45,11 @@ class Totals:
             math.isclose(mine, theirs, rel_tol=_ROUNDING) if place == 3 else mine == theirs
             for place, (mine, theirs) in enumerate(zip(astuple(self), astuple(other), strict=True))
         )
+
+    @property
+    def narrow(self) -> Totals:
+        """The totals without minima and maxima."""
+        return replace(self, least=0.0, most=0.0)
 
 
 def closed_by(count: int, slide_ms: int, slack_ms: int) -> int:
@@ -87,10 +92,13 @@ def expected(range_ms: int, slide_ms: int, until_ms: int) -> Totals:
 
 
 def of_parquet(folder: Path, until_ms: int) -> Totals:
-    """Add up the result files of a query with columns window, n, s, a, lo, hi."""
+    """Add up the result files of a query with columns window, n, s, a and perhaps lo and hi."""
     files = sorted(folder.glob("**/*.parquet"))
     results = pa.concat_tables(pq.ParquetFile(file).read() for file in files)
     end = pc.cast(pc.struct_field(results["window"], "end"), pa.timestamp("ms"), safe=False)
     closed = results.filter(pc.less_equal(pc.cast(end, pa.int64()), until_ms))
-    n, s, a, lo, hi = (pc.sum(closed[name]).as_py() or 0 for name in ("n", "s", "a", "lo", "hi"))
-    return Totals(closed.num_rows, n, s, a, lo, hi)
+    n, s, a, lo, hi = (
+        closed[name].to_numpy().sum() if name in closed.column_names else 0
+        for name in ("n", "s", "a", "lo", "hi")
+    )
+    return Totals(closed.num_rows, int(n), float(s), float(a), float(lo), float(hi))

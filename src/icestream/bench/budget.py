@@ -91,7 +91,7 @@ class Case:
             inputs=pa.schema([] if self.tiny else [("x0", pa.float64())]),
             expressions=() if self.tiny else ("x",),
             aggregates=(count,) if self.tiny else rich,
-                time=pa.timestamp("us", "UTC"),
+            time=pa.timestamp("us", "UTC"),
         )
 
     @property

@@ -180,7 +180,7 @@ def _figures(
 
 def _rate(batches: list[dict[str, Any]]) -> float:
     spent = sum(each["durationMs"]["triggerExecution"] for each in batches)
-    return 1_000 * sum(each["numInputRows"] for each in batches) / max(1, spent)
+    return float(1_000 * sum(each["numInputRows"] for each in batches) / max(1, spent))
 
 
 def _compare(scale: Scale, events: Path, work: Path) -> dict[str, int]:
@@ -207,7 +207,7 @@ def _compare(scale: Scale, events: Path, work: Path) -> dict[str, int]:
 def _load_window(base: Any, scale: Scale, events: Path, end: int) -> None:
     """Make a table of the sums of a window by all keys but the agent, and one by agent."""
     start = end - scale.window
-    first = (start - BEGIN // SECOND) // scale.file_seconds
+    first = max(0, start - SLIDE - BEGIN // SECOND) // scale.file_seconds
     last = (end + 2 - BEGIN // SECOND) // scale.file_seconds
     names = [str(events / f"{number:06d}.parquet") for number in range(first, last + 1)]
     paths = ", ".join(f"'{name}'" for name in names if Path(name).exists())

@@ -25,6 +25,9 @@ HELD = 0
 #: a bar does not hold
 MISSED = 1
 
+#: values of a list that are shown
+_SHOWN = 8
+
 
 class Display:
     """Progress as one moving line, with notes above it."""
@@ -130,5 +133,8 @@ def _text(value: Any) -> str:
     if isinstance(value, int | float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     if isinstance(value, list):
-        return ", ".join(map(_text, value))
+        long = len(value) > _SHOWN
+        return f"{len(value)} values" if long else ", ".join(map(_text, value))
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_text(each)}" for name, each in value.items())
     return str(value)

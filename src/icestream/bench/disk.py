@@ -2,8 +2,8 @@
 
 Idea: a run is bracketed by two samples; their difference says how many bytes this process really
 read from the device (`/proc/self/io`; what the page cache served does not count), how long requests
-waited (`/sys/dev/block/.../stat`, all processes), and how much of a core was used. `raw_speed` moves
-blocks past the page cache and does nothing else, for comparison.
+waited (`/sys/dev/block/.../stat`, all processes), and how much of a core was used. `raw_speed`
+moves blocks past the page cache and does nothing else, for comparison.
 
 Limits: Linux. Where a counter is missing its figures are None. The queue is that of the device,
 others' requests included.

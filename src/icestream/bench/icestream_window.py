@@ -7,36 +7,45 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 import icestream as ice
+from icestream.api.functions import AggregateExpression
 from icestream.bench import rows
 from icestream.bench.steady import steady_rate
+
+#: aggregates of a window by the names of their columns
+AGGREGATES: dict[str, Callable[[], AggregateExpression]] = {
+    "n": ice.count,
+    "s": partial(ice.sum, "value"),
+    "a": partial(ice.avg, "value"),
+    "lo": partial(ice.min, "value"),
+    "hi": partial(ice.max, "value"),
+}
 
 
 def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
     """Run one query over all its files."""
-    files = (
-        spark.readStream.schema(rows.SPARK_SCHEMA)
-        .option("maxFilesPerTrigger", plan["files_per_trigger"])
-        .parquet(plan["input"])
+    files = ice.files(
+        spark,
+        plan["input"],
+        plan.get("format", "parquet"),
+        schema=rows.SPARK_SCHEMA,
+        maxFilesPerTrigger=plan["files_per_trigger"],
     )
     query = (
         ice.stream(files, time="ts", slack=plan["slack"])
         .window(plan["range"], slide=plan["slide"])
         .groupBy("key")
-        .agg(
-            ice.count().alias("n"),
-            ice.sum("value").alias("s"),
-            ice.avg("value").alias("a"),
-            ice.min("value").alias("lo"),
-            ice.max("value").alias("hi"),
-        )
+        .agg(*(AGGREGATES[name]().alias(name) for name in plan.get("aggregates", AGGREGATES)))
         .writeStream.format("parquet")
         .option("path", plan["output"])
         .option("checkpointLocation", plan["checkpoint"])
+        .option("input", plan.get("reading", "auto"))
         .memory(plan["memory"])
         .trigger(availableNow=True)
         .start()
@@ -47,7 +56,8 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
         for batch in query.recentProgress
     ]
     eps = steady_rate(query.recentProgress, plan["skip"])
-    return {"name": plan["name"], "eps": eps, "batches": batches}
+    phases = [batch["durationMs"] for batch in query.recentProgress]
+    return {"name": plan["name"], "eps": eps, "batches": batches, "phases": phases}
 
 
 def main() -> None:

@@ -28,7 +28,16 @@ from typing import Any, Protocol
 from icestream.core.errors import DefinitionError
 
 #: modules of `icestream.bench` that export a `BENCH`, in the order they are listed
-MODULES = ("windows", "batch_overhead", "crash", "budget", "vwap", "shared_windows")
+MODULES = (
+    "windows",
+    "fast_input",
+    "batch_overhead",
+    "crash",
+    "budget",
+    "vwap",
+    "shared_windows",
+    "call_centre",
+)
 
 #: JSON values by name
 Figures = Mapping[str, Any]

@@ -1,7 +1,7 @@
 """The events every system reads: row `i` is a function of `i`, in integers that SQL computes too.
 
 Idea: a hash that fits in 64-bit arithmetic (`x = i * A + SEED mod P`, `h = x * x mod P`) gives key,
-disorder and value of row `i`. Systems that read Parquet get files of it; a system that does not
+disorder and value of row `i`. Systems that read files get files of it; a system that does not
 computes the same rows from the same constants. Values are multiples of 1/8, so sums of them
 are exact in any order and results of different systems can be compared bit by bit.
 
@@ -16,6 +16,7 @@ Limits: `i` stays below 2**47, or `i * A` would overflow.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import csv, ipc
 
 P = 2_147_483_647
 A = 48_271
@@ -71,23 +73,39 @@ def table(first: int, count: int) -> pa.Table:
     return pa.table([pa.array(ts * 1_000, SCHEMA.field("ts").type), key, value], schema=SCHEMA)
 
 
-def write_files(folder: Path, files: int, rows_per_file: int) -> Path:
-    """Write a prefix of the rows as Parquet, with file times in row order; reuse what is there.
+def write_files(folder: Path, files: int, rows_per_file: int, kind: str = "parquet") -> Path:
+    """Write a prefix of the rows as files, with file times in row order; reuse what is there.
 
     Spark's file source takes files by time of change, so those are set one second apart.
     """
-    target = folder / f"rows-{rows_per_file}-{files}"
+    target = folder / f"rows-{rows_per_file}-{files}{'' if kind == 'parquet' else f'-{kind}'}"
     target.mkdir(parents=True, exist_ok=True)
 
     def write(number: int) -> None:
-        path = target / f"{number:06d}.parquet"
+        path = target / f"{number:06d}.{kind}"
         if path.exists():
             return
         fresh = path.with_suffix(".new")
-        pq.write_table(table(number * rows_per_file, rows_per_file), fresh)
+        _WRITERS[kind](table(number * rows_per_file, rows_per_file), fresh)
         os.utime(fresh, (START // 1_000 + number, START // 1_000 + number))
         fresh.rename(path)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(write, range(files)))
     return target
+
+
+def _write_arrow(events: pa.Table, path: Path) -> None:
+    with ipc.new_file(path, events.schema) as writer:
+        writer.write_table(events, 1 << 17)
+
+
+def _write_csv(events: pa.Table, path: Path) -> None:
+    csv.write_csv(events, path, csv.WriteOptions(include_header=False))
+
+
+_WRITERS: dict[str, Callable[[pa.Table, Path], None]] = {
+    "arrow": _write_arrow,
+    "csv": _write_csv,
+    "parquet": pq.write_table,
+}

@@ -5,11 +5,12 @@ hours. *Unshared*, each has a repository of its own, and all of them the memory 
 equal parts; *shared*, one repository serves all. Space is what is in memory and on disk; requests
 are counted per block of the stream once everything is steady, by the accounting of the paper (what
 leaves memory is written each time; measured with slots) and by that of the log (a block is written
-once). Every tuple really goes to files and back; at the end each window's sum of volumes is compared
-with the exact one.
+once). Tuples really go to files and back; at the end each window's sum of volumes is compared with
+the exact one.
 
 Invariants:
-1. Shared and unshared windows hold exactly their tuples (`test_small_cases_are_exact_and_shared_asks_less`).
+1. Shared and unshared windows hold exactly their tuples
+   (`test_small_cases_are_exact_and_shared_asks_less`).
 
 Cost: O(events * N) comparisons; `full` writes and reads some 100 GB.
 
@@ -43,6 +44,7 @@ from icestream.state.blocks.formulas import (
     shared_requests_per_block,
     steady_shared_requests_per_block,
 )
+from icestream.state.blocks.pool import SharedPool
 
 BATCH = 100_000
 LIMIT = 3_600.0
@@ -104,7 +106,7 @@ SCALES = {
     Size.FULL: Scale((2, 4, 8, 16, 32), 5_000, 3_600, 7_200, 8_192, 64 << 20),
 }
 
-Repositories = list[SharedRepository] | list[WindowRepository]
+Repositories = list[SharedRepository | WindowRepository]
 
 
 def run_case(case: Case, folder: str) -> dict[str, Any]:
@@ -129,14 +131,13 @@ def run_case(case: Case, folder: str) -> dict[str, Any]:
             for events in trades.batches(first, until, BATCH):
                 list(threads.map(lambda one, events=events: one.feed(*events), operators))
                 space = max(space, sum(one.frame_bytes + one.file_bytes for one in repositories))
-                if case.shared and first == warm:
-                    rates.append(hit_rate(repositories[0].pool.segments()))  # type: ignore[union-attr]
+                if first == warm:
+                    pools = _pools(repositories)
+                    rates += [hit_rate(pool.segments()) for pool in pools]
     counts = _Counts.of(repositories) - before
     blocks = (end - warm) / layout.factor
     held = [total for one in operators for total in one.totals.tolist()]
-    exact = [
-        trades.volume(end - 1, -(-length * case.rate // SECOND)) for length in case.ranges
-    ]
+    exact = [trades.volume(end - 1, -(-length * case.rate // SECOND)) for length in case.ranges]
     found = {
         "space_bytes": space,
         "memory_bytes": sum(one.frame_bytes for one in repositories),
@@ -167,7 +168,7 @@ class _Counts:
     def of(cls, repositories: Repositories) -> _Counts:
         """Add them up."""
         counters = [one.counters for one in repositories]
-        pools = [one.pool for one in repositories if isinstance(one, SharedRepository)]
+        pools = _pools(repositories)
         return cls(
             sum(one.evicted for one in counters),
             sum(one.written for one in counters),
@@ -180,6 +181,10 @@ class _Counts:
         """Return what came to pass since."""
         pairs = zip(asdict(self).values(), asdict(other).values(), strict=True)
         return _Counts(*(one - before for one, before in pairs))
+
+
+def _pools(repositories: Repositories) -> list[SharedPool]:
+    return [one.pool for one in repositories if isinstance(one, SharedRepository)]
 
 
 def _repositories(case: Case, folder: Path) -> Repositories:
@@ -242,9 +247,7 @@ def summarise(runs: dict[int, dict[str, Any]], scale: Scale) -> dict[str, Any]:
             "hit_rate": slots["hit_rate"],
             "hit_rate_formula_4_2": slots["hit_rate_formula"],
             "requests_formula_4_1": shared_requests_per_block(windows, slots["hit_rate"]),
-            "requests_formula_steady": steady_shared_requests_per_block(
-                windows, slots["hit_rate"]
-            ),
+            "requests_formula_steady": steady_shared_requests_per_block(windows, slots["hit_rate"]),
             "wrong_windows": sum(kind["wrong_windows"] for kind in kinds.values()),
             "seconds": sum(kind["seconds"] for kind in kinds.values()),
         }

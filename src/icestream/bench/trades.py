@@ -1,8 +1,8 @@
 """Trades of a hundred stocks, endless and the same in every run, with their exact averages.
 
-Idea: event `i` comes `i / rate` seconds after the first, with symbol `i % 100`, and the price and volume at place `i % CYCLE` of
-one random table, so that making events costs next to nothing and what a window of any length
-holds can be added up exactly: every place of the table as often as it occurs.
+Idea: event `i` comes `i / rate` seconds after the first, with symbol `i % 100` and the price and
+volume at place `i % CYCLE` of one random table. So making events costs next to nothing, and what a
+window of any length holds can be added up exactly: every place of the table as often as it occurs.
 
 Invariants:
 1. `average` equals adding up the events one by one (`test_oracle_averages_of_trades`).

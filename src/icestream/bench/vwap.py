@@ -1,22 +1,20 @@
 """A result per event over an hour of trades on disk, with two blocks in memory.
 
-Idea: the query is SUM(volume * price) / SUM(volume) of each symbol over the last hour, answered with
-every event, by the operator alone in one process. *Runs* push events as fast as they are taken:
-after one and a half windows everything is steady, and one and a half windows more are measured. Each
-block is written past the page cache and read back from the device; that is compared with what the
-process read according to the kernel. *Rates* send events when they are due, as in a live stream, and
-measure how long after its due time each event was answered.
+Idea: the query is SUM(volume * price) / SUM(volume) of each symbol over the last hour, answered
+with every event, by the operator alone in one process. *Runs* push events as fast as they are
+taken: after one and a half windows everything is steady, and one and a half windows more are
+measured. Blocks are written past the page cache and read back from the device, which is compared
+with what the process read according to the kernel. *Rates* send events when they are due, as in a
+live stream, and measure how long after its due time each event was answered.
 
 Invariants:
 1. The last result of every symbol equals the exact one, added up from the table of trades; all runs
    over the same events have the same checksum of results (`test_runs_agree_and_are_exact`).
-2. Latency counts from when an event was due, so that a stall counts for all who waited
-   (`test_a_stall_counts_for_every_event_that_was_due`).
+2. Latency counts from when an event was due (`pacing`).
 
 Cost: `full` moves some 60 GB and takes about six minutes.
 
-Limits: events are made where they are consumed, as in the paper. An event is answered with those
-that were due at once with it; the clock is read once for all of them, when the last was answered.
+Limits: events are made where they are consumed, as in the paper.
 
 References: section 5.3 and table 1 of SlideM; `docs/performance.md`.
 """
@@ -26,9 +24,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +33,7 @@ import xxhash
 
 from icestream.bench.disk import between, raw_speed, sample
 from icestream.bench.harness import scratch, workspace
+from icestream.bench.pacing import send_at_once, send_when_due
 from icestream.bench.processes import results
 from icestream.bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
 from icestream.bench.trades import SECOND, SYMBOLS, Trades
@@ -48,8 +45,6 @@ from icestream.state.blocks.formulas import requests_per_second
 BATCH = 100_000
 #: seconds after which a process is stopped
 LIMIT = 1_800.0
-#: seconds to sleep where no event is due
-PAUSE = 50e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,16 +142,14 @@ class Operator:
             self._last = len(events[0])
             found = self.results[:, : self._last]
             self.averages.feed(*events, found)
-            self.checksum.update(found)
+            self.checksum.update(found.data)
         self.fed = until
 
     def wrong(self, window: int) -> int:
         """Count the symbols whose last result is not the exact one."""
         last = self.results[0, self._last - SYMBOLS : self._last].tolist()
         first = self.fed - SYMBOLS
-        return sum(
-            self.trades.average(first + i, window) != found for i, found in enumerate(last)
-        )
+        return sum(self.trades.average(first + i, window) != found for i, found in enumerate(last))
 
 
 def run_fast(run: Run, folder: str) -> dict[str, Any]:
@@ -166,14 +159,17 @@ def run_fast(run: Run, folder: str) -> dict[str, Any]:
     repository = operator.repository
     warm = _whole(run.warm * run.events)
     operator.feed(warm)
-    evicted, requests = repository.counters.evicted, repository.counters.rewriting
+    earlier = replace(repository.counters)
     before = sample(place)
     end = warm + _whole(run.measured * run.events)
     operator.feed(end)
     used = between(before, sample(place))
     block = operator.layout.block_bytes
-    left = (repository.counters.evicted - evicted) * block
-    asked = repository.counters.rewriting - requests
+    counters = repository.counters
+    left = (counters.evicted - earlier.evicted) * block
+    asked = counters.rewriting - earlier.rewriting
+    once = counters.writing_once - earlier.writing_once
+    fetched = counters.fetched - earlier.fetched
     rate = (end - warm) / used.seconds
     foretold = requests_per_second(rate, block, operator.layout.tuple_bytes)
     found = {
@@ -197,6 +193,8 @@ def run_fast(run: Run, folder: str) -> dict[str, Any]:
         "disk_queue": used.queue,
         "cores_used": used.cpu,
         "requests_per_second": asked / used.seconds,
+        "requests_per_second_written_once": once / used.seconds,
+        "read_ahead": (counters.ahead - earlier.ahead) / fetched,
         "requests_to_formula": asked / used.seconds / foretold,
         "checksum": operator.checksum.hexdigest(),
         "wrong_results": operator.wrong(run.events),
@@ -213,7 +211,7 @@ def run_paced(run: Run, rate: int, seconds: float, folder: str) -> dict[str, Any
     operator.feed(_whole(1.5 * run.events))
     before = sample(place)
     waits = (
-        send_when_due(operator.fed, rate, seconds, operator.feed, time.perf_counter, time.sleep)
+        send_when_due(operator.fed, rate, seconds, operator.feed)
         if rate
         else send_at_once(operator.fed, seconds, operator.feed)
     )
@@ -232,65 +230,6 @@ def run_paced(run: Run, rate: int, seconds: float, folder: str) -> dict[str, Any
     }
     operator.repository.close()
     return found
-
-
-@dataclass(slots=True)
-class Waits:
-    """How long events waited for their answers, in seconds."""
-
-    events: int = 0
-    #: of all events together, from when they were due
-    total: float = 0.0
-    longest: float = 0.0
-    #: spent in the operator
-    serving: float = 0.0
-
-
-def send_when_due(
-    first: int,
-    rate: int,
-    seconds: float,
-    feed: Callable[[int], None],
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
-) -> Waits:
-    """Feed events as they fall due, evenly; those that are due at once are fed together."""
-    waits = Waits()
-    wanted = int(rate * seconds)
-    start = clock()
-    while waits.events < wanted:
-        now = clock()
-        # event i is due at start + i / rate
-        due = min(int((now - start) * rate) + 1, wanted, waits.events + BATCH)
-        if due <= waits.events:
-            sleep(PAUSE)
-            continue
-        feed(first + due)
-        done = clock() - start
-        sent = due - waits.events
-        # the sum of i / rate over the events fed
-        due_times = (waits.events + due - 1) * sent / 2 / rate
-        waits.total += sent * done - due_times
-        waits.longest = max(waits.longest, done - waits.events / rate)
-        waits.serving += done - (now - start)
-        waits.events = due
-    return waits
-
-
-def send_at_once(first: int, seconds: float, feed: Callable[[int], None]) -> Waits:
-    """Feed events as fast as they are taken; an event waits while the batch it is in is answered."""
-    waits = Waits()
-    size = BATCH // 100
-    started = before = time.perf_counter()
-    while before - started < seconds:
-        feed(first + waits.events + size)
-        now = time.perf_counter()
-        waits.events += size
-        waits.total += (now - before) * size
-        waits.longest = max(waits.longest, now - before)
-        before = now
-    waits.serving = before - started
-    return waits
 
 
 def measure(size: Size, progress: Progress) -> Measurement:

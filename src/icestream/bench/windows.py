@@ -19,19 +19,16 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from icestream.bench import agreement, rows
+from icestream.bench import agreement, rows, systems
 from icestream.bench.agreement import Totals
 from icestream.bench.harness import scratch, workspace
-from icestream.bench.peers.environment import FLINK, python_of
-from icestream.bench.processes import ProcessFailed, results
 from icestream.bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
-from icestream.core.errors import StorageError
+from icestream.bench.systems import BACKENDS
 from icestream.core.units import parse_interval
 
 CORES = 2
@@ -40,10 +37,6 @@ SLACK = "5 seconds"
 MEMORY = "512 MB"
 #: rows whose windows are compared between the systems
 COMPARED = 300_000
-#: fastest over slowest quarter of a measurement from which on it is called unsteady
-UNSTEADY = 3.0
-#: seconds after which a process is stopped with what it has said
-LIMIT = 1_200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +114,6 @@ SCALES = {
     ),
 }
 
-BACKENDS = {"heap": "hashmap", "rocksdb": "rocksdb"}
-
 
 def measure(size: Size, progress: Progress) -> Measurement:
     """Run the three systems and compare them."""
@@ -137,12 +128,12 @@ def measure(size: Size, progress: Progress) -> Measurement:
     work = scratch(root, "windows")
     ours = _files_system("icestream", scale.icestream, folders, work, scale.apart, progress)
     totals["icestream"] = agreement.of_parquet(_output(work, "icestream", SHORT), until)
-    spark = _peer(
+    spark = systems.peer(
         lambda: _files_system("spark", scale.spark, folders, work, scale.apart, progress), progress
     )
     if spark.get(SHORT.name):
         totals["spark"] = agreement.of_parquet(_output(work, "spark", SHORT), until)
-    flink = _peer(lambda: _flink(scale, root, until, progress), progress)
+    flink = systems.peer(lambda: _flink(scale, root, until, progress), progress)
     if "totals" in flink:
         totals["flink"] = Totals(**flink["totals"])
 
@@ -249,17 +240,14 @@ def _files_system(
         for case, feed in feeds.items()
     ]
     rates: dict[str, float | None] = {}
-    for group in _groups(runs, apart):
-        found = _watched(command, {"cores": CORES, "runs": group}, system, group, progress)
+    for group in systems.grouped(runs, apart):
+        found = systems.watched(command, {"cores": CORES, "runs": group}, system, progress)
         rates |= {result["name"]: result["eps"] for result in found}
     return rates
 
 
 def _flink(scale: Scale, root: Path, until: int, progress: Progress) -> dict[str, Any]:
     """Run Flink; rates by `case|backend|mini-batch`, the scan rate, totals and version."""
-    python = python_of(FLINK, root, progress)
-    # -E: what this environment puts on Python's path is not for that one
-    command = [str(python), "-E", str(Path(__file__).parent / "peers" / "flink_hop.py")]
     common = {
         "cores": CORES, "slide": "INTERVAL '10' SECOND", "managed_memory": "512m",
         "checkpoint_every": "5 s", "warm": scale.flink_warm, "measure": scale.flink_measure,
@@ -276,63 +264,7 @@ def _flink(scale: Scale, root: Path, until: int, progress: Progress) -> dict[str
                 variant = {"range": case.literal, "backend": backend, "mini_batch": mini_batch}
                 name = f"{case.name}|{label}|{'mini-batch' if mini_batch else 'plain'}"
                 runs.append({**common, **variant, "name": name, "kind": "hop"})
-    found: dict[str, Any] = {}
-    for group in _groups(runs, scale.apart):
-        plan = {"constants": rows.constants(), "runs": group}
-        for result in _watched(command, plan, "flink", group, progress):
-            found["version"] = result["version"]
-            found[result["name"]] = result.get("eps", result.get("totals"))
-            if unsteady(result.get("quarters", [])):
-                found.setdefault("unsteady", []).append(result["name"])
-    return found
-
-
-def unsteady(quarters: list[float]) -> bool:
-    """Tell whether a rate changed too much while it was measured to be quoted."""
-    return bool(quarters) and max(quarters) > UNSTEADY * min(quarters)
-
-
-def _watched(
-    command: list[str],
-    plan: dict[str, Any],
-    system: str,
-    group: list[dict[str, Any]],
-    progress: Progress,
-) -> list[dict[str, Any]]:
-    """Run a process and show each of its runs as a step."""
-    waiting = iter([run["name"] for run in group][1:])
-    progress.step(f"{system}: {group[0]['name']}")
-
-    def show(result: dict[str, Any]) -> None:
-        eps = result.get("eps")
-        progress.note(f"{system} {result['name']}: {f'{eps:,.0f} events/s' if eps else 'done'}")
-        following = next(waiting, None)
-        if following is not None:
-            progress.step(f"{system}: {following}")
-
-    found = results(command, plan, limit=LIMIT, on_result=show)
-    if len(found) < len(group):
-        progress.note(
-            f"{system}: stopped after {LIMIT:g} s, {len(group) - len(found)} not measured"
-        )
-    return found
-
-
-def _peer(measured: Callable[[], dict[str, Any]], progress: Progress) -> dict[str, Any]:
-    """Measure a peer; one that cannot run is noted and has no figures."""
-    try:
-        return measured()
-    except (ProcessFailed, StorageError) as error:
-        progress.note(f"left out: {error}")
-        return {}
-
-
-def _groups(runs: list[dict[str, Any]], apart: bool) -> Iterator[list[dict[str, Any]]]:
-    """Give each run a process of its own, or all of them one."""
-    if apart:
-        yield from ([run] for run in runs)
-    else:
-        yield runs
+    return systems.flink(runs, root, scale.apart, progress)
 
 
 def _output(work: Path, system: str, case: Case) -> Path:

@@ -37,6 +37,7 @@ import numpy.typing as npt
 from icestream.kernels.compile import kernel
 
 Words = npt.NDArray[np.uint64]
+Index = int | np.int64
 
 #: words of a row, and the places of what is in it
 ROW = 8
@@ -55,7 +56,7 @@ _POWERS = 2.0 ** np.arange(-200, 200)
 def is_plain(bits: np.uint64) -> bool:
     """Tell whether a row takes a value; zeros are plain."""
     exponent = np.int64(bits >> np.uint64(52)) & 0x7FF
-    return (_LEAST <= exponent <= _MOST) or (bits << np.uint64(1)) == np.uint64(0)
+    return bool((_LEAST <= exponent <= _MOST) or (bits << np.uint64(1)) == np.uint64(0))
 
 
 @kernel
@@ -63,13 +64,14 @@ def wide_rows_free(wide: Words) -> int:
     """Count the wide rows that are not lent."""
     free = 0
     for row in range(wide.size // WIDE):
-        free += 1 - np.int64(wide[row * WIDE + TAKEN])
+        if wide[row * WIDE + TAKEN] == np.uint64(0):
+            free += 1
     return free
 
 
 @kernel
 def _add_words(
-    sums: Words, at: int, end: int, x0: np.uint64, x1: np.uint64, x2: np.uint64
+    sums: Words, at: Index, end: Index, x0: np.uint64, x1: np.uint64, x2: np.uint64
 ) -> None:
     """Add a number of three words at a place, and carry up to `end`."""
     a = sums[at]
@@ -96,7 +98,7 @@ def _add_words(
 
 @kernel
 def _take_words(
-    sums: Words, at: int, end: int, x0: np.uint64, x1: np.uint64, x2: np.uint64
+    sums: Words, at: Index, end: Index, x0: np.uint64, x1: np.uint64, x2: np.uint64
 ) -> None:
     """Take a number of three words away at a place, and borrow up to `end`."""
     a = sums[at]
@@ -120,7 +122,7 @@ def _take_words(
 
 @kernel
 def _shift_in(
-    sums: Words, at: int, end: int, bits: np.uint64, weight: np.int64, least: int, taken: bool
+    sums: Words, at: Index, end: Index, bits: np.uint64, weight: np.int64, least: int, taken: bool
 ) -> None:
     """Add or take back value * weight; bit 0 of the sum is that of the biased exponent `least`."""
     exponent = np.int64(bits >> np.uint64(52)) & 0x7FF
@@ -128,7 +130,7 @@ def _shift_in(
     if exponent:
         mantissa |= np.uint64(1 << 52)
     else:
-        exponent = 1
+        exponent = np.int64(1)
     factor = np.uint64(weight if weight >= 0 else -weight)
     low = (mantissa & np.uint64(0xFFFFFFFF)) * factor
     high = (mantissa >> np.uint64(32)) * factor
@@ -165,7 +167,7 @@ def add_product(
         return
     row = np.int64(sums[at + LENT]) - 1
     if row < 0:
-        row = 0
+        row = np.int64(0)
         while wide[row * WIDE + TAKEN]:
             row += 1
         wide[row * WIDE : (row + 1) * WIDE] = np.uint64(0)
@@ -194,7 +196,7 @@ def average(sums: Words, at: int, wide: Words, scratch: Words) -> float:
         return math.nan
     if sums[at + LENT]:
         return _wide_average(sums, at, wide, scratch)
-    negative = weights < 0
+    negative = bool(weights < 0)
     if negative:
         weights = -weights
     w0, w1, w2, w3 = sums[at], sums[at + 1], sums[at + 2], sums[at + 3]
@@ -237,7 +239,7 @@ def average(sums: Words, at: int, wide: Words, scratch: Words) -> float:
     if found != quotient + (rest - doubt) or weights >= 1 << 53:
         return _wide_average(sums, at, wide, scratch)
     found *= _POWERS[unit + 11 - 114 + 200]
-    return -found if negative else found
+    return float(-found if negative else found)
 
 
 @kernel
@@ -262,7 +264,7 @@ def _wide_average(sums: Words, at: int, wide: Words, scratch: Words) -> float:
             c = b + carry
             scratch[w] = c
             carry = np.uint64((b < a) | (c < b))
-    negative = np.int64(scratch[WIDE_SUM - 1]) < 0
+    negative = bool(np.int64(scratch[WIDE_SUM - 1]) < 0)
     if negative:
         carry = np.uint64(1)
         for w in range(WIDE_SUM):

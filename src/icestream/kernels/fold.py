@@ -258,7 +258,7 @@ def fold_products_f64(
 
 
 @kernel
-def _low_product(a: int, b: int) -> tuple[int, int]:
+def _low_product(a: np.int64, b: np.int64) -> tuple[np.int64, np.int64]:
     """Return low and high word of the product of two words without sign."""
     mask = np.uint64(0xFFFFFFFF)
     half = np.uint64(32)

@@ -2,15 +2,16 @@
 
 Idea: groups live in dense rows `int64[capacity, width]`; an open-addressing index of int32 maps
 (hi, lo) to a row. A row is hi, lo, the *last* pane with an entry of the group, whether it *changed*
-since it was emitted, the running fields, then one *front* for every field that cannot be taken back. The running word of such a
-field is the *back*: what was added since the last flip. A window's value is front merged with back.
+since it was emitted, the running fields, then one *front* for every field that cannot be taken
+back. The running words of such a field are the *back*: what was added since the last flip. A
+window's value is front merged with back.
 
 Invariants:
 1. A group is found exactly while its row is in the index (`test_parity_groups_beside_a_dict`).
 2. After any adds and expiries in pane order, front merged with back equals folding the panes of
    the window (`test_parity_running_aggregates_beside_recomputation`).
 3. A group without rows in the window has identity fields: nothing drifts past an empty window
-   (the same test).
+   (the same test, and `test_parity_emptying_all_rows_at_once`).
 
 Cost: O(rows of the slice) to add or expire; O(resident groups) to emit.
 
@@ -153,6 +154,33 @@ def expire_slice(
                 dead[count] = slot
                 count += 1
     return count
+
+
+@kernel
+def empty_rows(rows: Table, used: int, identity: Ints, end: int, dead: Slots) -> int:
+    """Start every group afresh; list in `dead` those that had rows and have no pane from `end` on.
+
+    What is in the window need not be read again to leave it when all of it leaves.
+    """
+    count = 0
+    for slot in range(used):
+        if rows[slot, FIELDS] == 0:
+            continue
+        for w in range(FIELDS, identity.size):
+            rows[slot, w] = identity[w]
+        rows[slot, CHANGED] = 1
+        if rows[slot, LAST] < end:
+            dead[count] = slot
+            count += 1
+    return count
+
+
+def empty_rows_reference(rows: Table, identity: Ints, end: int) -> tuple[Table, list[int]]:
+    """Return what `empty_rows` makes of rows, and the groups it lists, by selection."""
+    emptied, held = rows.copy(), rows[:, FIELDS] != 0
+    emptied[held, FIELDS:] = identity[FIELDS:]
+    emptied[held, CHANGED] = 1
+    return emptied, np.flatnonzero(held & (rows[:, LAST] < end)).tolist()
 
 
 @kernel

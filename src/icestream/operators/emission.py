@@ -61,7 +61,7 @@ class Emission:
         self._layout = layout
         self._types = types
         self._grid = grid
-        self._updates = views[0].updates
+        self._updates = any(view.updates for view in views)
         self._fields = np.empty((rows, layout.field_words), dtype=np.int64)
         self._slots = np.empty(rows, dtype=np.int64)
         self._starts = np.empty(rows, dtype=np.int64)
@@ -87,10 +87,16 @@ class Emission:
         slots: Ints = self._slots[fresh][self._fields[fresh, 0] == 0]
         return slots
 
+    def entries(self, groups: Groups) -> Table:
+        """Return what was just collected as entries, without groups that have no event left."""
+        fresh = slice(self._before, self.rows)
+        fields: Table = self._fields[fresh]
+        there = fields[:, 0] > 0
+        return np.concatenate([groups.ids(self._slots[fresh][there]), fields[there]], axis=1)
+
     def take(self, groups: Groups) -> Iterator[Emitted]:
         """Turn what was collected into rows of every view."""
-        count = self.rows
-        keys = groups.keys(self._slots[:count]).columns
+        keys = groups.keys(self._slots[: self.rows]).columns if self._views else []
         for view in self._views:
             chosen = self._chosen(view, keys)
             if chosen is None or len(chosen):

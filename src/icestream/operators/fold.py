@@ -1,7 +1,8 @@
 """Folding a stream of events into bounded tables of entries, with the keys they met.
 
 Idea: events of one (group, pane) become one entry before anything leaves the task that read them.
-The table has a fixed capacity; when it is full it is handed out as a sorted run and starts again,
+Entries are looked up once per cell of a batch (`cells`), and fields are folded event by event. The
+table has a fixed capacity; when it is full it is handed out as a sorted run and starts again,
 so memory is bounded whatever the input, and folding costs only its own pass where it does not pay.
 
 Invariants:
@@ -25,6 +26,7 @@ from icestream.kernels import fold as kernels
 from icestream.kernels import words
 from icestream.kernels.words import Table
 from icestream.operators.aggregates import square_over
+from icestream.operators.cells import CellFinder
 from icestream.operators.columns import ARRIVAL, TIME, Column
 from icestream.operators.fields import ORDERED, Field, Layout
 from icestream.state.keys import KeyCodec
@@ -81,29 +83,34 @@ class EntryTable:
 
         `columns` has the inputs, and `TIME` and `ARRIVAL` where the layout needs the order.
         """
-        hi, lo = self._codec.identify(keys)
-        slots = np.empty(len(hi), dtype=np.int64)
-        opened = np.empty(len(hi), dtype=np.int64)
-        first = 0
-        while first < len(hi):
-            last, self._used, listed = kernels.assign_entries(
+        rows, first = keys.num_rows, 0
+        finder = CellFinder(keys, panes) if rows else None
+        while finder is not None and first < rows:
+            cells = finder.since(first)
+            their_keys, their_panes = cells.one_each(keys, panes)
+            hi, lo = self._codec.identify(their_keys)
+            numbers = np.empty(len(hi), dtype=np.int64)
+            opened = np.empty(len(hi), dtype=np.int64)
+            done, self._used, listed = kernels.assign_entries(
                 hi,
                 lo,
-                panes,
-                first,
+                their_panes,
+                0,
                 self._index,
                 self._entries,
                 self._panes,
                 self._used,
                 self._layout.entry_identity,
-                slots,
+                numbers,
                 opened,
             )
-            self._note_keys(hi, lo, panes, opened[:listed], keys)
+            self._note_keys(hi, lo, their_panes, opened[:listed], their_keys)
+            last = cells.reached(done)
+            slots = cells.entries(numbers, last)
             for field, place in zip(self._layout.fields, self._layout.places, strict=True):
                 self._fold_field(field, int(place), self._entries, slots, columns, first, last)
             first = last
-            if first < len(hi):
+            if first < rows:
                 yield self.take()
 
     def take(self) -> Run:

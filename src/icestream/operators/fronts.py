@@ -17,6 +17,8 @@ References: the front stack of two-stacks sliding-window aggregation.
 from __future__ import annotations
 
 import os
+import weakref
+from collections.abc import Callable
 
 import numpy as np
 
@@ -33,24 +35,25 @@ class FrontStack:
         self._width = width
         #: bytes in use
         self.size = size
+        self._handle: int | None = None
+        self._close: Callable[[], object] = _nothing
 
     def clear(self) -> None:
         """Drop everything."""
         self.size = 0
+        self._close()
+        self._handle = None
         if os.path.exists(self._path):
             os.unlink(self._path)
 
     def push(self, fronts: Table) -> None:
         """Write one block on top."""
         data = np.ascontiguousarray(fronts)
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            written = os.pwrite(handle, data.data, self.size)
+            written = os.pwrite(self._file, data.data, self.size)
         except OSError as error:
             msg = f"cannot write {self._path}: {error.strerror}; free disk space and restart"
             raise StorageError(msg) from error
-        finally:
-            os.close(handle)
         if written != data.nbytes:
             msg = f"cannot write {self._path}: the disk is full; free disk space and restart"
             raise StorageError(msg)
@@ -60,9 +63,17 @@ class FrontStack:
         """Read back the top block, which has `rows` rows."""
         length = rows * self._width * 8
         self.size -= length
-        handle = os.open(self._path, os.O_RDONLY)
-        try:
-            data = os.pread(handle, length, self.size)
-        finally:
-            os.close(handle)
+        data = os.pread(self._file, length, self.size)
         return np.frombuffer(data, dtype=np.int64).reshape(rows, self._width)
+
+    @property
+    def _file(self) -> int:
+        """Return the open file, closed when the stack is cleared or forgotten."""
+        if self._handle is None:
+            self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._close = weakref.finalize(self, os.close, self._handle)
+        return self._handle
+
+
+def _nothing() -> None:
+    """Do nothing."""

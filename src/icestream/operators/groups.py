@@ -66,6 +66,11 @@ class Groups:
         """Return the number of groups in memory."""
         return self._counts["used"] - self._counts["free"]
 
+    @property
+    def capacity(self) -> int:
+        """Return the number of groups that memory is held for."""
+        return self._rows.capacity
+
     def locate(self, entries: Table) -> Ints:
         """Return the row of each entry's group; all must be here."""
         slots, missing = self._find(_ids(entries, 0), _ids(entries, 1))
@@ -88,6 +93,12 @@ class Groups:
             slots, _ = self._find(hi, lo)
         kernels.touch(self._rows.view, slots, last)
         return fresh
+
+    def without_events(self, hi: Ids, lo: Ids) -> Ints:
+        """Return which of some groups, all of them here, have no event in the window."""
+        slots, _ = self._find(hi, lo)
+        empty: Ints = np.flatnonzero(self._rows.view[slots, kernels.FIELDS] == 0)
+        return empty
 
     def touch(self, entries: Table, pane: int) -> None:
         """Note that the groups of a slice have entries in its pane."""
@@ -117,8 +128,15 @@ class Groups:
         )
         return dead[:count]
 
+    def empty(self, end: int) -> Ints:
+        """Take everything out of the window; return groups that have nothing from `end` on."""
+        rows = self.rows
+        dead = np.empty(len(rows), dtype=np.int64)
+        count = kernels.empty_rows(rows, len(rows), self._layout.group_identity, end, dead)
+        return dead[:count]
+
     def start_flip(self) -> None:
-        """Empty fronts and backs, before `push_front` or when the window empties."""
+        """Empty fronts and backs, before `push_front`."""
         layout = self._layout
         kernels.start_flip(
             self._rows.view,
@@ -161,6 +179,11 @@ class Groups:
             updates,
         )
         return done
+
+    def ids(self, slots: Ints) -> Table:
+        """Return hi and lo of the given rows."""
+        table: Table = self._rows.view[slots, : kernels.LO + 1]
+        return table
 
     def keys(self, slots: Ints) -> pa.RecordBatch:
         """Return the keys of the given rows."""
@@ -274,4 +297,4 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 def _ids(table: Table, column: int) -> Ids:
-    return np.ascontiguousarray(table[:, column]).view(np.uint64)
+    return table[:, column].view(np.uint64)

@@ -61,6 +61,11 @@ class Windows:
             raise DefinitionError(msg)
         _check_offset(self.offset, self.slide, "slide")
 
+    @property
+    def tumbles(self) -> bool:
+        """Tell whether no two windows overlap."""
+        return self.slide == self.range
+
     def late_before(self, watermark: Micros) -> Micros:
         """Return the instant before which no event is in an open window."""
         return _late_before(self, watermark)
@@ -221,7 +226,15 @@ class Step:
 class Course(Protocol):
     """The windows of one kind over the panes of a grid, in the order they are emitted."""
 
-    grid: Grid
+    @property
+    def grid(self) -> Grid:
+        """Return the panes."""
+        ...
+
+    @property
+    def tumbles(self) -> bool:
+        """Tell whether all panes of a window leave together."""
+        ...
 
     def next(self, start: int, done: int, first: int) -> Step:
         """Return the first window that holds pane `first` or a later one.
@@ -251,6 +264,11 @@ class Sliding:
     range: int
     slide: int
     phase: int = 0
+
+    @property
+    def tumbles(self) -> bool:
+        """Tell whether no two windows share a pane."""
+        return self.slide == self.range
 
     def next(self, start: int, done: int, first: int) -> Step:
         """Return the first window from `start` on that reaches pane `first`."""
@@ -286,6 +304,11 @@ class Cumulating:
     size: int
     step: int
     phase: int = 0
+
+    @property
+    def tumbles(self) -> bool:
+        """Say that all panes leave with the window of full size."""
+        return True
 
     def next(self, start: int, done: int, first: int) -> Step:
         """Return the first window after the one that ended at `done` to hold a pane with events."""

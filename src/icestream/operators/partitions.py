@@ -181,8 +181,8 @@ class Partitions:
         return Partition(facts, self._arena, self._front_words, self._scope)
 
     def evict(self) -> bool:
-        """Let the groups in memory leave; False if there are none. Not during a visit."""
-        if self._arena.header[self._resident] < 0 or len(self._groups) == 0:
+        """Let the groups leave memory, and their room; False if there is none. Not in a visit."""
+        if self._arena.header[self._resident] < 0 or self._groups.capacity == 0:
             return False
         self._evict()
         return True

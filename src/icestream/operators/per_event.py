@@ -1,8 +1,8 @@
 """A result with every event: weighted averages over the last hour, or the last thousand events.
 
-Idea: the events of a stream go to a repository of blocks, which keeps those that are inside a window
-and gives each window its oldest ones back in time; sums are exact (`kernels.exact_sums`), so taking
-a tuple back undoes having added it. Events are taken in arrays of any length; the kernel stops at
+Idea: the events of a stream go to a repository of blocks, which keeps those inside a window and
+gives each window its oldest ones back in time; sums are exact (`kernels.exact_sums`), so taking a
+tuple back undoes having added it. Events are taken in arrays of any length; the kernel stops at
 the ends of blocks, and the repository moves one.
 
 Invariants:

@@ -2,9 +2,9 @@
 
 Idea: memory holds one running row per group. When the watermark closes a window its newest panes
 are added to the rows, the rows are emitted, and its oldest panes are taken out. Slices
-that enter are on the log; those that leave are the same slices, or were folded anew from the
-tuples that leave. Where rows exceed the quota they are split in partitions of hi, and
-a version passes over the partitions one by one.
+that enter are on the log, or are rows of shorter windows (`levels`), added as those close; those
+that leave are the same slices, or were folded anew from the tuples that leave. Where rows exceed
+the quota they are split in partitions of hi, and a version passes over the partitions one by one.
 
 Invariants:
 1. A window [s, e) is emitted once, when the watermark reaches e, with exactly the groups and events
@@ -15,7 +15,8 @@ Invariants:
    when it has none left (`test_oracle_updates_are_the_differences_between_windows`).
 
 Cost: each entry is read at most three times (added, taken out, and once per window length for
-fields without an inverse), whatever range/slide is; O(groups) per slide.
+fields without an inverse), whatever range/slide is; once where windows tumble, since all that is in
+them leaves together; O(groups) per slide.
 
 Limits: an event behind the watermark and before the last flip makes fields without an inverse fold
 their window again, once in that version.
@@ -32,12 +33,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.groups import LAST as LAST_PANE
+from icestream.kernels.words import Table
 from icestream.operators.emission import Emission
 from icestream.operators.fields import Layout
 from icestream.operators.fold import HI, LAST, LO
 from icestream.operators.groups import Groups
+from icestream.operators.levels import Level, Tiles
 from icestream.operators.panes import Course, Step
 from icestream.operators.partitions import Partition, Partitions
 from icestream.operators.protocol import Emitted
@@ -63,8 +66,12 @@ class Rolling:
         budget: Budget,
         *,
         updates: bool,
+        tiles: Tiles | None = None,
     ) -> None:
-        """Work on state that lives in an arena; `position` is part of its header."""
+        """Work on state that lives in an arena; `position` is part of its header.
+
+        What enters are the slices of panes, or `tiles` of windows that tumble.
+        """
         self.groups = groups
         self.partitions = partitions
         self.position = position
@@ -78,6 +85,9 @@ class Rolling:
         self._slices = slices
         self._budget = budget
         self._updates = updates
+        self._tiles = tiles
+        #: rows added to running rows
+        self.consolidated = 0
         #: where the windows stand once the current pass is through
         self._ahead = dict(position)
 
@@ -86,7 +96,11 @@ class Rolling:
     def admit(
         self, partition: Partition, keys: pa.Table, relieve: Callable[[], bool]
     ) -> pa.Table | None:
-        """Open the groups of a partition; return the keys that are new to it, if any."""
+        """Open the groups of a partition; return the keys that are new to it, if any.
+
+        For updates, a group whose last row is still to come counts as new when it comes back, since
+        without updates it would be: a version can be replayed for either.
+        """
         while True:
             inside = self._inside(keys, partition)
             if inside.num_rows == 0:
@@ -98,6 +112,8 @@ class Rolling:
                 if not relieve() and not self.partitions.split(partition):
                     raise shortage(self._budget, refused) from refused
                 continue
+            if self._updates:
+                fresh = self.groups.without_events(hi, lo)
             return inside.take(pa.array(fresh)) if len(fresh) else None
 
     def touch(self, slices: Slices, partition: Partition) -> None:
@@ -123,32 +139,44 @@ class Rolling:
         """Add new slices of panes the running rows already hold."""
         new = self._open(new)
         behind = new[new["pane"] < self.position["added"]]
-        for _, entries in self._slices.read(behind, partition):
-            self.groups.add(entries)
+        self._add(self._slices.read(behind, partition))
         late = len(behind) > 0 and int(behind["pane"].min()) < partition.flipped
-        if self._layout.front_words and (late or partition.stale):
+        if self._layout.front_words and not self._course.tumbles and (late or partition.stale):
             self._flip(partition, self.position["start"], self.position["added"])
 
+    def _add(self, slices: Iterator[tuple[int, Table]]) -> None:
+        """Merge slices into the running rows."""
+        for _, entries in slices:
+            self.groups.add(entries)
+            self.consolidated += len(entries)
+
     def advance(
-        self, partition: Partition, watermark: Micros, leaving: Slices | None, output: Emission
+        self,
+        partition: Partition,
+        watermark: Micros,
+        leaving: Slices | None,
+        output: Emission,
+        level: Level | None = None,
     ) -> Iterator[Emitted]:
         """Emit the windows that close, adding and expiring panes as they come and go.
 
-        `leaving` are the slices to take out; None if they are those that came in.
+        `leaving` are the slices to take out; None if they are those that came in. What is emitted
+        is put into `level`, too.
         """
         dead: list[Ints] = []
-        entering = self._from(max(self.position["added"], self.position["start"]), partition)
+        entering = self._entering(partition, watermark)
         going = (
             self._from(self.position["start"], partition)
             if leaving is None
             else Ahead(self._slices.read(leaving, partition))
         )
         for step in self._steps(watermark):
-            for _, entries in entering.before(step.end):
-                self.groups.add(entries)
+            self._add(entering.before(step.end))
             first = 0
             while True:
                 first = output.collect(self.groups, first, step)
+                if level is not None:
+                    level.put(step.start, output.entries(self.groups))
                 if not output.full:
                     break
                 dead.extend(self._emptied(output, step))
@@ -163,17 +191,21 @@ class Rolling:
             yield from output.take(self.groups)
         if dead:
             self.groups.release(np.concatenate(dead))
+        if self._tiles is not None:
+            self._add(entering.before(INFINITY))
 
     def settle(self, watermark: Micros) -> None:
         """Note where the windows stand once every partition has passed."""
         if watermark == MINUS_INFINITY:
             return
         grid = self._course.grid
+        passed = grid.passed(watermark)
         start = max(self._ahead["start"], self._course.first_open(watermark))
+        reached = self._tiles.reached(passed) if self._tiles else self._ahead["added"]
         self.position.update(
             start=start,
-            done=max(self._ahead["done"], grid.passed(watermark)),
-            added=max(self._ahead["added"], start),
+            done=max(self._ahead["done"], passed),
+            added=max(reached, start),
             quiet=self._ahead["quiet"],
         )
 
@@ -206,22 +238,15 @@ class Rolling:
 
     def _leave(self, partition: Partition, step: Step, going: Ahead) -> list[Ints]:
         """Take the oldest panes of a window out; return groups that have nothing left."""
+        if self._course.tumbles:
+            return [self.groups.empty(step.end)] if step.leave >= step.end else []
         width = self._layout.front_words
-        empties = step.leave >= step.end
-        if width and empties:
-            self.groups.start_flip()
-            partition.fronts.clear()
-            partition.flipped = step.end
-        elif width and step.leave > partition.flipped:
+        if width and step.leave > partition.flipped:
             self._flip(partition, step.start, step.end)
         dead = []
         for pane, entries in going.before(step.leave):
-            if width and not empties:
-                fronts = partition.fronts.pop(len(entries))
-            else:
-                fronts = np.tile(
-                    self._layout.group_identity[self._layout.fronts_at :], (len(entries), 1)
-                )
+            none = np.empty((len(entries), 0), dtype=np.int64)
+            fronts = partition.fronts.pop(len(entries)) if width else none
             dead.append(self.groups.expire(entries, pane, fronts))
         return dead
 
@@ -235,6 +260,13 @@ class Rolling:
         partition.flipped = added
         partition.stale = False
 
+    def _entering(self, partition: Partition, watermark: Micros) -> Ahead:
+        """Return what may enter windows, in order."""
+        if self._tiles is None:
+            return self._from(max(self.position["added"], self.position["start"]), partition)
+        passed = max(self._course.grid.passed(watermark), MINUS_INFINITY)
+        return Ahead(self._tiles.closing(self.position["added"], passed, partition))
+
     def _from(self, pane: int, partition: Partition) -> Ahead:
         """Return the slices from a pane on, in order."""
         slices = self._directory.between(pane, np.iinfo(np.int64).max)
@@ -243,4 +275,8 @@ class Rolling:
     @property
     def statistics(self) -> dict[str, Any]:
         """Return what the progress report tells of these windows."""
-        return {"groups": self.partitions.groups, "partitions": len(self.partitions)}
+        return {
+            "groups": self.partitions.groups,
+            "partitions": len(self.partitions),
+            "consolidated": self.consolidated,
+        }

@@ -14,17 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from icestream.core.times import Micros
 from icestream.kernels.words import Table
 from icestream.operators.fields import Layout
 from icestream.operators.partitions import Partition
-from icestream.operators.protocol import Shard
 from icestream.operators.runs import slice_bounds, sorted_run
 from icestream.operators.slices import SLICE, Slices
 from icestream.state.log.format import Record
+from icestream.state.log.writer import SegmentWriter
 
 #: bytes of entries in one slice record
 SLICE_BYTES = 65536
@@ -32,12 +34,33 @@ SLICE_BYTES = 65536
 ENTRIES = 0
 
 
+class Readable(Protocol):
+    """Records that can be looked up."""
+
+    def read_many(self, markers: npt.NDArray[np.uint64]) -> Iterator[Record]:
+        """Return records in the order of their markers."""
+        ...
+
+
+class Place(Protocol):
+    """Where slices are: a shard, or a file of its own."""
+
+    @property
+    def log(self) -> Readable:
+        """Return what can be read."""
+        ...
+
+    def segment(self, lifetime: str) -> SegmentWriter:
+        """Return what can be written."""
+        ...
+
+
 class SliceLog:
     """Writes and reads the slices of one shard."""
 
-    def __init__(self, shard: Shard, layout: Layout, chunk_bytes: int) -> None:
+    def __init__(self, place: Place, layout: Layout, chunk_bytes: int) -> None:
         """Sort and read `chunk_bytes` of entries at a time."""
-        self._shard = shard
+        self._place = place
         self._layout = layout
         self._chunk_bytes = chunk_bytes
 
@@ -71,7 +94,7 @@ class SliceLog:
         panes, entries = sorted_run(
             np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1:]), self._layout
         )
-        writer = self._shard.segment(lifetime)
+        writer = self._place.segment(lifetime)
         limit = max(1, SLICE_BYTES // (8 * self._layout.entry_width))
         for first, last in pairwise(slice_bounds(panes).tolist()):
             pane = int(panes[first])
@@ -97,12 +120,12 @@ class SliceLog:
         """Yield (pane, entries inside the partition) of slices, in their order, read ahead."""
         low, high = np.uint64(partition.low), np.uint64(partition.high - 1)
         wanted = slices[(slices["first_hi"] <= high) & (slices["last_hi"] >= low)]
-        width = self._layout.entry_width
+        width, whole = self._layout.entry_width, partition.whole
         for part in _portions(wanted, self._chunk_bytes // (8 * width)):
-            records = {r.marker: r.payload for r in self._shard.log.read_many(part["marker"])}
+            records = {r.marker: r.payload for r in self._place.log.read_many(part["marker"])}
             for pane, marker in zip(part["pane"].tolist(), part["marker"].tolist(), strict=True):
                 table = np.frombuffer(records[marker], dtype=np.int64).reshape(-1, width)
-                if partition.whole:
+                if whole:
                     yield pane, table
                     continue
                 hi = np.ascontiguousarray(table[:, 0]).view(np.uint64)

@@ -39,6 +39,8 @@ class Directory:
         self._arena = arena
         self._array = arena.array("slices", np.int64, _WORDS)
         arena.header.setdefault("slices", 0)
+        #: the panes that have slices, in order, once they were asked for
+        self._panes: npt.NDArray[np.int64] | None = None
 
     @property
     def all(self) -> Slices:
@@ -54,8 +56,7 @@ class Directory:
         merged = merged[np.argsort(merged["pane"], kind="stable")]
         if len(merged) > self._array.capacity:
             self._array.resize(len(merged) + len(merged) // 4)
-        self._array.view[: len(merged)] = merged.view(np.int64).reshape(-1, _WORDS)
-        self._arena.header["slices"] = len(merged)
+        self._keep(merged)
 
     def between(self, first: int, last: int) -> Slices:
         """Return a copy of the slices with `first <= pane < last`."""
@@ -65,12 +66,16 @@ class Directory:
 
     def first_from(self, pane: int) -> int | None:
         """Return the least pane at or after `pane` that has a slice."""
-        panes = self.all["pane"]
-        at = int(np.searchsorted(panes, pane))
-        return int(panes[at]) if at < len(panes) else None
+        if self._panes is None:
+            self._panes = np.unique(self.all["pane"])
+        at = self._panes.searchsorted(pane)
+        return int(self._panes[at]) if at < len(self._panes) else None
 
     def drop_before(self, pane: int) -> None:
         """Forget the slices of panes before `pane`."""
-        kept = self.between(pane, np.iinfo(np.int64).max)
-        self._array.view[: len(kept)] = kept.view(np.int64).reshape(-1, _WORDS)
-        self._arena.header["slices"] = len(kept)
+        self._keep(self.between(pane, np.iinfo(np.int64).max))
+
+    def _keep(self, slices: Slices) -> None:
+        self._array.view[: len(slices)] = slices.view(np.int64).reshape(-1, _WORDS)
+        self._arena.header["slices"] = len(slices)
+        self._panes = None

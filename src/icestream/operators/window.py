@@ -2,8 +2,9 @@
 
 Idea: a batch's entries are written to the log as slices, once, whatever the number of views. Each
 kind of window has running rows of its own (`rolling`) and reads the slices as panes enter and leave
-it. With the store `tuples` slices are not kept until they leave: what leaves is folded anew from
-the raw events, which the log holds once for all groupings and all windows.
+it, or takes the rows of shorter windows that close (`levels`). With the store `tuples` slices are
+not kept until they leave: what leaves is folded anew from the raw events, which the log holds once
+for all groupings and all windows.
 
 Invariants:
 1. A view emits what Spark's `groupBy(window, keys).agg(...)` gives in append mode
@@ -15,7 +16,8 @@ Invariants:
    anew, so float sums agree to 106 bits and, rounded, nearly always to the last bit
    (`test_crash_restored_state_emits_the_same_rows`).
 
-Cost: each entry is written once and read at most three times by each kind of window.
+Cost: each entry is written once and read at most three times by each kind of window, once by
+windows that tumble.
 
 References: two-level and one-window aggregation, blocks that return for expiry, one repository for
 overlapping windows (Mendes et al., 2013, sections 2 to 4).
@@ -27,23 +29,23 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
+from icestream.core.times import INFINITY, Micros
 from icestream.kernels.words import Table
-from icestream.operators.emission import Emission, WindowView
-from icestream.operators.fields import Layout
+from icestream.operators.emission import Emission
 from icestream.operators.groups import Groups
-from icestream.operators.panes import Course, Cumulative, Grid, Windows
+from icestream.operators.levels import Level, Tiles
+from icestream.operators.panes import Course
 from icestream.operators.partitions import Partitions
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
 from icestream.operators.rolling import Rolling
 from icestream.operators.slice_log import SLICE_BYTES, SliceLog, described
 from icestream.operators.slices import SLICE, Directory, Slices
+from icestream.operators.window_spec import WindowSpec
 from icestream.state.budget import Refused
 from icestream.state.keys import KeyCodec
 from icestream.state.log.ipc import read_table, write_table
@@ -67,60 +69,6 @@ SNAPSHOT_AFTER = 16
 SNAPSHOT_AT_LATEST = 128
 
 
-@dataclass(frozen=True)
-class WindowSpec:
-    """What the window aggregates of a plan compute, with the types of their inputs."""
-
-    views: tuple[WindowView, ...]
-    keys: pa.Schema
-    inputs: pa.Schema
-
-    @property
-    def types(self) -> dict[str, pa.DataType]:
-        """Return the type of each input column."""
-        return {field.name: field.type for field in self.inputs}
-
-    @cached_property
-    def layout(self) -> Layout:
-        """Return the fields all aggregates need together."""
-        return Layout.of(
-            field
-            for view in self.views
-            for aggregate in view.aggregates
-            for field in aggregate.fields(self.types)
-        )
-
-    @cached_property
-    def grid(self) -> Grid:
-        """Return the panes that all windows are made of."""
-        return Grid.of(view.windows for view in self.views)
-
-    @cached_property
-    def families(self) -> tuple[tuple[WindowView, ...], ...]:
-        """Return the views that share running rows: those of equal windows and mode."""
-        families: dict[tuple[Windows | Cumulative, bool], list[WindowView]] = {}
-        for view in self.views:
-            families.setdefault((view.windows, view.updates), []).append(view)
-        return tuple(tuple(views) for views in families.values())
-
-    @cached_property
-    def courses(self) -> tuple[Course, ...]:
-        """Return the order of each family's windows."""
-        return tuple(views[0].windows.on(self.grid) for views in self.families)
-
-    def leaves(self, before: Micros, watermark: Micros) -> list[tuple[Micros, Micros]]:
-        """Return, for each family, the span of time that leaves its windows with a watermark."""
-        return [
-            (
-                MINUS_INFINITY
-                if before == MINUS_INFINITY
-                else self.grid.instant(course.first_open(before)),
-                self.grid.instant(course.first_open(watermark)),
-            )
-            for course in self.courses
-        ]
-
-
 class WindowOperator:
     """Window aggregates of one shard."""
 
@@ -136,9 +84,11 @@ class WindowOperator:
         quota = shard.account.budget.total
         #: bytes of entries sorted at once, and of result fields kept before they are handed on
         self._chunk_bytes = max(SLICE_BYTES, quota // 32)
-        shard.account.resize(4 * self._chunk_bytes)
+        shard.account.resize((6 if spec.handing_on else 4) * self._chunk_bytes)
         self._directory = Directory(shard.arena)
         self._slices = SliceLog(shard, spec.layout, self._chunk_bytes)
+        #: rows of windows that closed in this version, by family, for those made of them
+        self._levels: dict[int, Level] = {}
         self._families = [self._rolling(number) for number in range(len(spec.families))]
         self._new = np.empty(0, dtype=SLICE)
         self._leaving: list[Slices] = []
@@ -151,6 +101,10 @@ class WindowOperator:
         groups = Groups(layout, KeyCodec(self._spec.keys), arena, scope)
         budget = self._shard.account.budget
         positions = self._header.setdefault("positions", {})
+        tiles = None
+        if number in self._spec.tilings:
+            tiling = self._spec.tilings[number]
+            tiles = Tiles(tiling, self._levels, self._directory, self._slices)
         return Rolling(
             self._spec.courses[number],
             layout,
@@ -162,7 +116,8 @@ class WindowOperator:
             self._slices,
             positions.setdefault(str(number), {}),
             budget,
-            updates=self._spec.families[number][0].updates,
+            updates=any(view.updates for view in self._spec.families[number]),
+            tiles=tiles,
         )
 
     # -- a version -------------------------------------------------------------------------
@@ -176,21 +131,13 @@ class WindowOperator:
         if self._inputs is not None and not self._replaying:
             self._write(self._inputs, watermark)
         snapshot = not self._replaying and self._snapshot_due()
-        for number, family in enumerate(self._families):
-            for partition in family.partitions.visit():
-                self._open_groups(number, partition)
-                family.join(partition, self._new)
-                output = Emission(
-                    self._spec.families[number],
-                    self._spec.layout,
-                    self._spec.types,
-                    self._spec.grid,
-                    self._chunk_bytes,
-                )
-                leaving = self._leaving[number] if self._refolds else None
-                yield from family.advance(partition, watermark, leaving, output)
-                if snapshot:
-                    self._save_groups(number, partition)
+        try:
+            for number in self._spec.order:
+                yield from self._pass(number, watermark, snapshot=snapshot)
+        finally:
+            for level in self._levels.values():
+                level.close()
+            self._levels.clear()
         for family in self._families:
             family.settle(watermark)
         self._directory.drop_before(min(each.position["start"] for each in self._families))
@@ -200,12 +147,34 @@ class WindowOperator:
             self._save_directory()
         self._shard.seal(BASE)
 
+    def _pass(self, number: int, watermark: Micros, *, snapshot: bool) -> Iterator[Emitted]:
+        """Bring one family forward, partition by partition."""
+        family, layout, level = self._families[number], self._spec.layout, None
+        if number in self._spec.handing_on:
+            path = self._shard.arena.path(f"level-{number}")
+            level = self._levels[number] = Level(path, layout, self._chunk_bytes)
+        for partition in family.partitions.visit():
+            self._open_groups(number, partition)
+            family.join(partition, self._new)
+            output = Emission(
+                self._spec.families[number],
+                layout,
+                self._spec.types,
+                self._spec.grid,
+                self._chunk_bytes,
+            )
+            leaving = self._leaving[number] if self._refolds else None
+            yield from family.advance(partition, watermark, leaving, output, level)
+            if snapshot:
+                self._save_groups(number, partition)
+        if level is not None:
+            level.seal()
+
     def _write(self, inputs: Inputs, watermark: Micros) -> None:
         courses = self._spec.courses
+        needed = _Entering if self._refolds else _Kept
         self._new = self._slices.write(
-            inputs.entries(),
-            PANES,
-            _Entering(courses, watermark) if self._refolds else _Kept(courses),
+            inputs.entries(), PANES, needed(self._spec.on_panes, watermark)
         )
         self._with_room(lambda: self._shard.seal(PANES))
         if self._refolds:
@@ -294,6 +263,8 @@ class WindowOperator:
             self._header["since"]["versions"] += 1
             if not self._load(past):
                 self._replay(past)
+        for family in self._families:
+            family.consolidated = 0
         self._replaying = False
 
     def _load(self, past: PastVersion) -> bool:
@@ -342,30 +313,31 @@ class WindowOperator:
         return {
             "groups": sum(each["groups"] for each in families),
             "partitions": sum(each["partitions"] for each in families),
+            "consolidated": sum(each["consolidated"] for each in families),
             "slices": int(self._header["slices"]),
         }
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """Slices that stay until their pane has left every window."""
-
-    courses: tuple[Course, ...]
-
-    def __call__(self, pane: int) -> Micros:
-        return max(each.grid.instant(each.last_end(pane)) for each in self.courses)
-
-
-@dataclass(frozen=True)
-class _Entering:
-    """Slices that stay until their pane has entered every window, and their version is past."""
+    """Slices that stay until their pane has left every window, and their version is past."""
 
     courses: tuple[Course, ...]
     watermark: Micros
 
     def __call__(self, pane: int) -> Micros:
-        entered = max(each.grid.instant(each.first_end(pane)) for each in self.courses)
-        return min(max(entered, self.watermark + 1), INFINITY)
+        needed = max(each.grid.instant(self.end(each, pane)) for each in self.courses)
+        return min(max(needed, self.watermark + 1), INFINITY)
+
+    def end(self, course: Course, pane: int) -> int:
+        return course.last_end(pane)
+
+
+class _Entering(_Kept):
+    """Slices that stay until their pane has entered every window, and their version is past."""
+
+    def end(self, course: Course, pane: int) -> int:
+        return course.first_end(pane)
 
 
 @dataclass(frozen=True)

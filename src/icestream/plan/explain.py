@@ -1,13 +1,15 @@
 """Plans in words: what will be computed, over what, and what it will take.
 
 Idea: the description that the checkpoint keeps, and beside it what only the operators know: panes
-per window, bytes per entry and group, and, where the stream was measured, the size of both plans.
+per window, bytes per entry and group, and, where the stream was measured, the size of both plans
+and which windows are made of others.
 """
 
 from __future__ import annotations
 
 from icestream.core.units import format_interval
 from icestream.operators.panes import Cumulative, Windows
+from icestream.operators.window import PANES
 from icestream.plan import cost, lower
 from icestream.plan.nodes import Plan
 
@@ -20,24 +22,35 @@ def explained(plan: Plan, statistics: cost.Statistics | None = None) -> str:
     for number, view in enumerate(views):
         name = "query" if len(views) == 1 else f"query {number}"
         facts |= {
-            name: ", ".join(f"{key} {value}" for key, value in view.items() if key in _WINDOW),
+            name: ", ".join(
+                f"{key} {value}" for key, value in view.items() if key not in _NOT_WINDOW
+            ),
             "groups by" if number == 0 else f"{name} groups by": view["groupings"],
             "computes" if number == 0 else f"{name} computes": ", ".join(view["aggregates"]),
         }
-    facts["store"] = plan.store
     if lower.takes_tuples(plan):
-        facts["on the log"] = "the events, in the order of time"
+        kind = views[0]["kind"]
+        facts["on the log"] = _KEPT.get(kind, "states of groups, by panes and pairs of panes")
     else:
+        facts["store"] = plan.store if lower.may_refold(plan) else PANES
         facts |= _panes(plan)
     lines = [f"{name:>16}  {value}" for name, value in facts.items()]
     if statistics is not None and not lower.takes_tuples(plan):
         windows = [view.windows for view in lower.window_spec(plan).views]
         forced = None if plan.store == lower.AUTO else plan.store
         lines += ["", cost.estimate(windows, statistics).table(forced)]
+        composed = lower.composition(plan, statistics.keys)
+        if composed is not None and plan.store != lower.TUPLES:
+            lines += ["", "windows made of windows, if the log keeps panes:", composed.explain()]
     return "\n".join(lines)
 
 
-_WINDOW = ("kind", "range", "slide", "offset", "size", "step", "rows", "gap", "partition")
+#: what an operator that is fed with events keeps of them
+_KEPT = {
+    "frame": "events, in the order of time",
+    "session": "stretches of events without a pause",
+}
+_NOT_WINDOW = ("groupings", "shows", "aggregates", "mode")
 
 
 def _panes(plan: Plan) -> dict[str, str]:

@@ -9,26 +9,37 @@ Invariant: a plan that no operator can run is refused where it is made
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
 from icestream.operators.emission import WindowView
+from icestream.operators.levels import Tiled
 from icestream.operators.objects import ObjectOperator, ObjectSpec
+from icestream.operators.objects.functions import needs_objects
 from icestream.operators.ordered import Frame, OrderedSpec
+from icestream.operators.ordered.operator import OrderedOperator
 from icestream.operators.panes import Cumulative, Windows
 from icestream.operators.protocol import Emitted, Operator, Shard
 from icestream.operators.session import Session, SessionOperator, SessionSpec
-from icestream.operators.window import PANES, WindowOperator, WindowSpec
+from icestream.operators.window import PANES, WindowOperator
+from icestream.operators.window_spec import WindowSpec
+from icestream.plan.compose import Composition, compose
+from icestream.plan.cost import KeyCounts
 from icestream.plan.nodes import Plan, View
 
 #: what the log keeps of windows on a grid
 TUPLES = "tuples"
 AUTO = "auto"
 STORES = (PANES, TUPLES, AUTO)
+#: what a row costs that is written for longer windows, in rows added to running rows
+KEEPING = 1.0
 
 
 def check(plan: Plan) -> None:
@@ -46,13 +57,14 @@ def check(plan: Plan) -> None:
             "integers or decimals over window(...). Use the plan 'panes' or 'auto'"
         )
         raise DefinitionError(msg)
-    if takes_tuples(plan):
-        _spec(plan)
+    spec = _spec(plan) if takes_tuples(plan) else window_spec(plan)
+    if not isinstance(spec, ObjectSpec):
+        spec.layout  # noqa: B018 - made now, so that a type without room is told now
 
 
 def takes_tuples(plan: Plan) -> bool:
     """Tell whether the plan's operator is fed with events, not with entries."""
-    return not all(_on_panes(view) for view in plan.views)
+    return not all(_on_panes(plan, view) for view in plan.views)
 
 
 def may_refold(plan: Plan) -> bool:
@@ -76,10 +88,51 @@ def emitted(plan: Plan, rows: Iterator[Any]) -> Iterator[Emitted]:
     return ((0, batch) for batch in rows) if takes_tuples(plan) else rows
 
 
-def operator(plan: Plan, shard: Shard, store: str = PANES) -> Operator:
-    """Open the operator of a plan on one shard."""
+def composition(plan: Plan, keys: KeyCounts) -> Composition | None:
+    """Choose which tumbling windows are made of others; None if panes are as good for all."""
+    spec = window_spec(plan)
+    tumbling = {each for each in spec.windows if isinstance(each, Windows) and each.tumbles}
+    if len(tumbling) < 2:
+        return None
+    chosen = compose(
+        tumbling,
+        _extended(keys, max(each.range for each in tumbling)),
+        grid=spec.grid,
+        invertible=spec.layout.front_words == 0,
+        keeping=KEEPING,
+    )
+    return chosen if chosen.kept else None
+
+
+def _extended(keys: KeyCounts, longest: Micros) -> KeyCounts:
+    """Let groups grow up to a length as they did over what was measured."""
+    (first, few), (last, many) = keys.points[0], keys.points[-1]
+    if not first < last < longest or few <= 0:
+        return keys
+    growth = math.log(many / few) / math.log(last / first)
+    return KeyCounts((*keys.points, (longest, many * (longest / last) ** growth)))
+
+
+def tiled(chosen: Composition | None) -> tuple[Tiled, ...]:
+    """Return a composition as the window operator executes it."""
+    if chosen is None:
+        return ()
+    return tuple(
+        Tiled(
+            recipe.window,
+            tuple((part.source, part.count) for each in recipe.makings for part in each.add),
+        )
+        for recipe in chosen.recipes
+        if recipe.inputs or not recipe.wanted
+    )
+
+
+def operator(
+    plan: Plan, shard: Shard, store: str = PANES, made_of: tuple[Tiled, ...] = ()
+) -> Operator:
+    """Open the operator of a plan on one shard; some windows may be made of others."""
     if not takes_tuples(plan):
-        return WindowOperator(window_spec(plan), shard, store)
+        return WindowOperator(replace(window_spec(plan), tiled=made_of), shard, store)
     made: Operator = _operator(plan)(_spec(plan), shard, plan.results(plan.views[0]))  # type: ignore[call-arg]
     return made
 
@@ -116,9 +169,9 @@ def _window_view(plan: Plan, number: int, view: View) -> WindowView:
     )
 
 
-def _on_panes(view: View) -> bool:
+def _on_panes(plan: Plan, view: View) -> bool:
     on_grid = isinstance(view.windows, Windows | Cumulative)
-    return on_grid and not any(each.is_object for each in view.aggregates)
+    return on_grid and not any(needs_objects(each, plan.types) for each in view.aggregates)
 
 
 def _operator(plan: Plan) -> type[Operator]:
@@ -126,8 +179,6 @@ def _operator(plan: Plan) -> type[Operator]:
         return WindowOperator
     windows = plan.views[0].windows
     if isinstance(windows, Frame):
-        from icestream.operators.ordered.operator import OrderedOperator
-
         return OrderedOperator
     return SessionOperator if isinstance(windows, Session) else ObjectOperator
 

@@ -25,6 +25,7 @@ from icestream.core.errors import CheckpointError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
 from icestream.operators.aggregates import Aggregate
+from icestream.operators.objects.functions import result_type
 
 #: key groups of a checkpoint unless the user says otherwise
 KEY_GROUPS = 256
@@ -165,7 +166,7 @@ class Plan:
         keys = [self.keys.field(place) for place in view.keys]
         if view.tells_grouping:
             keys.append(pa.field(GROUPING_ID, pa.int64(), nullable=False))
-        answers = [pa.field(each.alias, each.result_type(self.types)) for each in view.aggregates]
+        answers = [pa.field(each.alias, result_type(each, self.types)) for each in view.aggregates]
         return pa.schema([view.windows.heading(self.time), *keys, *answers])
 
     def late_before(self, watermark: Micros) -> Micros:
@@ -190,8 +191,7 @@ class Plan:
     def describe(self) -> dict[str, Any]:
         """Return the plan as JSON, for the checkpoint and for people.
 
-        How rows are handed out, and what the log keeps to compute them, may change; they are left
-        out.
+        What the log keeps may change, and the output mode of a plan of one view: they are left out.
         """
         return {
             "sources": [
@@ -213,6 +213,7 @@ class Plan:
                     "shows": [self.keys.names[place] for place in view.keys]
                     + [GROUPING_ID] * view.tells_grouping,
                     "aggregates": [f"{each.text} as {each.alias}" for each in view.aggregates],
+                    **({"mode": view.mode} if len(self.views) > 1 else {}),
                 }
                 for view in self.views
             ],

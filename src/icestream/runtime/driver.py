@@ -27,6 +27,7 @@ from icestream.core.clock import Clock, SystemClock
 from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_bytes
+from icestream.operators.levels import Tiled
 from icestream.operators.slice_log import SLICE_BYTES
 from icestream.operators.window import PANES
 from icestream.plan import cost, lower
@@ -246,12 +247,14 @@ class Driver(Generic[Batch_contra]):
             estimate = self._estimate(parcels, seen) if store == AUTO else None
             if store == AUTO:
                 store = AUTO if estimate is None else estimate.choose().plan
+            composition = self._composition(before, store, parcels, seen)
             paths = [parcel.path for parcel in parcels if parcel.report.entries]
             if store == TUPLES:
                 paths += self._leave(version, (watermark, reached), routes, parcels, folder)
                 timer.note("leave")
             watermark = reached
-            reports = self._executor.run(self._tasks(version, watermark, paths, store))
+            tiled = tuple(map(Tiled.from_json, composition or ()))
+            reports = self._executor.run(self._tasks(version, watermark, paths, store, tiled))
             timer.note("component")
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -259,6 +262,7 @@ class Driver(Generic[Batch_contra]):
             "flush": number is None,
             "entries": _total(parcels, "entries"),
             "store": store,
+            "composition": composition,
             "estimate": _bytes(estimate) if estimate else (before and before.decisions["estimate"]),
         }
         commit = self._commit(version, number, watermark, seen, routes, parcels, reports, decisions)
@@ -294,7 +298,7 @@ class Driver(Generic[Batch_contra]):
         if watermarks[1] == MINUS_INFINITY:
             return []
         spans = tuple(lower.window_spec(self._plan).leaves(*watermarks))
-        kept = [(s.info, s.begins) for s in self._live if s.lifetime == EVENTS]
+        kept = [(s.info, s.begins) for s in self._live if s.begins is not None]
         kept += [(p.sent.kept, p.report.begins) for p in parcels if p.sent.kept is not None]
         segments = tuple(
             info
@@ -317,7 +321,12 @@ class Driver(Generic[Batch_contra]):
         return [parcel.path for parcel in done if parcel.report.entries]
 
     def _tasks(
-        self, version: int, watermark: Micros, paths: Sequence[str], store: str
+        self,
+        version: int,
+        watermark: Micros,
+        paths: Sequence[str],
+        store: str,
+        tiled: tuple[Tiled, ...],
     ) -> list[ShardTask]:
         before, settings = self._last, self._settings
         ordinal, lifetimes = self._first_ordinal, len(lower.lifetimes(self._plan))
@@ -337,6 +346,7 @@ class Driver(Generic[Batch_contra]):
                 parcel_files=self._executor.parcel_files,
                 codec=settings.codec,
                 store=store,
+                tiled=tiled,
             )
             for shard in range(settings.shards)
         ]
@@ -440,25 +450,50 @@ class Driver(Generic[Batch_contra]):
         if not kept:
             return None
         spec = lower.window_spec(self._plan)
-        begins = min(parcel.report.begins for parcel in kept)
-        latest = max(each for each in seen if each is not None)
-        span = max(latest - begins + 1, spec.grid.pane)
+        span, keys = self._measured(parcels, seen)
         events = sum(parcel.report.rows for parcel in kept)
         size = sum(parcel.sent.kept.bytes for parcel in kept if parcel.sent.kept is not None)
-        entries = _total(parcels, "entries") * spec.grid.pane / span
-        groups = max(float(_total(parcels, "groups")), entries)
-        points = {spec.grid.pane: entries, span: groups}
         return cost.estimate(
             [view.windows for view in spec.views],
             cost.Statistics(
                 rate=events * cost.SECOND / span,
                 tuple_bytes=size / events,
-                keys=cost.KeyCounts(tuple(sorted(points.items()))),
+                keys=keys,
                 entry_bytes=8 * spec.layout.entry_width,
                 group_bytes=8 * spec.layout.group_width + GROUP_OVERHEAD,
                 invertible=spec.layout.front_words == 0,
             ),
         )
+
+    def _composition(
+        self,
+        before: Commit | None,
+        store: str,
+        parcels: Sequence[Parcel],
+        seen: tuple[Micros | None, ...],
+    ) -> list[Any] | None:
+        """Return which windows are made of others, by the first events; None until there are any.
+
+        It holds for the checkpoint, as positions and running rows depend on it.
+        """
+        if before is not None and before.decisions["composition"] is not None:
+            chosen: list[Any] = before.decisions["composition"]
+            return chosen
+        if store != PANES or not _total(parcels, "entries") or lower.takes_tuples(self._plan):
+            return None
+        composed = lower.composition(self._plan, self._measured(parcels, seen)[1])
+        return [each.to_json() for each in lower.tiled(composed)]
+
+    def _measured(
+        self, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
+    ) -> tuple[Micros, cost.KeyCounts]:
+        """Return the time that a batch spans, and its groups in a pane and in all of it."""
+        pane = lower.window_spec(self._plan).grid.pane
+        begins = min(parcel.report.begins for parcel in parcels)
+        span = max(max(each for each in seen if each is not None) - begins + 1, pane)
+        entries = _total(parcels, "entries") * pane / span
+        groups = max(float(_total(parcels, "groups")), entries)
+        return span, cost.KeyCounts(tuple(sorted({pane: entries, span: groups}.items())))
 
     def _first_routes(self) -> tuple[int, ...]:
         groups, shards = self._plan.key_groups, self._settings.shards
@@ -514,6 +549,7 @@ class Driver(Generic[Batch_contra]):
                 "estimatedBytes": commit.decisions["estimate"],
                 "groups": sum(r.statistics["groups"] for r in reports),
                 "partitions": sum(r.statistics["partitions"] for r in reports),
+                "consolidatedRows": sum(r.statistics.get("consolidated", 0) for r in reports),
                 "rebuiltShards": [r.shard for r in reports if r.rebuilt],
             },
         }

@@ -53,7 +53,7 @@ class SplitReport:
     seen: dict[int, Micros] = field(default_factory=dict)
     #: entries by key group
     load: dict[int, int] = field(default_factory=dict)
-    #: the earliest time of events that are kept
+    #: the earliest time of events that count; of their pane, where Spark has folded them
     begins: Micros = INFINITY
 
 

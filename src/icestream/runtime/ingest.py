@@ -182,6 +182,7 @@ class _Folding:
             columns[TIME] = Column(batch.column(TIME))
             columns[ARRIVAL] = Column(self._arrivals.next(batch.num_rows))
         self._folder.take(batch, self._grid.panes_of(times), columns)
+        self._note_begin(int(times.min()))
         if self._kept is not None:
             self._kept.append(batch, times)
 
@@ -206,13 +207,18 @@ class _Folding:
             report.late += int(np.asarray(batch.column(EVENTS).to_numpy())[late].sum())
             kept = np.flatnonzero(~late)
             batch, panes = batch.take(pa.array(kept)), panes[kept]
+        if batch.num_rows == 0:
+            return
         columns = {name: Column(batch.column(name)) for name in batch.schema.names}
         self._folder.take(batch, panes, columns)
+        self._note_begin(self._grid.instant(int(panes.min())))
+
+    def _note_begin(self, earliest: Micros) -> None:
+        report = self._reception.report
+        report.begins = min(report.begins, earliest)
 
     def finish(self) -> SplitReport:
         """Send what is left and return the report of the split."""
         self._folder.finish()
         self._reception.report.groups = self._folder.groups
-        if self._kept is not None:
-            self._reception.report.begins = self._kept.begins
         return self._reception.finish(self._folder.entries, self._folder.load)

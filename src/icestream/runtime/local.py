@@ -10,6 +10,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 
 import pyarrow as pa
 
@@ -40,10 +41,7 @@ class LocalExecutor:
         """Fold each split into a parcel of its own."""
         return [
             self._parcel(
-                f"{number:06d}",
-                ingest.version,
-                folder,
-                lambda out, split=split, number=number: ingest.run(split, out, number),
+                f"{number:06d}", ingest.version, folder, partial(_fold, ingest, split, number)
             )
             for number, split in enumerate(batch)
         ]
@@ -70,6 +68,12 @@ class LocalExecutor:
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
         """Run the shards in turn."""
         return [task.run() for task in tasks]
+
+
+def _fold(
+    ingest: Ingest, split: Iterable[pa.RecordBatch], number: int, out: ExchangeWriter
+) -> SplitReport:
+    return ingest.run(split, out, number)
 
 
 class LocalQuery:

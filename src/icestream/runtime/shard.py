@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icestream.core.times import Micros
+from icestream.operators.levels import Tiled
 from icestream.operators.protocol import Emitted, PastVersion
 from icestream.operators.window import PANES
 from icestream.plan import lower
@@ -75,6 +76,8 @@ class ShardTask:
     codec: str | None = None
     #: what the log keeps of windows on a grid
     store: str = PANES
+    #: windows that are made of others
+    tiled: tuple[Tiled, ...] = ()
 
     def run(self) -> ShardReport:
         """Do it."""
@@ -83,7 +86,7 @@ class ShardTask:
         arena, rebuild = self._arena(budget)
         try:
             space = ShardSpace(self, budget, arena, attempt)
-            operator = lower.operator(self.plan, space, self.store)
+            operator = lower.operator(self.plan, space, self.store, self.tiled)
             if rebuild:
                 space.learn(self._store.live(self.version - 1), self.shard)
                 operator.restore(self._history())
@@ -91,6 +94,7 @@ class ShardTask:
             emitted = lower.emitted(self.plan, operator.on_watermark(self.watermark))
             result, rows = self._write_results(emitted, attempt)
             space.table.expire(self.watermark)
+            space.table.forget(operator.released)
             name = f"shard-{self.shard}.v{self.version}.{attempt}"
             report = ShardReport(
                 self.shard,

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.times import INFINITY, Micros
+from icestream.core.times import Micros
 from icestream.operators.columns import Column
 from icestream.plan.lower import window_spec
 from icestream.plan.nodes import TIME, Plan
@@ -55,8 +55,6 @@ class TupleWriter:
         self._writer = writer
         self._plan = plan
         self._names = [*(f"k{place}" for place in range(len(plan.keys))), *plan.inputs.names]
-        #: the earliest time among them
-        self.begins = INFINITY
 
     def append(self, batch: pa.RecordBatch, times: Ints) -> None:
         """Keep the events of a batch, whose times are given as microseconds."""
@@ -67,11 +65,9 @@ class TupleWriter:
         step = max(1, BLOCK_BYTES * events.num_rows // max(1, events.nbytes))
         for first in range(0, events.num_rows, step):
             part, when = events.slice(first, step), times[first : first + step]
-            earliest = int(when.min())
-            self.begins = min(self.begins, earliest)
             self._writer.append(
                 write_table(part),
-                group=earliest,
+                group=int(when.min()),
                 rows=part.num_rows,
                 expiry=self._plan.settled_by(int(when.max())),
             )

@@ -7,7 +7,7 @@ The name of a segment follows from its ordinal and the id of the attempt that wr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,12 @@ class SegmentTable(Mapping[int, SegmentInfo]):
     def expire(self, watermark: int) -> None:
         """Forget the segments that expire at or before the watermark."""
         kept = self._table[self._table[:, 4] > watermark].copy()
+        self._array.view[: len(kept)] = kept
+        self._arena.header["segments"] = len(kept)
+
+    def forget(self, ordinals: Collection[int]) -> None:
+        """Forget the segments of some ordinals."""
+        kept = self._table[~np.isin(self._table[:, 0], list(ordinals))].copy()
         self._array.view[: len(kept)] = kept
         self._arena.header["segments"] = len(kept)
 

@@ -30,7 +30,7 @@ from icestream.core.times import MINUS_INFINITY
 from icestream.state.files import Files
 from icestream.state.log.format import SegmentInfo
 
-FORMAT = 1
+FORMAT = 2
 #: the lifetime class that a newer snapshot of the same shard replaces
 BASE = "base"
 #: the lifetime class of raw events, which belong to no shard
@@ -242,10 +242,11 @@ def _opened(path: str, data: bytes) -> dict[str, Any]:
     body, _, rest = data.partition(b"\n")
     words = rest.split(b" ")
     sealed = len(words) == 3 and words[0] == b"icestream" and words[1].isdigit()
-    if sealed and int(words[1]) > FORMAT:
+    if sealed and int(words[1]) != FORMAT:
+        age = "newer" if int(words[1]) > FORMAT else "older"
         msg = (
-            f"{path} was written in format {int(words[1])}, this Icestream reads up to {FORMAT}: "
-            "install the newer Icestream that wrote it"
+            f"{path} was written in format {int(words[1])}, this Icestream reads {FORMAT}: "
+            f"install the {age} Icestream that wrote it, or start a new checkpoint"
         )
         raise CheckpointError(msg)
     if rest != f"icestream {FORMAT} {xxhash.xxh3_64_hexdigest(body)}\n".encode():

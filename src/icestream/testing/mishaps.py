@@ -24,8 +24,8 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from icestream.runtime.driver import Executor, Parcel
-from icestream.runtime.exchange import ExchangeWriter
-from icestream.runtime.ingest import Ingest, SplitReport
+from icestream.runtime.exchange import ExchangeWriter, SplitReport
+from icestream.runtime.ingest import Ingest
 from icestream.runtime.shard import ShardReport, ShardTask
 from icestream.state.arena import Arena
 from icestream.state.files import Files

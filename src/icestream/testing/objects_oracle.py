@@ -134,7 +134,8 @@ def _estimate(distinct: list[Any], aggregate: Aggregate) -> int:
         sketch.update(value)
     union.update(sketch)
     union.update(sketch)
-    return int(round(union.get_estimate()))
+    estimate: float = union.get_estimate()
+    return round(estimate)
 
 
 def _frequent(values: list[Any], aggregate: Aggregate) -> list[dict[str, Any]]:

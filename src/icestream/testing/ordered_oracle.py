@@ -39,6 +39,10 @@ class _Event:
     values: dict[str, Any]
 
 
+#: instant, key, and the events up to there
+_Shown = tuple[Micros, Row, list[_Event]]
+
+
 class ObviousFrames:
     """The rows that a view of a frame must emit, batch by batch."""
 
@@ -95,12 +99,12 @@ class ObviousFrames:
             settled = [each for each in events if each.time < watermark]
             settled.sort(key=lambda each: (each.time, each.arrival))
             shown = list(self._shown(settled, watermark))
-            rows += shown[self._returned[number] :]
+            rows += [self._row(*each) for each in shown[self._returned[number] :]]
             self._returned[number] = len(shown)
         return _numbered(rows, len(self._view.keys) + self._view.tells_grouping)
 
-    def _shown(self, events: list[_Event], watermark: Micros) -> Iterator[Row]:
-        """Yield all rows of events that are in order."""
+    def _shown(self, events: list[_Event], watermark: Micros) -> Iterator[_Shown]:
+        """Yield what is shown of events that are in order: instant, key, events up to there."""
         slide, by_key = self._frame.slide, self._frame.partition == "key"
         if isinstance(slide, int):
             yield from self._at_instants(events, slide, watermark)
@@ -111,21 +115,26 @@ class ObviousFrames:
             counts[event.key] += 1
             if slide is None or by_key:
                 if counts[event.key] % every == 0:
-                    yield self._row(event.time, event.key, self._window(events[:number]))
+                    yield event.time, event.key, events[:number]
             elif number % every == 0:
-                yield from self._all(event.time, self._window(events[:number]))
+                yield from self._all(event.time, events[:number])
 
-    def _at_instants(self, events: list[_Event], slide: Micros, watermark: Micros) -> Iterator[Row]:
+    def _at_instants(
+        self, events: list[_Event], slide: Micros, watermark: Micros
+    ) -> Iterator[_Shown]:
         for instant in sorted({self._frame.due(event.time) for event in events}):
             if instant > watermark:
                 return
             past = [event for event in events if event.time < instant]
             if self._frame.partition == "stream":
-                yield from self._all(instant, self._window(past))
+                yield from self._all(instant, past)
                 continue
             for key in dict.fromkeys(e.key for e in past if e.time >= instant - slide):
-                own = [event for event in past if event.key == key]
-                yield self._row(instant, key, self._window(own))
+                yield instant, key, [event for event in past if event.key == key]
+
+    def _all(self, instant: Micros, past: list[_Event]) -> Iterator[_Shown]:
+        for key in dict.fromkeys(event.key for event in self._window(past)):
+            yield instant, key, past
 
     def _window(self, past: list[_Event]) -> list[_Event]:
         """Return the events in the window that ends with the last of `past`."""
@@ -135,13 +144,9 @@ class ObviousFrames:
             past = [each for each in past if each.key == past[-1].key]
         return past[-self._frame.reach :]
 
-    def _all(self, instant: Micros, window: list[_Event]) -> Iterator[Row]:
-        for key in dict.fromkeys(event.key for event in window):
-            yield self._row(instant, key, window)
-
-    def _row(self, instant: Micros, key: Row, window: list[_Event]) -> Row:
-        own = sorted((e for e in window if e.key == key), key=lambda each: each.arrival)
-        events = [event.values for event in own]
+    def _row(self, instant: Micros, key: Row, past: list[_Event]) -> Row:
+        window = (each for each in self._window(past) if each.key == key)
+        events = [each.values for each in sorted(window, key=lambda each: each.arrival)]
         answers = [answer(each, events, self._plan.types) for each in self._view.aggregates]
         return (instant, *key, *answers)
 

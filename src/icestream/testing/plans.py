@@ -91,8 +91,9 @@ def window_plan(
 ) -> Plan:
     """Return a plan: windows that reach `reach`, one source for each slack.
 
-    `windows` are of any other kind. Without `slide` windows tumble; without `keys` there is one, `key`, an int64; without `inputs`
-    there is one, `value`, a float64; without `aggregates` there are all that apply.
+    `windows` are of any other kind. Without `slide` windows tumble; without `keys` there is one,
+    `key`, an int64; without `inputs` there is one, `value`, a float64; without `aggregates` there
+    are all that apply.
     """
     length = parse_interval(reach)
     step = length if slide is None else parse_interval(slide)

@@ -1,9 +1,9 @@
 """What windows over blocks must do, the slow and obvious way.
 
-Idea: `boundaries` walks through a stream tuple by tuple and says where blocks end, so that a pool can
-be tried without any block; `least_reads` tries every choice of victims there is, and returns the
-fewest reads; `inside` lists the tuples of a window at an event; `walk` reads a repository as the
-kernels do, in plain Python, and says which tuples each window let go.
+Idea: `boundaries` walks through a stream tuple by tuple and says where blocks end, so that a pool
+can be tried without any block; `least_reads` tries every choice of victims there is, and returns
+the fewest reads; `inside` lists the tuples of a window at an event; `walk` reads a repository as
+the kernels do, in plain Python, and says which tuples each window let go.
 """
 
 from __future__ import annotations

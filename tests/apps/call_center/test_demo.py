@@ -9,7 +9,7 @@ from rich.console import Console
 
 from icestream.apps.call_center.demo import demo
 from icestream.apps.call_center.kpis import group_name
-from icestream.apps.call_center.results import NewestWindow
+from icestream.apps.results import NewestWindow
 from icestream.core.errors import DefinitionError
 
 DIRECT = """

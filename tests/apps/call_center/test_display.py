@@ -11,8 +11,6 @@ from icestream.apps.call_center.display import (
     kpi_table,
     live_page,
     plain_line,
-    show_speed,
-    show_time,
     summary_table,
 )
 from icestream.apps.call_center.generator import BEGIN
@@ -69,23 +67,6 @@ def text(shown: RenderableType) -> str:
     with console.capture() as capture:
         console.print(shown)
     return capture.get()
-
-
-def test_oracle_a_batch_is_counted_once(status: Status) -> None:
-    # a query reports late events in all, and result rows of the batch
-    first = report(0, 1_000_000)
-    second = report(1, 500_000, stateMemoryBytes=1 << 20, lateEvents=4)
-    assert status.absorb([first])
-    assert not status.absorb([first])
-    assert status.absorb([first, second])
-    assert status.processed == 1_500_000
-    assert (status.batches, status.late, status.result_rows) == (2, 4, 17_280)
-    assert (status.memory, status.peak) == (1 << 20, 3 << 20)
-
-
-def test_a_watermark_is_kept_when_a_batch_has_none(status: Status) -> None:
-    status.absorb([report(0, 1), report(1, 0, watermark=None)])
-    assert status.watermark == "2026-01-01T13:00:00+00:00"
 
 
 def test_before_the_first_batch_there_is_a_page_too(status: Status) -> None:
@@ -166,9 +147,3 @@ def test_the_summary_tells_what_it_took(status: Status) -> None:
         "/data/kept",
     ):
         assert part in shown, part
-
-
-def test_speeds_and_times_are_readable() -> None:
-    assert show_speed(1_620_000) == "1.62 M events/s"
-    assert show_speed(950) == "950 events/s"
-    assert show_time(BEGIN) == "2026-01-01 00:00:00"

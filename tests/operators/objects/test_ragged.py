@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.operators.objects.ragged import (
@@ -48,6 +48,7 @@ def test_runs_own_their_places() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
+@settings(max_examples=30)
 def test_oracle_ranks_order_values_as_spark_does(kind: str, data: st.DataObject) -> None:
     dtype, values = KINDS[kind]
     array = pa.array(data.draw(st.lists(values, max_size=20)), dtype)

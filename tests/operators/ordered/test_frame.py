@@ -16,7 +16,7 @@ COUNT = (Aggregate("count", None, "n"),)
 @pytest.mark.parametrize(
     ("make", "advice"),
     [
-        (lambda: Frame(), "give one"),
+        (Frame, "give one"),
         (lambda: Frame(range=SECOND, rows=3), "give one"),
         (lambda: Frame(range=0), "positive"),
         (lambda: Frame(rows=-1), "positive"),

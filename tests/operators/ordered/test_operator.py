@@ -23,8 +23,8 @@ from icestream.operators.ordered import Frame, RowsSlide, operator, tuples
 from icestream.plan.nodes import Plan
 from icestream.runtime import driver
 from icestream.testing.conformance import Oracle, QueryConformance
-from icestream.testing.ordered_oracle import ObviousFrames, frame_rows, frames_by_sql
 from icestream.testing.oracles import Row, differences, same_multiset
+from icestream.testing.ordered_oracle import ObviousFrames, frame_rows, frames_by_sql
 from icestream.testing.plans import open_query, window_plan
 from icestream.testing.sources import (
     SECOND,
@@ -102,7 +102,7 @@ def check(plan: Plan, found: Sequence[pa.Table], items: Sequence[Item]) -> None:
     aggregates=st.sampled_from((AGGREGATES, INVERTIBLE)),
     shards=st.sampled_from((1, 3)),
 )
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_oracle_every_frame_equals_the_obvious_computation(
     frame: Frame, shape: Shape, seed: int, aggregates: Sequence[Aggregate], shards: int
 ) -> None:

@@ -5,7 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
-from icestream.state.blocks.pool import Begin, Evict, Fetch, OneWindowPool, Release, SharedPool, Step
+from icestream.state.blocks.pool import (
+    Begin,
+    Evict,
+    Fetch,
+    OneWindowPool,
+    Release,
+    SharedPool,
+    Step,
+)
 from icestream.testing.window_blocks import Cross, Roll, Window, boundaries, least_reads
 
 gaps = st.lists(st.sampled_from((0, 0, 1, 1, 2, 5, 30)), min_size=1, max_size=60)
@@ -74,9 +82,7 @@ def test_a_pool_reads_ahead_of_the_block_in_use() -> None:
 def test_a_window_that_fits_moves_nothing() -> None:
     times = list(range(60))
     assert not [
-        step
-        for step in one_steps(times, Window(11), 4, 5)
-        if isinstance(step, Evict | Fetch)
+        step for step in one_steps(times, Window(11), 4, 5) if isinstance(step, Evict | Fetch)
     ]
 
 

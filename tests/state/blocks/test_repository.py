@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,6 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import StorageError
 from icestream.state.blocks import LogStore, SharedRepository, SlotStore, Store, WindowRepository
-from icestream.state.blocks import store as stores
 from icestream.state.blocks.formulas import (
     bytes_per_second,
     hit_rate,
@@ -169,17 +170,15 @@ def test_bounded_frames_are_all_there_is(tmp_path: Path) -> None:
         WindowRepository(layout(5), LogStore(str(tmp_path), PAGE), account=account)
 
 
-def test_a_block_on_its_way_out_comes_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_on_its_way_out_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     #   a window of four blocks, all writes late: blocks are needed while they are being written
-    write = stores.os.pwrite
+    write: Any = os.pwrite
 
     def late(*call: object) -> int:
         time.sleep(0.002)
-        return write(*call)  # type: ignore[arg-type]
+        return int(write(*call))
 
-    monkeypatch.setattr(stores.os, "pwrite", late)
+    monkeypatch.setattr(os, "pwrite", late)
     repository = WindowRepository(layout(2), LogStore(str(tmp_path), PAGE), behind=3)
     check(repository, list(range(80)), [Window(8)])
     repository.close()
@@ -192,7 +191,7 @@ def test_a_full_disk_is_told_by_the_next_call(
     def refuse(*_: object) -> int:
         raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr(stores.os, "pwrite", refuse)
+    monkeypatch.setattr(os, "pwrite", refuse)
     repository = WindowRepository(layout(2), LogStore(str(tmp_path), PAGE), behind=behind)
     with pytest.raises(StorageError, match="free space"):
         check(repository, list(range(10)), [Window(100)])

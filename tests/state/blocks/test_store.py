@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.core.errors import DamageError, StorageError
-from icestream.state.blocks import store as stores
 from icestream.state.blocks.layout import PAGE, Frames, Layout
 from icestream.state.blocks.store import LogStore, SlotStore, Store, move_in, move_out
 
@@ -112,7 +111,7 @@ def test_refusals_of_the_disk_name_path_and_remedy(
     def refuse(*_: object) -> int:
         raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr(stores.os, "pwrite", refuse)
+    monkeypatch.setattr(os, "pwrite", refuse)
     with pytest.raises(StorageError, match="free space"):
         move_out(frames, 0, 0, store.assign(0))
     store.close()
@@ -128,7 +127,7 @@ def test_a_file_system_without_direct_transfers_serves_as_well(
             raise OSError(errno.EINVAL, "not here")
         return opened(path, flags, mode)
 
-    monkeypatch.setattr(stores.os, "open", no_direct)
+    monkeypatch.setattr(os, "open", no_direct)
     store, frames = slots(str(tmp_path)), Frames(LAYOUT, 2)
     assert not store.direct
     frames.columns[0][0] = 9

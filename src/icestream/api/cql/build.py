@@ -161,6 +161,9 @@ def _aggregated(
 
 def _selected(statement: Description, result: Result) -> Result:
     """Choose the columns; if that is refused, find the one that is to blame."""
+    as_they_are = [(each.expression.strip("`"), each.name) for each in statement.columns]
+    if as_they_are == [(name, name) for name in result.columns]:
+        return result
     columns = [_named(statement.text, each) for each in statement.columns]
     try:
         return result.select(*columns)

@@ -30,20 +30,12 @@ def read_grouping(
     if group is None:
         return [], None
     reader = _Reader(resolve)
-    elements = [
-        *group.expressions,
-        *(
-            each
-            for kind in ("grouping_sets", "cube", "rollup")
-            for each in group.args.get(kind) or ()
-        ),
-    ]
-    suffix = next((each for each in elements if _is_suffix(each)), None)
-    plain = [each for each in elements if each is not suffix]
-    if suffix is None:
-        choices = [reader.sets(each) for each in plain]
-    else:
-        choices = [reader.sets(type(suffix)(expressions=plain))]
+    elements = group.expressions
+    # WITH ROLLUP and WITH CUBE are about all elements
+    suffixes = [*(group.args.get("rollup") or ()), *(group.args.get("cube") or ())]
+    if suffixes:
+        elements = [type(suffixes[0])(expressions=elements)]
+    choices = [reader.sets(each) for each in elements]
     sets = [_union(chosen) for chosen in product(*choices)]
     keys = list(reader.keys)
     places = tuple(tuple(sorted(keys.index(key) for key in chosen)) for chosen in sets)
@@ -52,16 +44,11 @@ def read_grouping(
             text.keyword("GROUP") or text.place,
             "GROUP BY asks for the same set of columns twice: leave one out",
         )
-    is_plain = suffix is None and not any(isinstance(each, _SETS) for each in elements)
+    is_plain = not any(isinstance(each, _SETS) for each in elements)
     return list(reader.keys.values()), None if is_plain else places
 
 
 _SETS = (exp.GroupingSets, exp.Rollup, exp.Cube)
-
-
-def _is_suffix(element: exp.Expr) -> bool:
-    """Tell WITH ROLLUP and WITH CUBE, which are about all other elements."""
-    return isinstance(element, exp.Rollup | exp.Cube) and not element.expressions
 
 
 def _union(sets: Sequence[Set]) -> Set:

@@ -1,4 +1,4 @@
-"""`icestream demo`: a day in the call centres, made, queried and shown on this machine.
+"""`icestream demo call-centre`: a day in the call centres, made, queried and shown on this machine.
 
 Idea: a thread writes the stream into files while a local Spark runs the query over them; this
 thread follows the query's progress and the newest window, and ends with what the run took.
@@ -15,17 +15,13 @@ References: Shared SlideM, section 5.2 and appendix A.
 
 from __future__ import annotations
 
-import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
-from rich.console import Console
-from rich.live import Live
+from rich.console import Console, RenderableType
 
 import icestream as ice
 from icestream.apps.call_center.display import (
@@ -37,9 +33,10 @@ from icestream.apps.call_center.display import (
 )
 from icestream.apps.call_center.generator import AgentInteractions
 from icestream.apps.call_center.kpis import DEMO, GROUPINGS
-from icestream.apps.call_center.replay import Replay
-from icestream.apps.call_center.results import NewestWindow
 from icestream.apps.call_center.schema import SPARK_SCHEMA
+from icestream.apps.replay import Replay
+from icestream.apps.results import NewestWindow
+from icestream.apps.running import Query, demo_folder, demo_session, follow, wide_console
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
 
@@ -47,28 +44,6 @@ _SLACK = "2 seconds"
 #: files in all and events per batch to aim at, when replaying at full speed
 _FILES = 200
 _EVENTS_PER_BATCH = 1_000_000
-_POLL_SECONDS = 0.25
-_LINE_SECONDS = 5.0
-#: columns of output that is no terminal
-_WIDTH = 100
-
-
-class Query(Protocol):
-    """What the demo asks of a running query."""
-
-    @property
-    def isActive(self) -> bool:  # noqa: N802 - Spark's name
-        """Tell whether the query runs."""
-
-    @property
-    def recentProgress(self) -> Sequence[Mapping[str, Any]]:  # noqa: N802 - Spark's name
-        """Give the reports of the last batches, oldest first."""
-
-    def processAllAvailable(self) -> None:  # noqa: N802 - Spark's name
-        """Wait until all input there is has been processed; raise what ended the query."""
-
-    def stop(self) -> None:
-        """Stop the query, after the batch that is running."""
 
 
 def demo(
@@ -102,7 +77,7 @@ def demo(
         The exit code of the command: 0.
     """
     began = time.monotonic()
-    console = console or _console()
+    console = console or wide_console()
     _refuse_nonsense(events, fast_forward, by)
     parse_bytes(memory)
     if rate is None:
@@ -113,7 +88,7 @@ def demo(
     seconds = _file_seconds(status, fast_forward)
     files = max(1, round(_EVENTS_PER_BATCH / (seconds * rate)))
     with ExitStack() as ending:
-        home = ending.enter_context(_folder(keep))
+        home = ending.enter_context(demo_folder(keep))
         source = home / "events"
         source.mkdir()
         replay = Replay(stream, source, events, seconds=seconds, fast_forward=fast_forward)
@@ -122,22 +97,14 @@ def demo(
         console.print(
             f"Starting Spark; generating {events:,} events, {rate:,} a second.", highlight=False
         )
-        runs_already = SparkSession.getActiveSession() is not None
-        spark = ice.local_session(app_name="icestream demo")
-        if not runs_already:
-            ending.callback(spark.stop)
+        spark = demo_session(ending)
         query = _start(spark, home, files, memory=memory, window=window, slide=slide, by=by)
         ending.callback(query.stop)
-        _follow(query, replay, NewestWindow(home / "results", by), status, console, began)
+        newest = NewestWindow(home / "results", by)
+        follow([query], replay, _View(query, replay, newest, status, began), console)
     status.elapsed = time.monotonic() - began
     _show_end(console, status, keep)
     return 0
-
-
-def _console() -> Console:
-    """Give standard output, wide enough for the table where it is no terminal."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_WIDTH)
 
 
 def _refuse_nonsense(events: int, fast_forward: float | None, by: str) -> None:
@@ -151,20 +118,6 @@ def _refuse_nonsense(events: int, fast_forward: float | None, by: str) -> None:
     if by not in GROUPINGS:
         msg = f"cannot group by {by!r}; choose one of {', '.join(GROUPINGS)}"
         raise DefinitionError(msg)
-
-
-@contextmanager
-def _folder(keep: Path | None) -> Iterator[Path]:
-    """Give the folder to keep, or a temporary one that is removed at the end."""
-    if keep is None:
-        with tempfile.TemporaryDirectory(prefix="icestream-demo-") as temporary:
-            yield Path(temporary)
-        return
-    if keep.exists() and any(keep.iterdir()):
-        msg = f"{keep} is not empty; give a new folder, or remove what an earlier demo left there"
-        raise DefinitionError(msg)
-    keep.mkdir(parents=True, exist_ok=True)
-    yield keep
 
 
 def _file_seconds(status: Status, fast_forward: float | None) -> int:
@@ -203,54 +156,34 @@ def _start(
     )
 
 
-def _follow(
-    query: Query,
-    replay: Replay,
-    newest: NewestWindow,
-    status: Status,
-    console: Console,
-    began: float,
-) -> None:
-    """Show the progress of the query until it has processed all events."""
-    started = time.monotonic()
-    done = threading.Event()
-    failures: list[Exception] = []
+@dataclass(slots=True)
+class _View:
+    """What is shown of the running query."""
 
-    def finish() -> None:
-        replay.join()
-        try:
-            query.processAllAvailable()
-        except Exception as failure:  # raised again in the thread that follows
-            failures.append(failure)
-        done.set()
+    query: Query
+    replay: Replay
+    newest: NewestWindow
+    status: Status
+    began: float
+    started: float = field(default_factory=time.monotonic)
 
-    threading.Thread(target=finish, name="finish", daemon=True).start()
-
-    def look() -> None:
+    def look(self) -> None:
+        """Take in the progress of the query, and the newest window after a batch."""
         now = time.monotonic()
-        status.elapsed = now - began
-        status.written = replay.written
-        if status.absorb(query.recentProgress):
-            status.running = now - started
-            newest.refresh()
-            status.window_end, status.rows = newest.end, newest.rows
+        self.status.elapsed = now - self.began
+        self.status.written = self.replay.written
+        if self.status.absorb(self.query.recentProgress):
+            self.status.running = now - self.started
+            self.newest.refresh()
+            self.status.window_end, self.status.rows = self.newest.end, self.newest.rows
 
-    if console.is_terminal:
-        with Live(console=console, refresh_per_second=4, transient=True) as live:
-            while not done.wait(_POLL_SECONDS) and query.isActive:
-                look()
-                live.update(live_page(status))
-    else:
-        line = started
-        while not done.wait(_POLL_SECONDS) and query.isActive:
-            look()
-            if time.monotonic() - line >= _LINE_SECONDS:
-                line = time.monotonic()
-                console.print(plain_line(status), soft_wrap=True, highlight=False)
-    replay.check()
-    if failures:
-        raise failures[0]
-    look()
+    def page(self) -> RenderableType:
+        """Draw the page."""
+        return live_page(self.status)
+
+    def line(self) -> str:
+        """Write the line."""
+        return plain_line(self.status)
 
 
 def _show_end(console: Console, status: Status, keep: Path | None) -> None:

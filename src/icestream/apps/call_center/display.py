@@ -2,17 +2,11 @@
 
 Idea: `Status` is plain data, filled from the query's progress reports; everything here turns a
 `Status` into text and touches nothing else, so it is tested without a query.
-
-Invariants:
-1. Each batch is counted once, however often its report is seen
-   (`test_oracle_a_batch_is_counted_once`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -22,15 +16,15 @@ from rich.table import Table
 from rich.text import Text
 
 from icestream.apps.call_center.kpis import DEMO, by_calls, group_name
+from icestream.apps.progress import Progress, show_speed, show_time, show_watermark
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_bytes, format_interval, parse_interval
 
-_PHASES = ("ingest", "component", "commit", "sink")
 _BAR = 36
 
 
 @dataclass(slots=True)
-class Status:
+class Status(Progress):
     """How far the demo is."""
 
     #: events the demo will process in all, and event time they cover
@@ -41,72 +35,13 @@ class Status:
     window: str
     slide: str
     grouping: str
-    #: events in complete files, and the event time these cover
+    #: events in complete files
     written: int = 0
-    written_until: Micros = 0
-    processed: int = 0
-    batches: int = 0
-    late: int = 0
-    result_rows: int = 0
-    #: bytes of state in memory now and at most, and the budget for them
-    memory: int = 0
-    peak: int = 0
-    budget: int = 0
-    #: bytes of the log
-    log: int = 0
-    groups: int = 0
-    watermark: str | None = None
-    #: milliseconds of the phases of the last batch, and its events per second
-    phases: dict[str, int] = field(default_factory=dict)
-    batch_speed: float = 0.0
-    #: seconds since the demo and since the query were started
+    #: seconds since the demo was started
     elapsed: float = 0.0
-    running: float = 0.0
     #: the newest window: its end, and a row per group
     window_end: Micros = MINUS_INFINITY
     rows: list[dict[str, Any]] = field(default_factory=list)
-    last_batch: int = -1
-
-    @property
-    def speed(self) -> float:
-        """Give the events per second since the query was started."""
-        return self.processed / self.running if self.running > 0 else 0.0
-
-    def absorb(self, reports: Sequence[Mapping[str, Any]]) -> bool:
-        """Take the progress reports of a query; tell whether there was a new batch."""
-        new = [report for report in reports if report["batchId"] > self.last_batch]
-        for report in new:
-            own = report["icestream"]
-            self.last_batch = report["batchId"]
-            self.batches += 1
-            self.processed += report["numInputRows"]
-            self.batch_speed = report["processedRowsPerSecond"]
-            self.phases = {
-                name: round(report["durationMs"][name])
-                for name in _PHASES
-                if name in report["durationMs"]
-            }
-            self.watermark = own["watermark"] or self.watermark
-            self.late = own["lateEvents"]
-            self.result_rows += own["resultRows"]
-            self.memory, self.budget = own["stateMemoryBytes"], own["budgetBytes"]
-            self.peak = max(self.peak, self.memory)
-            self.log, self.groups = own["logBytes"], own["groups"]
-        return bool(new)
-
-
-def show_time(moment: Micros) -> str:
-    """Write an event time: `2026-01-01 14:10:00`."""
-    return f"{datetime.fromtimestamp(moment // 1_000_000, UTC):%Y-%m-%d %H:%M:%S}"
-
-
-def show_speed(speed: float) -> str:
-    """Write events per second: `1.62 M events/s`, `950 events/s`."""
-    return f"{speed / 1e6:.2f} M events/s" if speed >= 1e5 else f"{speed:,.0f} events/s"
-
-
-def _watermark(status: Status) -> str:
-    return status.watermark.replace("T", " ")[:19] if status.watermark else "none yet"
 
 
 def _event_time(status: Status) -> Micros:
@@ -146,7 +81,7 @@ def live_page(status: Status) -> RenderableType:
     phases = "  ".join(f"{name} {millis:,} ms" for name, millis in status.phases.items())
     facts.add_row(f"batch {status.batches}", phases)
     facts.add_row("log on disk", f"{format_bytes(status.log)}, {status.groups:,} groups")
-    facts.add_row("watermark", f"{_watermark(status)}, {status.late:,} events came too late")
+    facts.add_row("watermark", f"{show_watermark(status)}, {status.late:,} events came too late")
     facts.add_row("results", f"{status.result_rows:,} rows")
     title = f"Icestream: a day in 20 call centres, {status.elapsed:.0f} s"
     panel = Panel(Group(grid, Text(), facts), title=title, title_align="left")

@@ -14,16 +14,11 @@ Invariants:
 
 Cost: under half a microsecond a row on one core, files included; memory of one file.
 
-Limits: files appear under their names when complete, in order of event time, one at a time; a
-listing that takes longer than it takes to write two files may show the second without the first.
-
 References: Shared SlideM, appendix A.
 """
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +27,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from icestream.apps.call_center.distributions import (
     ANSWERED_ON_SITE,
@@ -44,11 +38,12 @@ from icestream.apps.call_center.distributions import (
     service_factors,
 )
 from icestream.apps.call_center.schema import ARROW_SCHEMA
+from icestream.apps.event_files import EventFile, write_files
+from icestream.apps.randomness import Words, fractions, random_bits
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 
 Ints = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
 
 _SECOND: Micros = 1_000_000
 _DAY: Micros = 86_400 * _SECOND
@@ -72,27 +67,6 @@ _OUTCOME = np.searchsorted(np.cumsum([0.78, 0.12, 0.06, 0.03]) * 2**16, _ANY_16_
 _HOLDS = np.searchsorted(np.cumsum([0.80, 0.15, 0.04]) * 2**16, _ANY_16_BITS, side="right")
 
 
-def _random(seed: int, purpose: int, counters: Words) -> Words:
-    """Give 64 random bits per counter: the finaliser of SplitMix64 over a sequence per purpose."""
-    start = (seed * 0x9E3779B97F4A7C15 + purpose * 0xD1B54A32D192ED03) % 2**64
-    bits = counters * np.uint64(0x9E3779B97F4A7C15)
-    bits += np.uint64(start ^ (start >> 29))
-    bits ^= bits >> np.uint64(30)
-    bits *= np.uint64(0xBF58476D1CE4E5B9)
-    bits ^= bits >> np.uint64(27)
-    bits *= np.uint64(0x94D049BB133111EB)
-    bits ^= bits >> np.uint64(31)
-    return bits
-
-
-def _fractions(bits: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.float64]:
-    """Spread unsigned bits evenly over the inside of (0, 1)."""
-    fractions: npt.NDArray[np.float64] = bits.astype(np.float64)
-    fractions += 0.5
-    fractions *= 0.5 ** (8 * bits.dtype.itemsize)
-    return fractions
-
-
 @dataclass(frozen=True, slots=True)
 class Requests:
     """What the steps of one request have in common, one entry per request."""
@@ -100,16 +74,6 @@ class Requests:
     #: microseconds since the epoch, before the first step
     start: Ints
     columns: dict[str, npt.NDArray[np.int32]]
-
-
-@dataclass(frozen=True, slots=True)
-class EventFile:
-    """A finished file of the stream."""
-
-    path: Path
-    events: int
-    #: event time up to which the stream is now complete, but for disorder
-    until: Micros
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +133,14 @@ class AgentInteractions:
             name: values[request] for name, values in requests.columns.items()
         }
         counters = events.view(np.uint64)
-        delay = (_random(self.seed, 1, counters) >> np.uint64(32)) * np.uint64(self.disorder)
+        delay = (random_bits(self.seed, 1, counters) >> np.uint64(32)) * np.uint64(self.disorder)
         delay >>= np.uint64(32)
         columns["timestamp"] = self.time_of(events) - delay.view(np.int64)
         columns["start"] = requests.start[request]
         columns["interactionLegId"] = _LEG_OF_STEP[step]
         columns["finalSegment"] = _IS_LAST_STEP[step]
         self._add_times(columns, counters)
-        chance = _random(self.seed, 2, counters).view(np.uint16).reshape(-1, 4)
+        chance = random_bits(self.seed, 2, counters).view(np.uint16).reshape(-1, 4)
         columns["agentReleased"] = columns["finalSegment"] & (chance[:, 0] < 2**15)
         columns["mediaOutcome"] = _OUTCOME[chance[:, 1]]
         columns["held"] = _HOLDS[chance[:, 2]]
@@ -199,38 +163,25 @@ class AgentInteractions:
     def write(self, folder: Path, events: int, *, seconds: int) -> Iterator[EventFile]:
         """Write the first `events` events to Parquet files of `seconds` of event time each.
 
-        Each file is written when the iterator is asked for it, under `_writing`, which readers of
-        the folder skip, and then moved to its name at once. Spark takes files in the order of their
-        modification times, to the millisecond; these are made distinct. With `swing`, `seconds` is
-        a mean.
+        Each file is written when the iterator is asked for it. With `swing`, `seconds` is a mean.
         """
         if seconds < 1:
             msg = f"a file must hold at least 1 second of event time; got {seconds}"
             raise DefinitionError(msg)
-        hidden = folder / "_writing"
-        hidden.mkdir(parents=True, exist_ok=True)
         dictionary = [name for name in ARROW_SCHEMA.names if name not in {"timestamp", "start"}]
-        modified = 0
-        for ordinal, first in enumerate(range(0, events, seconds * self.rate)):
-            count = min(seconds * self.rate, events - first)
-            name = f"{ordinal:06d}.parquet"
-            pq.write_table(
-                self.table(first, count),
-                hidden / name,
-                compression="lz4",
-                use_dictionary=dictionary,
-                write_statistics=False,
-            )
-            modified = max(time.time_ns(), modified + 1_000_000)
-            os.utime(hidden / name, ns=(modified, modified))
-            (hidden / name).rename(folder / name)
+        yield from write_files(folder, self._pieces(events, seconds * self.rate), dictionary)
+
+    def _pieces(self, events: int, most: int) -> Iterator[tuple[pa.Table, Micros]]:
+        """Make the first events, `most` at a time, each with the event time it reaches."""
+        for first in range(0, events, most):
+            count = min(most, events - first)
             until = int(self.time_of(np.array([first + count]))[0])
-            yield EventFile(folder / name, count, until)
+            yield self.table(first, count), until
 
     def _lane_offsets(self) -> Ints:
         """Give the step at which each lane begins, so that lanes are not in step."""
         lanes = np.arange(self.lanes, dtype=np.uint64)
-        return (_random(self.seed, 3, lanes) % np.uint64(_PATTERN)).astype(np.int64)
+        return (random_bits(self.seed, 3, lanes) % np.uint64(_PATTERN)).astype(np.int64)
 
     def _requests(self, lowest: int, highest: int) -> Requests:
         """Make the requests that are number `lowest` to `highest` of their lane, for all lanes."""
@@ -247,11 +198,11 @@ class AgentInteractions:
         columns["sessionId"] = (number % (2**31 - 1) + 1).astype(np.int32)
         agents, sites = KEYS["agentId"].cardinality, KEYS["agentSite"].cardinality
         newest = (begin - self.begin) % _DAY * agents // _DAY
-        chosen = _fractions(_random(self.seed, 20, number.view(np.uint64))) * (agents * SHIFT)
+        chosen = fractions(random_bits(self.seed, 20, number.view(np.uint64))) * (agents * SHIFT)
         agent = (newest - chosen.astype(np.int64)) % agents
         columns["agentId"] = (agent + 1).astype(np.int32)
         columns["agentSite"] = (agent % sites + 1).astype(np.int32)
-        at_home = _fractions(_random(self.seed, 21, number.view(np.uint64))) < ANSWERED_ON_SITE
+        at_home = fractions(random_bits(self.seed, 21, number.view(np.uint64))) < ANSWERED_ON_SITE
         elsewhere = self._draw("callSite", 22, number)
         columns["callSite"] = np.where(at_home, columns["agentSite"], elsewhere)
         return Requests(begin - self.disorder, columns)
@@ -260,7 +211,7 @@ class AgentInteractions:
         """Draw the value of a key for each request, by the shares of the key."""
         key = KEYS[name]
         below = np.cumsum(key.shares())[:-1]
-        chance = _fractions(_random(self.seed, purpose, number.view(np.uint64)))
+        chance = fractions(random_bits(self.seed, purpose, number.view(np.uint64)))
         return (np.searchsorted(below, chance, side="right") + 1).astype(np.int32)
 
     def _add_times(self, columns: dict[str, npt.NDArray[Any]], counters: Words) -> None:
@@ -268,8 +219,8 @@ class AgentInteractions:
         service = columns["serviceId"].astype(np.int64) - 1
         for place, measure in enumerate(TIMES.values()):
             if place % 2 == 0:
-                bits = _random(self.seed, 30 + place, counters).view(np.uint32).reshape(-1, 2)
-            chance = _fractions(bits[:, place % 2])
+                bits = random_bits(self.seed, 30 + place, counters).view(np.uint32).reshape(-1, 2)
+            chance = fractions(bits[:, place % 2])
             chance /= 1 - measure.zeros
             np.log(chance, out=chance)
             np.negative(chance, out=chance)

@@ -40,9 +40,14 @@ from pyflink.table import Schema, StreamTableEnvironment  # type: ignore[import-
 ENDLESS = 1 << 32
 SOURCE = "numbers"
 SCAN = ("ts TIMESTAMP_LTZ(3), k BIGINT, v DOUBLE", "SELECT ts, `key`, `value` FROM events")
-RESULT_COLUMNS = (
-    "ws TIMESTAMP(3), we TIMESTAMP(3), k BIGINT, n BIGINT, s DOUBLE, a DOUBLE, lo DOUBLE, hi DOUBLE"
-)
+#: aggregates of a window: name, type and definition of each
+ALL = {
+    "n": ("BIGINT", "COUNT(*)"),
+    "s": ("DOUBLE", "SUM(`value`)"),
+    "a": ("DOUBLE", "AVG(`value`)"),
+    "lo": ("DOUBLE", "MIN(`value`)"),
+    "hi": ("DOUBLE", "MAX(`value`)"),
+}
 #: seconds between two looks at the counters
 LOOK = 0.25
 #: seconds a job has to show its first counter
@@ -111,13 +116,19 @@ def events(
 
 
 def hop(run: dict[str, Any]) -> str:
-    """Write the window query."""
+    """Write the window query, with all aggregates or those the run names."""
+    chosen = ", ".join(f"{ALL[name][1]} AS {name}" for name in run.get("aggregates", ALL))
     return (
-        "SELECT window_start, window_end, `key`, COUNT(*) AS n, SUM(`value`) AS s, "
-        "AVG(`value`) AS a, MIN(`value`) AS lo, MAX(`value`) AS hi "
+        f"SELECT window_start, window_end, `key`, {chosen} "
         f"FROM TABLE(HOP(TABLE events, DESCRIPTOR(ts), {run['slide']}, {run['range']})) "
         "GROUP BY window_start, window_end, `key`"
     )
+
+
+def result_columns(run: dict[str, Any]) -> str:
+    """List the columns of the window query with their types."""
+    chosen = ", ".join(f"{name} {ALL[name][0]}" for name in run.get("aggregates", ALL))
+    return f"ws TIMESTAMP(3), we TIMESTAMP(3), k BIGINT, {chosen}"
 
 
 def quarters(run: dict[str, Any], constants: dict[str, int]) -> list[float]:
@@ -125,7 +136,7 @@ def quarters(run: dict[str, Any], constants: dict[str, int]) -> list[float]:
     port = free_port()
     with tempfile.TemporaryDirectory() as checkpoints:
         tables = prepared(run, constants, ENDLESS, port, checkpoints)
-        columns, query = SCAN if run["kind"] == "scan" else (RESULT_COLUMNS, hop(run))
+        columns, query = SCAN if run["kind"] == "scan" else (result_columns(run), hop(run))
         tables.execute_sql(
             f"CREATE TEMPORARY TABLE nowhere ({columns}) WITH ('connector' = 'blackhole')"
         )

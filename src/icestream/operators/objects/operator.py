@@ -12,14 +12,16 @@ Invariants:
    (`test_an_event_behind_the_watermark_counts_in_windows_still_open`).
 3. Arena and work buffers stay inside the quota (`test_bounded_state_of_ten_times_the_budget`).
 4. The directory follows from the log: a restore leads to the same slices
-   (`test_crash_restored_state_emits_the_same_rows`).
+   (`test_crash_restores_from_snapshots` of the conformance suite).
 5. A slide reads O(log(panes of a window)) nodes (`test_bounded_a_slide_reads_few_nodes`).
 
 Cost: a state is written once per level, at most `log4(range / pane)` times and 7 in all; a window
 reads about 4 nodes of each level. What combining them takes is up to the functions.
 
-Limits: the state of one group in one window must fit in an eighth of the quota, or it is refused
-with the bytes it needs. The directory, 48 bytes for each slice, stays in memory.
+Limits: the state of one group in one window must fit in a 16th of the quota, or it is refused
+with the bytes it needs. The directory, 48 bytes for each slice, stays in memory. Every batch adds
+a slice to each pane it has events of: panes of very many small batches are slow to read where the
+quota is small, as each range of hi reads all of them.
 
 References: panes (Li et al., No Pane, No Gain); trees over panes (Arasu, Widom, Resource Sharing in
 Continuous Sliding-Window Aggregates).
@@ -38,8 +40,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.objects.assembly import Assembly
+from icestream.operators.objects.assembly import WORK, Assembly
 from icestream.operators.objects.directory import SLICE, Directory, Slices
+from icestream.operators.objects.ranges import ranges_of, within
 from icestream.operators.objects.spec import ObjectSpec
 from icestream.operators.objects.states import TIME, States
 from icestream.operators.objects.tree import (
@@ -89,7 +92,8 @@ class ObjectOperator:
         self._header.setdefault("since", {"versions": 0, "base": 0})
         self._header.setdefault("groups", 0)
         self._directory = Directory(shard.arena)
-        self._portion = max(SLICE_BYTES, shard.account.budget.total // 32)
+        self._portion = max(1, shard.account.budget.total // (2 * WORK))
+        self._slice_bytes = min(SLICE_BYTES, self._portion)
         self._assembly = Assembly(shard, self._states, self._portion)
         #: the most nodes that one window was made of
         self._nodes = 0
@@ -97,19 +101,20 @@ class ObjectOperator:
     # -- a batch ---------------------------------------------------------------------------
 
     def on_batch(self, inputs: Inputs) -> None:
-        """Write the states of a batch's events to the log."""
+        """Write the states of a batch's events to the log, one range of hi after the other."""
         found: list[tuple[int, ...]] = []
-        pending: list[pa.RecordBatch] = []
-        size = 0
-        for batch in inputs.tuples():
-            for part in self._states.parts(batch, self._portion):
-                if pending and size + part.nbytes > self._portion:
-                    found += self._lift(pending)
-                    pending, size = [], 0
-                pending.append(part)
-                size += part.nbytes
-        if pending:
-            found += self._lift(pending)
+        for low, high in ranges_of(inputs.tuples(), self._portion // 2):
+            pending: list[pa.RecordBatch] = []
+            size = 0
+            for batch in inputs.tuples():
+                for part in self._states.parts(within(batch, low, high), self._portion):
+                    if pending and size + part.nbytes > self._portion:
+                        found += self._lift(pending)
+                        pending, size = [], 0
+                    pending.append(part)
+                    size += part.nbytes
+            if pending:
+                found += self._lift(pending)
         slices = np.array(found, dtype=SLICE)
         self._take_in(0, np.concatenate([slices, *self._above(slices)]))
 
@@ -124,7 +129,7 @@ class ObjectOperator:
         for first, last in pairwise(slice_bounds(places).tolist()):
             place = int(places[first])
             expiry = self._expiry(level, place)
-            for part in self._states.parts(rows.slice(first, last - first), SLICE_BYTES):
+            for part in self._states.parts(rows.slice(first, last - first), self._slice_bytes):
                 payload = self._states.write(part)
                 marker = writer.append(
                     payload,

@@ -105,15 +105,21 @@ class Piece:
 
 
 def portions(targets: Iterable[tuple[int, Slices]], limit: int) -> Iterator[list[Piece]]:
-    """Yield pieces to combine together, about `limit` bytes at a time, targets in their order."""
+    """Yield pieces to combine together, about `limit` bytes at a time, targets in their order.
+
+    A range of hi comes alone: of its slices only what is inside the range is kept in memory.
+    """
     pending: list[Piece] = []
     size = 0
     for target, slices in targets:
         for piece in _cut(Piece(target, slices), limit):
             more = piece.bytes + SLICE_OVERHEAD * len(piece.slices)
-            if pending and size + more > limit:
+            if pending and (size + more > limit or not piece.whole):
                 yield pending
                 pending, size = [], 0
+            if not piece.whole:
+                yield [piece]
+                continue
             pending.append(piece)
             size += more
     if pending:

@@ -9,7 +9,7 @@ by reading the window backwards.
 Invariants:
 1. Rows equal folding each window anew (`test_oracle_every_frame_equals_the_obvious_computation`).
 2. All partitions stop at the same places of the sequence, whether a tuple there is theirs or not
-   (`test_bounded_groups_take_turns`).
+   (`test_bounded_rows_do_not_depend_on_the_budget`).
 3. A window is flipped only when it was used up, so a tuple takes part in one flip
    (`test_a_tuple_takes_part_in_one_flip`).
 

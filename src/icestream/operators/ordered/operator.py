@@ -11,7 +11,7 @@ Invariants:
    version that settles it (`test_oracle_every_frame_equals_the_obvious_computation`).
 2. Arena and work buffers stay inside the quota (`test_bounded_state_of_ten_times_the_budget`).
 3. Restoring a snapshot and replaying the versions after it leads to the same rows; fronts are made
-   anew, so float sums agree to 106 bits (`test_crash_restored_state_emits_the_same_rows`).
+   anew, so float sums agree to 106 bits (`test_crash_restores_from_snapshots`).
 
 Cost: see `tuples`, `moving` and `rings`.
 

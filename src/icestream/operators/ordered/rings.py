@@ -20,6 +20,7 @@ closed: their last events do not expire.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -88,8 +89,11 @@ class Rings:
         while place < size:
             try:
                 place = os.lseek(self._handle, place, os.SEEK_DATA)
-            except OSError:
-                return
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return
+                msg = f"cannot read {self._path}: {error.strerror}; restart to rebuild it"
+                raise StorageError(msg) from error
             piece = os.pread(self._handle, PIECE_BYTES, place)
             yield place, piece
             place += len(piece)

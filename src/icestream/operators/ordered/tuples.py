@@ -8,12 +8,13 @@ What enters and leaves windows is read from the sequence, in one direction.
 Invariants:
 1. The sequence is sorted by (time, arrival), whatever the disorder, the number of ties and the size
    of the chunks (`test_oracle_settled_tuples_are_sorted_by_time_and_arrival`).
-2. At most `chunk_rows` tuples and one block are held at a time, also where more have one time
+2. At most two chunks of tuples and a block are sorted at a time, also where more have one time
    (`test_bounded_more_ties_than_a_chunk_holds`).
 
 Cost: a tuple is written twice and read once to be settled. An arrival block whose times the
-watermark has not wholly passed is read again with the next watermark; a version that settles more
-than a chunk reads blocks that overlap in time once per chunk.
+watermark has not wholly passed is read again with the next watermark. A version that settles more
+than two chunks reads blocks that overlap in time once for each; a batch that is larger and in no
+order at all is read as often as it has chunks in a block's span of time.
 """
 
 from __future__ import annotations
@@ -83,8 +84,9 @@ class TupleLog:
         self._width = layout.tuple_width
         self._lives = lives
         self._with_room = with_room
-        #: tuples held at a time
+        #: tuples read at a time, and sorted
         self.chunk_rows = max(2, chunk_bytes // layout.tuple_bytes)
+        self._sorted_rows = 2 * self.chunk_rows
         self._block_rows = max(1, BLOCK_BYTES // layout.tuple_bytes)
         self._blocks_at_once = max(1, self.chunk_rows // self._block_rows)
         self._arrivals = BlockTable(shard.arena, ARRIVALS)
@@ -116,7 +118,7 @@ class TupleLog:
             pending.append(table)
             size += len(table)
             total += table.nbytes
-            if size >= self.chunk_rows:
+            if size >= self._sorted_rows:
                 found += self._write(ARRIVALS, _by_time(pending))
                 pending, size = [], 0
         if pending:
@@ -144,13 +146,13 @@ class TupleLog:
             for table in self._read(blocks[blocks["first"] < end]):
                 held.append(_between(table, start, end))
                 size += len(held[-1])
-                if size <= self.chunk_rows:
+                if size <= self._sorted_rows:
                     continue
                 joined = np.concatenate(held)
                 end = max(start + 1, int(np.partition(joined[:, -1], size // 2)[size // 2]))
                 held = [_between(joined, start, end)]
                 size = len(held[0])
-                if size > self.chunk_rows:
+                if size > self._sorted_rows:
                     return end, self._of_instant(start)
         return end, iter([_by_time(held)] if size else [])
 

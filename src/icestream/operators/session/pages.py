@@ -16,8 +16,8 @@ Invariants:
 Cost: a pass reads the pages with news and writes those with fragments; when garbage would exceed
 what is left of the file, the rest is copied too. Memory: 64 bytes per page, and a few pages.
 
-Limits: the sessions of one group are in one page, which must fit into memory. The file is a cache like all
-of the arena; the operating system keeps what is hot of it in memory, outside the process.
+Limits: the sessions of one group are in one page, which must fit into memory. The file is a cache
+like all of the arena; the operating system keeps what is hot of it in memory, outside the process.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Session:
 
     def describe(self) -> dict[str, str]:
         """Return the windows for people and for checkpoints."""
-        return {"session gap": format_interval(self.gap)}
+        return {"kind": "session", "gap": format_interval(self.gap)}
 
     def late_before(self, watermark: Micros) -> Micros:
         """Return the instant before which an event's own session has ended at the watermark."""

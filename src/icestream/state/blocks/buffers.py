@@ -8,7 +8,8 @@ every transfer happens where it is asked for and the frames are the pool, nothin
 Invariants:
 1. There are `pool + behind + ahead` frames, one more where an exchange reads before it writes,
    and no memory for tuples beside them (`test_bounded_frames_are_all_there_is`).
-2. A block read while it is still being written is waited for (`test_a_block_on_its_way_out_comes_back`).
+2. A block read while it is still being written is waited for
+   (`test_a_block_on_its_way_out_comes_back`).
 3. What the threads fail at is raised by the call that needs it, or by the next
    (`test_a_full_disk_is_told_by_the_next_call`).
 
@@ -56,9 +57,16 @@ class Buffers:
     """Frames, who is in them, and the threads that move blocks."""
 
     def __init__(
-        self, layout: Layout, store: Store, pool: int, *, behind: int = 0, ahead: int = 0, spare: int = 0
+        self,
+        layout: Layout,
+        store: Store,
+        pool: int,
+        *,
+        behind: int = 0,
+        ahead: int = 0,
+        spare: int = 0,
     ) -> None:
-        """Take frames for `pool` blocks and for those on the way; `spare` ones are for exchanges."""
+        """Take frames for `pool` blocks and those on the way; `spare` ones are for exchanges."""
         self.store = store
         self.frames = Frames(layout, pool + behind + ahead + spare)
         self.counters = Counters()
@@ -70,11 +78,6 @@ class Buffers:
         self._reading: deque[tuple[int, int]] = deque()
         self._writer = Lane("window-block-writer")
         self._reader = Lane("window-block-reader")
-
-    @property
-    def bytes(self) -> int:
-        """Bytes in memory: frames, and where blocks lie."""
-        return self.frames.bytes + self.store.index_bytes
 
     def frame(self, block: int) -> int:
         """Return the frame of a block that is in memory."""
@@ -138,9 +141,7 @@ class Buffers:
                 return
             frame = self._free.pop()
             self._reading.append((block, frame))
-            self._reader.give(
-                partial(move_in, self.frames, frame, block, self.store.find(block))
-            )
+            self._reader.give(partial(move_in, self.frames, frame, block, self.store.find(block)))
 
     def close(self) -> None:
         """Wait for the threads and delete what is on disk."""

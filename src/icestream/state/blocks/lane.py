@@ -56,7 +56,7 @@ class Lane:
         while (work := self._work.get()) is not None:
             try:
                 work()
-            except BaseException as error:  # noqa: BLE001 - raised by `collect`
+            except BaseException as error:
                 self._done.put(error)
             else:
                 self._done.put(None)

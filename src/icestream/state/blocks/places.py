@@ -1,8 +1,8 @@
 """Where blocks lie in a file: as runs, because neighbours in time are neighbours on disk.
 
-Idea: one window writes its blocks one after the other, so that "block 7 and the 131,071 after it lie
-from place 3 on" says it all in three numbers. A map of runs costs what the disorder costs: nothing
-for one window, a few dozen bytes for each break where several windows write blocks out of order.
+Idea: one window writes its blocks one after the other, so that "block 7 and the 131,071 after it
+lie from place 3 on" says it all in three numbers. A map of runs costs what the disorder costs:
+nothing for one window, a few dozen bytes for each break where several write blocks out of order.
 
 Invariants:
 1. `Places` answers as a dict would, `Vacancies` as a queue would
@@ -53,7 +53,9 @@ class Places:
         self._blocks += 1
         if run and self._follows(run - 1, block, place):
             self._length[run - 1] += 1
-            if run < len(self._first) and self._follows(run - 1, self._first[run], self._place[run]):
+            if run < len(self._first) and self._follows(
+                run - 1, self._first[run], self._place[run]
+            ):
                 self._length[run - 1] += self._length[run]
                 self._delete(run)
         elif (

@@ -14,8 +14,8 @@ window behind it leaves. Both answer with steps for whoever holds the blocks:
 Invariants:
 1. No more than `capacity` blocks are in memory, and two are enough for one window, N + 1 for N
    (`test_bounded_pools_of_the_least_size_serve_any_stream`).
-2. No policy reads less than one window does in two blocks or without reading ahead, nor than several
-   windows whose lengths are known (`test_oracle_no_policy_reads_less_for_one_window`,
+2. No policy reads less than one window does in two blocks or without reading ahead, nor than
+   several windows whose lengths are known (`test_oracle_no_policy_reads_less_for_one_window`,
    `test_oracle_no_policy_reads_less_when_lengths_are_known`); distances in blocks come close
    (`test_distances_in_blocks_read_little_more_than_the_least`).
 3. A block used by a window right now, and the one being filled, never leave

@@ -66,7 +66,9 @@ class Repository(Protocol):
 class _Blocks:
     """What both kinds of repository have: buffers, a tail and cursors."""
 
-    def __init__(self, buffers: Buffers, layout: Layout, windows: int, account: Account | None):
+    def __init__(
+        self, buffers: Buffers, layout: Layout, windows: int, account: Account | None
+    ) -> None:
         self.layout = layout
         self._buffers = buffers
         self._account = account

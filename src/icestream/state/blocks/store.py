@@ -1,6 +1,6 @@
 """Where blocks go on disk, in two modes behind one interface.
 
-Idea: a store gives a block a place in a file, finds it again and takes the place back; the bytes are
+Idea: a store gives a block a place in a file, finds it again and takes the place back; bytes are
 moved by whoever asked (`move_out`, `move_in`), on any thread, past the page cache. `LogStore` (the
 default) writes a block once: places only count up, in files of a few megabytes that are unlinked
 when nothing in them is needed. `SlotStore` is one file whose places are used again: the one given
@@ -140,9 +140,10 @@ class LogStore:
     @property
     def file_bytes(self) -> int:
         """Bytes of the files."""
-        return sum(
-            min(self._next - number * self._per_file, self._per_file) for number in self._files
-        ) * self._block_bytes
+        return (
+            sum(min(self._next - number * self._per_file, self._per_file) for number in self._files)
+            * self._block_bytes
+        )
 
     @property
     def index_bytes(self) -> int:
@@ -225,9 +226,7 @@ class SlotStore:
         self._file.remove()
 
     def _at(self, place: int) -> Place:
-        return Place(
-            self._file.file, place * self._block_bytes, self._file.path, self._file.direct
-        )
+        return Place(self._file.file, place * self._block_bytes, self._file.path, self._file.direct)
 
 
 def move_out(frames: Frames, frame: int, block: int, place: Place) -> None:

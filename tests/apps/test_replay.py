@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from icestream.apps.call_center.generator import AgentInteractions
-from icestream.apps.call_center.replay import Replay
+from icestream.apps.replay import Replay
 
 STREAM = AgentInteractions(rate=100)
 

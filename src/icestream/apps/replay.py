@@ -12,10 +12,23 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
-from icestream.apps.call_center.generator import AgentInteractions
+from icestream.apps.event_files import EventFile
 from icestream.core.times import Micros
+
+
+class Source(Protocol):
+    """A stream that can be written to files."""
+
+    @property
+    def begin(self) -> Micros:
+        """Give the event time it begins at."""
+
+    def write(self, folder: Path, events: int, *, seconds: int) -> Iterator[EventFile]:
+        """Write the first `events` events, a file of `seconds` of event time at a time."""
 
 
 class Replay(threading.Thread):
@@ -23,7 +36,7 @@ class Replay(threading.Thread):
 
     def __init__(
         self,
-        stream: AgentInteractions,
+        stream: Source,
         folder: Path,
         events: int,
         *,

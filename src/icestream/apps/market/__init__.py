@@ -1,0 +1,1 @@
+"""Volume-weighted average prices of a stock market, over the last hour, with every trade."""

@@ -1,0 +1,83 @@
+"""What the progress reports of a running query add up to.
+
+Invariants:
+1. Each batch is counted once, however often its report is seen
+   (`test_oracle_a_batch_is_counted_once`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from icestream.core.times import Micros
+
+_PHASES = ("ingest", "component", "commit", "sink")
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """How far a query is."""
+
+    processed: int = 0
+    batches: int = 0
+    late: int = 0
+    result_rows: int = 0
+    #: bytes of state in memory now and at most, and the budget for them
+    memory: int = 0
+    peak: int = 0
+    budget: int = 0
+    #: bytes of the log
+    log: int = 0
+    groups: int = 0
+    watermark: str | None = None
+    #: milliseconds of the phases of the last batch, and its events per second
+    phases: dict[str, int] = field(default_factory=dict)
+    batch_speed: float = 0.0
+    #: seconds from the start of the query to its last batch
+    running: float = 0.0
+    last_batch: int = -1
+
+    @property
+    def speed(self) -> float:
+        """Give the events per second since the query was started."""
+        return self.processed / self.running if self.running > 0 else 0.0
+
+    def absorb(self, reports: Sequence[Mapping[str, Any]]) -> bool:
+        """Take the progress reports of a query; tell whether there was a new batch."""
+        new = [report for report in reports if report["batchId"] > self.last_batch]
+        for report in new:
+            own = report["icestream"]
+            self.last_batch = report["batchId"]
+            self.batches += 1
+            self.processed += report["numInputRows"]
+            self.batch_speed = report["processedRowsPerSecond"]
+            self.phases = {
+                name: round(report["durationMs"][name])
+                for name in _PHASES
+                if name in report["durationMs"]
+            }
+            self.watermark = own["watermark"] or self.watermark
+            self.late = own["lateEvents"]
+            self.result_rows += own["resultRows"]
+            self.memory, self.budget = own["stateMemoryBytes"], own["budgetBytes"]
+            self.peak = max(self.peak, self.memory)
+            self.log, self.groups = own["logBytes"], own["groups"]
+        return bool(new)
+
+
+def show_time(moment: Micros) -> str:
+    """Write an event time: `2026-01-01 14:10:00`."""
+    return f"{datetime.fromtimestamp(moment // 1_000_000, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def show_speed(speed: float) -> str:
+    """Write events per second: `1.62 M events/s`, `950 events/s`."""
+    return f"{speed / 1e6:.2f} M events/s" if speed >= 1e5 else f"{speed:,.0f} events/s"
+
+
+def show_watermark(progress: Progress) -> str:
+    """Write the watermark of a query."""
+    return progress.watermark.replace("T", " ")[:19] if progress.watermark else "none yet"

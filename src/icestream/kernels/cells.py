@@ -1,0 +1,71 @@
+"""Cells of a batch: the (group, pane) pairs in it, numbered without hashing every event.
+
+Idea: where groups are told apart by small numbers, a cell is a place in a grid that fits the
+processor's cache, and finding its number is one load. What is costly about a group or an entry is
+then done for the first event of each cell, its *head*.
+
+Invariant: two events share a cell exactly when code and pane are equal, and cells are numbered in
+the order of their heads (`test_parity_cells_are_numbered_in_the_order_they_come`).
+
+Cost: O(events), and the grid.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.kernels.compile import kernel
+
+Ints = npt.NDArray[np.int64]
+Grid = npt.NDArray[np.int32]
+
+
+@kernel
+def number_cells(
+    codes: Ints,
+    least: int,
+    panes: Ints,
+    earliest: int,
+    first: int,
+    grid: Grid,
+    cells: Ints,
+    heads: Ints,
+) -> int:
+    """Number the cells of the events from `first` on; return how many there are.
+
+    `grid` is empty, a row for each pane from `earliest` on, a column for each code from `least` on.
+    Fills `cells` (cell of each event) and `heads` (first event of each cell).
+    """
+    count = 0
+    for i in range(first, codes.size):
+        row = panes[i] - earliest
+        column = codes[i] - least
+        cell = int(grid[row, column]) - 1
+        if cell < 0:
+            cell = count
+            heads[count] = i
+            count += 1
+            grid[row, column] = count
+        cells[i] = cell
+    return count
+
+
+def number_cells_reference(codes: Ints, panes: Ints, first: int) -> tuple[list[int], list[int]]:
+    """Number cells with a dict: (cell of each event from `first` on, first event of each cell)."""
+    numbers: dict[tuple[int, int], int] = {}
+    cells, heads = [], []
+    for i in range(first, len(codes)):
+        cell = (int(codes[i]), int(panes[i]))
+        if cell not in numbers:
+            numbers[cell] = len(numbers)
+            heads.append(i)
+        cells.append(numbers[cell])
+    return cells, heads
+
+
+@kernel
+def slots_of_cells(cells: Ints, numbers: Ints, first: int, last: int) -> None:
+    """Replace the cell of each event by the number of that cell's entry."""
+    for i in range(first, last):
+        cells[i] = numbers[cells[i]]

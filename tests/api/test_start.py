@@ -1,0 +1,148 @@
+"""Several results over one stream, started as one query on Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+import icestream as ice
+from icestream.core.errors import DefinitionError
+from icestream.testing.feed import Feed, rows
+
+pytestmark = pytest.mark.spark
+
+
+def events(first: int, count: int) -> pa.Table:
+    """Make events a third of a second apart, of 7 keys and 3 sites."""
+    number = np.arange(first, first + count)
+    return pa.table(
+        {
+            "ts": pa.array(number * 333_333).cast(pa.timestamp("us", "UTC")),
+            "key": pa.array(number * 5 % 7),
+            "site": pa.array([f"site {n * 11 % 3}" for n in number.tolist()]),
+            "n": pa.array(number * number % 101),
+        }
+    )
+
+
+def by_spark(feed: Feed, range: str, slide: str, *keys: str) -> list[tuple[Any, ...]]:
+    window = sf.window("ts", range, slide)
+    answers = (sf.count("*").alias("count"), sf.sum("n").alias("total"))
+    return rows(feed.batch().groupBy(window.alias("window"), *keys).agg(*answers), keys)
+
+
+@pytest.mark.parametrize(
+    ("plan", "exchange"), [("auto", "files"), ("tuples", "files"), ("tuples", "shuffle")]
+)
+def test_oracle_views_with_sinks_of_their_own_equal_sparks_batches(
+    spark: SparkSession, tmp_path: Path, plan: str, exchange: str
+) -> None:
+    feed = Feed(spark, f"{tmp_path}/in", events(0, 60), events(60, 90))
+    found: list[pa.Table] = []
+
+    def take(batch: DataFrame, version: int) -> None:
+        found.append(batch.toArrow())
+
+    def run() -> None:
+        stream = ice.stream(feed.stream(), time="ts", slack="1 second")
+        answers = (ice.count().alias("count"), ice.sum("n").alias("total"))
+        short = stream.window("10 seconds", slide="2 seconds").groupBy("key").agg(*answers)
+        long = stream.window("30 seconds", slide="15 seconds").groupBy("site").agg(*answers)
+        query = ice.start(
+            short.writeStream.format("parquet").option("path", f"{tmp_path}/short"),
+            long.writeStream.foreachBatch(take),
+            checkpointLocation=f"{tmp_path}/chk",
+            memory="64 MB",
+            trigger={"availableNow": True},
+            flush=True,
+            plan=plan,
+            exchange=exchange,
+        )
+        query.awaitTermination()
+        progress = query.lastProgress
+        assert progress is not None
+        assert plan == "auto" or progress["icestream"]["store"] == plan
+
+    run()
+    assert Counter(rows(spark.read.parquet(f"{tmp_path}/short"), ["key"])) == Counter(
+        by_spark(feed, "10 seconds", "2 seconds", "key")
+    )
+    together = spark.createDataFrame(pa.concat_tables(found).to_pandas()) if found else None
+    assert together is not None
+    assert Counter(rows(together, ["site"])) == Counter(
+        by_spark(feed, "30 seconds", "15 seconds", "site")
+    )
+
+
+def test_updates_on_spark_tell_the_groups_that_changed(spark: SparkSession, tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "ts": pa.array([0, 1, 5, 9, 30])
+            .cast(pa.timestamp("s", "UTC"))
+            .cast(pa.timestamp("us", "UTC")),
+            "key": ["a", "b", "a", "b", "c"],
+        }
+    )
+    feed = Feed(spark, f"{tmp_path}/in", table)
+    # windows of 10 s, every 5 s      [-5, 5) [0, 10) [5, 15) [10, 20) ... [25, 35)
+    result = ice.stream(feed.stream(), "ts").window("10 seconds", slide="5 seconds")
+    query = (
+        result.groupBy("key")
+        .count()
+        .writeStream.outputMode("update")
+        .format("memory")
+        .queryName("updates")
+        .option("checkpointLocation", f"{tmp_path}/chk")
+        .option("flush", True)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    told = [
+        (int(row["window"]["end"].timestamp()), row["key"], row["count"])
+        for row in spark.table("updates").toLocalIterator()
+    ]
+    assert sorted(told) == [
+        (5, "a", 1),
+        (5, "b", 1),
+        (10, "a", 2),
+        (10, "b", 2),
+        (15, "a", 1),
+        (15, "b", 1),
+        (20, "a", 0),
+        (20, "b", 0),
+        (35, "c", 1),
+    ]
+
+
+def test_queries_over_different_streams_are_not_started_together(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    feed = Feed(spark, f"{tmp_path}/in", events(0, 5))
+    one = ice.stream(feed.stream(), "ts").window("1 second").count()
+    other = ice.stream(feed.stream(), "ts", "1 second").window("1 second").count()
+    with pytest.raises(DefinitionError, match="must look at the same stream"):
+        ice.start(
+            one.writeStream.format("noop"),
+            other.writeStream.format("noop"),
+            checkpointLocation=f"{tmp_path}/chk",
+        )
+
+
+def test_kinds_that_cannot_share_are_told_to_start_alone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = ice.stream(Feed(spark, f"{tmp_path}/in", events(0, 5)).stream(), "ts")
+    with pytest.raises(DefinitionError, match="on their own"):
+        ice.start(
+            stream.window("1 second").count().writeStream.format("noop"),
+            stream.session("1 second").count().writeStream.format("noop"),
+            checkpointLocation=f"{tmp_path}/chk",
+        )

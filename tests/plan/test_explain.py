@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from icestream.operators.panes import Windows
+from icestream.plan.cost import KeyCounts, Statistics
+from icestream.plan.explain import explained
+from icestream.plan.nodes import Plan
+from icestream.testing.plans import window_plan
+from icestream.testing.sources import SECOND
+
+MINUTE = 60 * SECOND
+
+
+def measured(*points: tuple[int, float]) -> Statistics:
+    return Statistics(
+        rate=100.0, tuple_bytes=40, keys=KeyCounts(points), entry_bytes=40, group_bytes=60
+    )
+
+
+def minutes_of(*lengths: int, store: str = "auto") -> Plan:
+    alone = window_plan("1 minute", store=store)
+    (view,) = alone.views
+    windows = [Windows(length * MINUTE, length * MINUTE) for length in lengths]
+    return replace(alone, views=tuple(replace(view, windows=each) for each in windows))
+
+
+def test_windows_made_of_windows_are_told_where_the_stream_was_measured() -> None:
+    plan, steady = minutes_of(1, 5, 10, 15, 20), measured((MINUTE, 10.0))
+    assert "anew from" not in explained(plan)
+    told = explained(plan, steady)
+    assert "20 minutes: anew from 2 x 10 minutes" in told
+    assert "15 minutes: anew from 1 x 10 minutes + 1 x 5 minutes; in turn with" in told
+    # 146 + 18 rows kept for others, of ten groups each
+    assert "1,640 rows an hour, 3,000 with each window anew from panes" in told
+
+
+def test_windows_are_told_to_be_made_of_panes_where_that_is_as_good() -> None:
+    ever_new = measured((MINUTE, 10.0), (2 * MINUTE, 20.0))
+    assert "anew from" not in explained(minutes_of(1, 5, 10), ever_new)
+    steady = measured((MINUTE, 10.0))
+    assert "anew from" not in explained(minutes_of(5), steady)
+    assert "anew from" not in explained(minutes_of(1, 5, 10, store="tuples"), steady)

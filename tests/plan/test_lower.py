@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from icestream.core.errors import DefinitionError
+from icestream.operators.aggregates import Aggregate
+from icestream.operators.ordered import Frame, RowsSlide
+from icestream.operators.panes import Cumulative
+from icestream.operators.session import Session
+from icestream.plan import lower
+from icestream.plan.nodes import Plan, View, WindowKind
+from icestream.testing.plans import window_plan
+
+SECOND = 1_000_000
+NAMES = pa.schema([("x0", pa.string()), ("x1", pa.int64())])
+COUNT = Aggregate("count", None, "n")
+
+
+def plan_of(windows: WindowKind | None, *aggregates: Aggregate, store: str = "auto") -> Plan:
+    return window_plan(inputs=NAMES, aggregates=aggregates, windows=windows, store=store)
+
+
+def with_another(plan: Plan, windows: WindowKind) -> Plan:
+    """Return the plan with a second view."""
+    return replace(plan, views=(*plan.views, View(windows, (COUNT,), ((0,),), (0,))))
+
+
+@pytest.mark.parametrize(
+    ("plan", "what"),
+    [
+        (with_another(plan_of(None, COUNT), Session(SECOND)), "on their own"),
+        (with_another(plan_of(None, COUNT), Frame(rows=3)), "on their own"),
+        (plan_of(None, Aggregate("max", "x1", "m"), store="tuples"), "'panes' or 'auto'"),
+        (plan_of(Session(SECOND), COUNT, store="tuples"), "'panes' or 'auto'"),
+        (plan_of(Session(SECOND), Aggregate("median", "x1", "m")), "not available over sessions"),
+        (plan_of(Session(SECOND), Aggregate("min", "x0", "m")), "min of a string"),
+        (plan_of(Frame(rows=3), Aggregate("max", "x0", "m")), "max of a string"),
+        (plan_of(None, Aggregate("sum", "x0", "m")), "sum needs a number"),
+    ],
+)
+def test_a_plan_that_no_operator_runs_is_refused(plan: Plan, what: str) -> None:
+    with pytest.raises(DefinitionError, match=what):
+        lower.check(plan)
+
+
+@pytest.mark.parametrize(
+    ("plan", "operator"),
+    [
+        (plan_of(None, COUNT), "WindowOperator"),
+        (plan_of(Cumulative(4 * SECOND, SECOND), COUNT), "WindowOperator"),
+        (with_another(plan_of(None, COUNT), Cumulative(4 * SECOND, SECOND)), "WindowOperator"),
+        (plan_of(None, COUNT, Aggregate("min", "x0", "m")), "ObjectOperator"),
+        (plan_of(None, Aggregate("median", "x1", "m")), "ObjectOperator"),
+        (plan_of(Session(SECOND), COUNT), "SessionOperator"),
+        (plan_of(Frame(range=SECOND, slide=RowsSlide(2)), COUNT), "OrderedOperator"),
+    ],
+)
+def test_each_kind_of_view_has_its_operator(plan: Plan, operator: str) -> None:
+    lower.check(plan)
+    assert lower._operator(plan).__name__ == operator
+    assert lower.takes_tuples(plan) == (operator != "WindowOperator")
+
+
+def test_raw_events_are_kept_only_where_all_can_be_taken_back() -> None:
+    assert lower.may_refold(plan_of(None, COUNT, Aggregate("avg", "x1", "a")))
+    assert not lower.may_refold(plan_of(None, COUNT, Aggregate("max", "x1", "m")))
+    assert not lower.may_refold(plan_of(Session(SECOND), COUNT))
