@@ -19,11 +19,13 @@ def test_parity_cells_are_numbered_in_the_order_they_come(
     cells = np.full(len(events), -1, dtype=np.int64)
     heads = np.empty(len(events), dtype=np.int64)
     grid = np.zeros((7, 5), dtype=np.int32)
-    count = number_cells(codes, 10, panes, -3, first, grid, cells, heads)
+    sizes = np.empty(len(events), dtype=np.int64)
+    count = number_cells(codes, 10, panes, -3, first, grid, cells, heads, sizes)
     expected, heads_expected = number_cells_reference(codes, panes, first)
     assert cells[first:].tolist() == expected
     assert (cells[:first] == -1).all()
     assert heads[:count].tolist() == heads_expected
+    assert sizes[:count].tolist() == [expected.count(cell) for cell in range(count)]
 
 
 def test_parity_events_get_the_entry_of_their_cell() -> None:

@@ -19,6 +19,7 @@ from icestream.api.functions import AggregateExpression, as_column, count
 from icestream.api.result import Result
 from icestream.api.statement import Part, Statement, build, refusal
 from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
 from icestream.core.units import parse_interval
 from icestream.operators.ordered import Frame, RowsSlide
 from icestream.operators.panes import Cumulative, Windows
@@ -147,10 +148,10 @@ class Stream:
                 nothing: a row with every event, for its group.
             partitionBy: columns whose values count events of their own; they are the groups, too.
         """
-        if not isinstance(count, int):
-            msg = f"rows takes a number of events; got {count!r}"
-            raise DefinitionError(msg)
-        moves = RowsSlide(slide) if isinstance(slide, int) else slide and parse_interval(slide)
+        _check_count(count)
+        moves: RowsSlide | Micros | None = None
+        if slide is not None:
+            moves = RowsSlide(slide) if isinstance(slide, int) else parse_interval(slide)
         if partitionBy is None:
             return Windowed(self, Frame(rows=count, slide=moves, partition="stream"))
         keys = _listed([partitionBy])
@@ -194,9 +195,7 @@ class Windowed:
     def groupBy(self, *cols: Column | str | Sequence[Column | str]) -> Windowed:
         """Compute the aggregates for each value of the columns; a null is a value too."""
         keys = _listed(cols)
-        if self._partitioned and [str(as_column(key)) for key in keys] != [
-            str(as_column(key)) for key in self._keys
-        ]:
+        if self._partitioned and _plain_texts(keys) != _plain_texts(self._keys):
             msg = (
                 "the groups of rows(..., partitionBy=...) are those of partitionBy: leave groupBy "
                 "out, or name the same columns"
@@ -243,6 +242,18 @@ class Windowed:
         keys = tuple(as_column(key) for key in self._keys)
         statement = Statement(self._stream._parts, self._windows, keys, self._sets, aggregates)
         return Result(statement, build([statement]))
+
+
+def _plain_texts(columns: Sequence[Column | str]) -> list[str]:
+    """Return columns as text, without the names they are given; Spark ignores case."""
+    texts = [str(as_column(column)).removeprefix("Column<'") for column in columns]
+    return [text.removesuffix("'>").split(" AS ")[0].strip("`").lower() for text in texts]
+
+
+def _check_count(count: object) -> None:
+    if not isinstance(count, int):
+        msg = f"rows takes a number of events; got {count!r}"
+        raise DefinitionError(msg)
 
 
 def _listed(

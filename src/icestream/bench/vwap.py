@@ -104,6 +104,7 @@ SCALES = {
             Run("overlapped", 3_600, 100_000),
             Run("two blocks only", 600, 100_000, behind=0, ahead=0),
             Run("slots", 600, 100_000, mode="slots"),
+            Run("four on the way", 600, 100_000, behind=4, ahead=4),
         ),
         rates=(*PACED, 1_000_000, 3_000_000, 0),
         range=10,

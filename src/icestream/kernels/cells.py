@@ -31,11 +31,13 @@ def number_cells(
     grid: Grid,
     cells: Ints,
     heads: Ints,
+    sizes: Ints,
 ) -> int:
     """Number the cells of the events from `first` on; return how many there are.
 
     `grid` is empty, a row for each pane from `earliest` on, a column for each code from `least` on.
-    Fills `cells` (cell of each event) and `heads` (first event of each cell).
+    Fills `cells` (cell of each event), `heads` (first event of each cell) and `sizes` (how many
+    events it has).
     """
     count = 0
     for i in range(first, codes.size):
@@ -45,8 +47,10 @@ def number_cells(
         if cell < 0:
             cell = count
             heads[count] = i
+            sizes[count] = 0
             count += 1
             grid[row, column] = count
+        sizes[cell] += 1
         cells[i] = cell
     return count
 

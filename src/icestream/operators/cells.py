@@ -32,8 +32,9 @@ class Cells:
     rows: int
     #: the first event of each cell, in order; None where each event is a cell of its own
     heads: Ints | None
-    #: the cell of each event of the batch
+    #: the cell of each event of the batch, and the events of each cell
     members: Ints | None
+    sizes: Ints | None
 
     def one_each(self, keys: pa.RecordBatch, panes: Ints) -> tuple[pa.RecordBatch, Ints]:
         """Return keys and pane of each cell."""
@@ -71,14 +72,22 @@ class CellFinder:
         """Return the cells of the events from `first` on."""
         rows = len(self._panes)
         if self._codes is None:
-            return Cells(first, rows, None, None)
+            return Cells(first, rows, None, None, None)
         codes = self._codes
         grid = np.zeros((self._span, codes.width), dtype=np.int32)
-        members, heads = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
+        members, heads, sizes = np.empty((3, rows), dtype=np.int64)
         count = number_cells(
-            codes.numbers, codes.least, self._panes, self._earliest, first, grid, members, heads
+            codes.numbers,
+            codes.least,
+            self._panes,
+            self._earliest,
+            first,
+            grid,
+            members,
+            heads,
+            sizes,
         )
-        return Cells(first, rows, heads[:count], members)
+        return Cells(first, rows, heads[:count], members, sizes[:count])
 
 
 @dataclass(frozen=True, slots=True)

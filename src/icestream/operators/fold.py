@@ -57,6 +57,7 @@ class EntryTable:
         self, layout: Layout, codec: KeyCodec, capacity: int, *, partial: bool = False
     ) -> None:
         """Make an empty table of events, or of rows that are `partial` aggregates already."""
+        self._partial = partial
         self._fold_field = _fold_partial if partial else fold_field
         places = 1 << max(4, (2 * capacity - 1).bit_length())
         self._layout = layout
@@ -107,11 +108,23 @@ class EntryTable:
             self._note_keys(hi, lo, their_panes, opened[:listed], their_keys)
             last = cells.reached(done)
             slots = cells.entries(numbers, last)
+            sizes = cells.sizes if last == rows else None
             for field, place in zip(self._layout.fields, self._layout.places, strict=True):
-                self._fold_field(field, int(place), self._entries, slots, columns, first, last)
+                if sizes is not None and self._counts_all(field, columns):
+                    self._entries[numbers, place] += sizes
+                else:
+                    self._fold_field(field, int(place), self._entries, slots, columns, first, last)
             first = last
             if first < rows:
                 yield self.take()
+
+    def _counts_all(self, field: Field, columns: Mapping[str, Column]) -> bool:
+        """Tell whether a field counts every event of the batch."""
+        if self._partial:
+            return False
+        return field.kind == "rows" or (
+            field.kind == "valid" and not any(columns[name].valid.size for name in field.columns)
+        )
 
     def take(self) -> Run:
         """Hand out what was folded so far and start again."""

@@ -45,7 +45,7 @@ from icestream.operators.panes import Course, Step
 from icestream.operators.partitions import Partition, Partitions
 from icestream.operators.protocol import Emitted
 from icestream.operators.slice_log import Ahead, SliceLog
-from icestream.operators.slices import Directory, Slices
+from icestream.operators.slices import Directory, Slices, in_order
 from icestream.state.budget import Budget, Refused, shortage
 
 Ints = npt.NDArray[np.int64]
@@ -168,7 +168,7 @@ class Rolling:
         going = (
             self._from(self.position["start"], partition)
             if leaving is None
-            else Ahead(self._slices.read(leaving, partition))
+            else Ahead(self._slices.read(in_order(leaving), partition))
         )
         for step in self._steps(watermark):
             self._add(entering.before(step.end))

@@ -31,6 +31,11 @@ _WORDS = SLICE.itemsize // 8
 Slices = npt.NDArray[np.void]
 
 
+def in_order(slices: Slices) -> Slices:
+    """Return slices by pane and, within a pane, as they come."""
+    return slices[np.argsort(slices["pane"], kind="stable")]
+
+
 class Directory:
     """Slices of one shard, in an arena."""
 

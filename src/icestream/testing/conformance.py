@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from icestream.operators import groups, slice_log, window
 from icestream.plan.nodes import Plan
-from icestream.runtime import driver
+from icestream.runtime import driver, exchange
 from icestream.runtime.local import LocalQuery, Splits
 from icestream.testing.faulty_files import SimulatedDisk
 from icestream.testing.oracles import ObviousWindows, Row, differences, rows_of, same_multiset
@@ -72,6 +72,7 @@ def small_sizes(*, slice_bytes: int = 1024, image_rows: int = 16, snapshot: int 
     for module in (slice_log, window):
         stack.enter_context(mock.patch.object(module, "SLICE_BYTES", slice_bytes))
     stack.enter_context(mock.patch.object(groups, "IMAGE_CHUNK", image_rows))
+    stack.enter_context(mock.patch.object(exchange, "RECORD_BYTES", slice_bytes))
     stack.enter_context(mock.patch.object(driver, "LEAST_QUOTA", 16 * slice_bytes))
     return stack
 

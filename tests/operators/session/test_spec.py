@@ -34,4 +34,4 @@ def test_an_event_is_late_when_the_watermark_reached_its_own_end() -> None:
 
 def test_a_session_is_settled_by_its_end() -> None:
     assert Session(10).settled_by(5) == 15
-    assert Session(10).describe() == {"session gap": "10 microseconds"}
+    assert Session(10).describe() == {"kind": "session", "gap": "10 microseconds"}

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from icestream.operators.aggregates import Aggregate
-from icestream.operators.panes import Windows
+from icestream.operators.panes import Cumulative, Windows
 
 
 @dataclass(frozen=True)
 class ObjectSpec:
     """What an object aggregate computes, with the types of its inputs."""
 
-    windows: Windows
+    windows: Windows | Cumulative
     aggregates: tuple[Aggregate, ...]
     keys: pa.Schema
     inputs: pa.Schema

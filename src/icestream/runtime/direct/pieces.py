@@ -23,8 +23,8 @@ from pyspark.sql import DataFrame
 
 #: bytes below which another task costs more than it saves
 LEAST_SHARE = 2 << 20
-#: bytes that one task reads at most, so that a task that fails is not the whole batch
-MOST_SHARE = 128 << 20
+#: bytes that one task reads at most, so that one that fails or is slow is not half of the batch
+MOST_SHARE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """The blocks that are in memory, and their way to disk and back.
 
 Idea: frames hold the blocks of the pool, and beside them those on the way: `behind` blocks being
-written while newer tuples arrive, `ahead` blocks read before they are needed. A writing and a
-reading thread move them, so computing waits only where the disk is slower than it. With neither,
-every transfer happens where it is asked for and the frames are the pool, nothing else.
+written while newer tuples arrive, `ahead` blocks read before they are needed. Each has a thread to
+move it, so that so many requests are under way at once and computing waits only where the disk is
+slower. With neither, transfers happen where they are asked for and the frames are the pool.
 
 Invariants:
 1. There are `pool + behind + ahead` frames, one more where an exchange reads before it writes,
@@ -70,14 +70,14 @@ class Buffers:
         self.store = store
         self.frames = Frames(layout, pool + behind + ahead + spare)
         self.counters = Counters()
-        self._behind = behind
-        self._ahead = ahead
         self._free = list(range(self.frames.count - 1, -1, -1))
         self._frame: dict[int, int] = {}
+        #: blocks on their way, oldest first, each with its frame
         self._writing: deque[tuple[int, int]] = deque()
         self._reading: deque[tuple[int, int]] = deque()
-        self._writer = Lane("window-block-writer")
-        self._reader = Lane("window-block-reader")
+        #: threads, the one whose turn is next first; those at work end the queue
+        self._writers = deque(Lane(f"window-block-writer-{i}") for i in range(behind))
+        self._readers = deque(Lane(f"window-block-reader-{i}") for i in range(ahead))
 
     def frame(self, block: int) -> int:
         """Return the frame of a block that is in memory."""
@@ -109,7 +109,7 @@ class Buffers:
         self.counters.fetched += 1
         if self._reading and self._reading[0][0] == block:
             self.counters.ahead += 1
-            self._reader.collect()
+            self._readers[-len(self._reading)].collect()
             frame = self._reading.popleft()[1]
         else:
             self._settle(block)
@@ -136,34 +136,38 @@ class Buffers:
 
     def read_ahead(self, upcoming: range) -> None:
         """Begin to read what is needed next, as far as it is on disk and there are frames."""
-        for block in upcoming[len(self._reading) : self._ahead]:
+        for block in upcoming[len(self._reading) : len(self._readers)]:
             if any(block == writing for writing, _ in self._writing):
                 return
             frame = self._free.pop()
             self._reading.append((block, frame))
-            self._reader.give(partial(move_in, self.frames, frame, block, self.store.find(block)))
+            self._readers[0].give(
+                partial(move_in, self.frames, frame, block, self.store.find(block))
+            )
+            self._readers.rotate(-1)
 
     def close(self) -> None:
         """Wait for the threads and delete what is on disk."""
-        self._writer.close()
-        self._reader.close()
+        for lane in (*self._writers, *self._readers):
+            lane.close()
         self.store.close()
 
     def _write(self, block: int, frame: int, instead: int | None) -> None:
         self.counters.written += 1
         place = self.store.assign(block, instead)
-        if not self._behind:
+        if not self._writers:
             move_out(self.frames, frame, block, place)
             self._free.append(frame)
             return
-        while len(self._writing) >= self._behind:
+        if len(self._writing) == len(self._writers):
             self._written()
         self._writing.append((block, frame))
-        self._writer.give(partial(move_out, self.frames, frame, block, place))
+        self._writers[0].give(partial(move_out, self.frames, frame, block, place))
+        self._writers.rotate(-1)
 
     def _written(self) -> None:
         """Wait for the oldest write and take its frame back."""
-        self._writer.collect()
+        self._writers[-len(self._writing)].collect()
         self._free.append(self._writing.popleft()[1])
 
     def _settle(self, block: int) -> None:
