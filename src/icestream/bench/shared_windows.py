@@ -32,6 +32,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from icestream.bench import shared_slides
 from icestream.bench.harness import scratch, workspace
 from icestream.bench.processes import results
 from icestream.bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
@@ -208,7 +209,7 @@ def measure(size: Size, progress: Progress) -> Measurement:
     """Run every case in a process of its own."""
     scale = SCALES[size]
     cases = list(scale.cases())
-    progress.plan(len(cases))
+    progress.plan(len(cases) + 1)
     runs: dict[int, dict[str, Any]] = {}
     for case in cases:
         kind = f"{'shared' if case.shared else 'unshared'}, {case.mode}"
@@ -219,7 +220,9 @@ def measure(size: Size, progress: Progress) -> Measurement:
         progress.note(f"{case.windows} windows, {kind}: {found['seconds']:.0f} s")
         runs.setdefault(case.windows, {})[kind] = found
         shutil.rmtree(folder)
+    progress.step("queries with results per slide, on Spark")
     figures = summarise(runs, scale)
+    figures["per slide"] = shared_slides.measure(size, scratch(workspace(), "shared-slides"))
     return Measurement(figures, judge(figures))
 
 
@@ -256,9 +259,11 @@ def summarise(runs: dict[int, dict[str, Any]], scale: Scale) -> dict[str, Any]:
 
 def judge(figures: Figures) -> tuple[Bar, ...]:
     """Hold the figures against what is claimed; ratios are those of the most windows."""
-    most = max(figures.values(), key=lambda one: one["windows"])
-    every = list(figures.values())
+    every = _rows(figures)
+    most = max(every, key=lambda one: one["windows"])
+    rates = list(figures["per slide"].values())
     return (
+        Bar.at_most("slowdown from 2 to 32 queries per slide", 2, rates[0] / rates[-1]),
         Bar.at_most("space_ratio", 1 / 16, most["space_ratio"]),
         Bar.at_most("space_ratio_log", 1 / 16, most["space_ratio_log"]),
         Bar.at_most("request_ratio", 1 / 20, most["request_ratio"]),
@@ -283,11 +288,16 @@ def judge(figures: Figures) -> tuple[Bar, ...]:
     )
 
 
+def _rows(figures: Figures) -> list[dict[str, Any]]:
+    """Return the figures of each number of windows."""
+    return [one for one in figures.values() if "windows" in one]
+
+
 def plot(figures: Figures, target: Path) -> None:
     """Draw space and requests over the number of windows."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - only drawing needs it
 
-    rows = list(figures.values())
+    rows = _rows(figures)
     windows = [row["windows"] for row in rows]
     drawing = Figure(figsize=(9, 3.4), layout="constrained")
     space, asked = drawing.subplots(1, 2)

@@ -166,7 +166,7 @@ class Rolling:
         dead: list[Ints] = []
         entering = self._entering(partition, watermark)
         going = (
-            self._from(self.position["start"], partition)
+            self._from(self.position["start"], self._course.first_open(watermark), partition)
             if leaving is None
             else Ahead(self._slices.read(in_order(leaving), partition))
         )
@@ -263,13 +263,14 @@ class Rolling:
     def _entering(self, partition: Partition, watermark: Micros) -> Ahead:
         """Return what may enter windows, in order."""
         if self._tiles is None:
-            return self._from(max(self.position["added"], self.position["start"]), partition)
+            first = max(self.position["added"], self.position["start"])
+            return self._from(first, self._course.grid.passed(watermark), partition)
         passed = max(self._course.grid.passed(watermark), MINUS_INFINITY)
         return Ahead(self._tiles.closing(self.position["added"], passed, partition))
 
-    def _from(self, pane: int, partition: Partition) -> Ahead:
-        """Return the slices from a pane on, in order."""
-        slices = self._directory.between(pane, np.iinfo(np.int64).max)
+    def _from(self, pane: int, end: int, partition: Partition) -> Ahead:
+        """Return the slices from a pane up to another, in order; what is read ahead is used."""
+        slices = self._directory.between(pane, max(pane, end))
         return Ahead(self._slices.read(slices, partition))
 
     @property
