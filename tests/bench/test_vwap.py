@@ -56,6 +56,7 @@ def figures() -> dict[str, Any]:
         "two blocks only": {**run, "window_bytes": 1e9},
         "slots": {**run, "window_bytes": 1e9},
         "50,000/s": paced,
+        "on Spark": {"weighted average": {"wrong_results": 0}},
         "least_window_bytes": 8 << 30,
     }
 
@@ -73,6 +74,9 @@ def test_every_bar_can_be_missed() -> None:
         changed = figures()
         changed["overlapped"] |= change
         assert not all(bar.holds for bar in judge(changed))
+    changed = figures()
+    changed["on Spark"]["weighted average"]["wrong_results"] = 2
+    assert not all(bar.holds for bar in judge(changed))
     changed = figures()
     changed["slots"] |= {"checksum": "b"}
     assert not all(bar.holds for bar in judge(changed))

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from icestream.bench import vwap_on_spark
 from icestream.bench.disk import between, raw_speed, sample
 from icestream.bench.harness import scratch, workspace
 from icestream.bench.pacing import send_at_once, send_when_due
@@ -236,7 +237,7 @@ def run_paced(run: Run, rate: int, seconds: float, folder: str) -> dict[str, Any
 def measure(size: Size, progress: Progress) -> Measurement:
     """Measure the disk, then the runs, then the rates, each in a process of its own."""
     scale, root = SCALES[size], workspace()
-    progress.plan(1 + len(scale.runs) + len(scale.rates))
+    progress.plan(2 + len(scale.runs) + len(scale.rates))
     folder = scratch(root, "vwap")
     progress.step("raw speed of the disk")
     raw = {
@@ -255,6 +256,8 @@ def measure(size: Size, progress: Progress) -> Measurement:
         asked = {"run": asdict(run), "rate": rate, "seconds": scale.seconds}
         figures[label] = _apart(asked, folder)
     shutil.rmtree(folder, ignore_errors=True)
+    progress.step("on Spark")
+    figures["on Spark"] = vwap_on_spark.measure(size)
     figures |= {f"disk, {name} requests": speeds for name, speeds in raw.items()}
     moved = figures[scale.runs[0].name]["disk_bytes_per_second"]
     figures["share_of_disk"] = None if moved is None else moved / raw["1 MB"]["both"]
@@ -267,7 +270,9 @@ def judge(figures: Figures) -> tuple[Bar, ...]:
     run = figures["overlapped"]
     runs = [one for one in figures.values() if isinstance(one, dict) and "wrong_results" in one]
     alike = [one["checksum"] for one in runs if one["window_bytes"] == runs[-1]["window_bytes"]]
+    on_spark = figures["on Spark"].values()
     return (
+        Bar.at_most("wrong results on Spark", 0, sum(one["wrong_results"] for one in on_spark)),
         Bar.at_least("events_per_second", 3e6, run["events_per_second"]),
         Bar.at_least("window_bytes", figures["least_window_bytes"], run["window_bytes"]),
         Bar.at_most("pool_blocks", 2, run["pool_blocks"]),
