@@ -23,8 +23,18 @@ def figures(**raw: Any) -> dict[str, Any]:
         "peak_memory_bytes": 100,
         "budget_bytes": 200,
     }
-    died: dict[str, Any] = {"died": "MemoryError", "reached_seconds": 10, "total_seconds": 90, "lines": []}
-    through: dict[str, Any] = {"died": None, "reached_seconds": 90, "total_seconds": 90, "lines": []}
+    died: dict[str, Any] = {
+        "died": "MemoryError",
+        "reached_seconds": 10,
+        "total_seconds": 90,
+        "lines": [],
+    }
+    through: dict[str, Any] = {
+        "died": None,
+        "reached_seconds": 90,
+        "total_seconds": 90,
+        "lines": [],
+    }
     over_time = {"tuples, memory only": died, "tuples, log on disk": through}
     return {"tuples": {**run, **raw}, "panes": run, "over_time": over_time}
 
