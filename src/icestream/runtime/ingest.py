@@ -96,8 +96,8 @@ class _Reception:
         if batch.num_rows == 0:
             return batch, times
         self.note_times(times, batch.column(SOURCE))
-        late = times < self._late_before
-        if late.any():
+        if int(times.min()) < self._late_before:
+            late = times < self._late_before
             self.report.late += int(late.sum())
             if self._plan.late == "keep":
                 self._out.late(batch.filter(pa.array(late)))
@@ -123,7 +123,8 @@ class _Reception:
         """Remember the latest time of each source."""
         seen = self.report.seen
         if len(self._plan.sources) == 1:
-            seen[0] = max(seen.get(0, int(times.max())), int(times.max()))
+            latest = int(times.max())
+            seen[0] = max(seen.get(0, latest), latest)
             return
         numbers = sources.to_numpy()
         for number in np.unique(numbers).tolist():

@@ -20,7 +20,7 @@ from icestream.core.errors import IcestreamError
 from icestream.runtime.direct.pieces import Piece
 
 #: rows that a task decodes at once
-BATCH_ROWS = 131_072
+BATCH_ROWS = 196_608
 
 
 class UnlikeSpark(IcestreamError):
