@@ -36,8 +36,33 @@ from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
 
 
+class _OnGrid:
+    """What windows on a grid have in common."""
+
+    def late_before(self, watermark: Micros) -> Micros:
+        """Return the instant before which no event is in an open window."""
+        if watermark == MINUS_INFINITY:
+            return MINUS_INFINITY
+        course = self._alone()
+        return course.grid.instant(course.first_open(watermark))
+
+    def settled_by(self, latest: Micros) -> Micros:
+        """Return the watermark that closes all windows of an event."""
+        course = self._alone()
+        return course.grid.instant(course.last_end(course.grid.passed(latest)))
+
+    def heading(self, time: pa.DataType) -> pa.Field:
+        """Return the first column of the result rows: start and end of the window."""
+        return window_column("window", time)
+
+    def _alone(self) -> Course:
+        """Return the order of these windows over panes of their own."""
+        assert isinstance(self, Windows | Cumulative)
+        return self.on(Grid.of([self]))
+
+
 @dataclass(frozen=True)
-class Windows:
+class Windows(_OnGrid):
     """Sliding, hopping or tumbling windows: range, slide and offset in microseconds."""
 
     range: Micros
@@ -66,18 +91,6 @@ class Windows:
         """Tell whether no two windows overlap."""
         return self.slide == self.range
 
-    def late_before(self, watermark: Micros) -> Micros:
-        """Return the instant before which no event is in an open window."""
-        return _late_before(self, watermark)
-
-    def settled_by(self, latest: Micros) -> Micros:
-        """Return the watermark that closes all windows of an event."""
-        return _settled_by(self, latest)
-
-    def heading(self, time: pa.DataType) -> pa.Field:
-        """Return the first column of the result rows: start and end of the window."""
-        return window_column("window", time)
-
     def on(self, grid: Grid) -> Course:
         """Return the order of these windows over the panes of a grid."""
         return Sliding(
@@ -98,7 +111,7 @@ class Windows:
 
 
 @dataclass(frozen=True)
-class Cumulative:
+class Cumulative(_OnGrid):
     """Windows that grow by a step until they have their full size, then start anew."""
 
     size: Micros
@@ -128,18 +141,6 @@ class Cumulative:
         """Return the time between two results."""
         return self.step
 
-    def late_before(self, watermark: Micros) -> Micros:
-        """Return the instant before which no event is in an open window."""
-        return _late_before(self, watermark)
-
-    def settled_by(self, latest: Micros) -> Micros:
-        """Return the watermark that closes all windows of an event."""
-        return _settled_by(self, latest)
-
-    def heading(self, time: pa.DataType) -> pa.Field:
-        """Return the first column of the result rows: start and end of the window."""
-        return window_column("window", time)
-
     def on(self, grid: Grid) -> Course:
         """Return the order of these windows over the panes of a grid."""
         return Cumulating(
@@ -162,18 +163,6 @@ class Cumulative:
 def window_column(name: str, time: pa.DataType) -> pa.Field:
     """Return a column with start and end of a window."""
     return pa.field(name, pa.struct([pa.field("start", time), pa.field("end", time)]))
-
-
-def _late_before(windows: Windows | Cumulative, watermark: Micros) -> Micros:
-    if watermark == MINUS_INFINITY:
-        return MINUS_INFINITY
-    grid = Grid.of([windows])
-    return grid.instant(windows.on(grid).first_open(watermark))
-
-
-def _settled_by(windows: Windows | Cumulative, latest: Micros) -> Micros:
-    grid = Grid.of([windows])
-    return grid.instant(windows.on(grid).last_end(grid.passed(latest)))
 
 
 def _check_offset(offset: Micros, length: Micros, what: str) -> None:

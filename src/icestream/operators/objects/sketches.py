@@ -21,6 +21,7 @@ References: Apache DataSketches (HLL, KLL, frequent items).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -66,7 +67,7 @@ def _parameter(aggregate: Aggregate, place: int, default: int, least: int, most:
 
 
 @dataclass(frozen=True)
-class _Sketch:
+class _Sketch(ABC):
     """What all sketches share: states are bytes, runs of one state pass through."""
 
     input: pa.DataType
@@ -90,8 +91,8 @@ class _Sketch:
             return some[0] if some else _NOTHING
         return self._merge(some)
 
-    def _merge(self, payloads: list[bytes]) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    def _merge(self, payloads: list[bytes]) -> bytes: ...
 
 
 @dataclass(frozen=True)
