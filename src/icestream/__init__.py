@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from icestream.api.cql.build import sql
+    from icestream.api.events import Events
     from icestream.api.files import files
     from icestream.api.functions import (
         any_value,
@@ -60,12 +61,24 @@ if TYPE_CHECKING:
     from icestream.api.result import Result
     from icestream.api.stream import Stream, Windowed, rows, stream
     from icestream.api.writer import StreamWriter, start
+    from icestream.operators.dataflow.stores import ColdOptions
     from icestream.operators.objects.user import UserAggregate
+    from icestream.operators.user_defined.declared import (
+        ListState,
+        MapState,
+        ObjectState,
+        TableState,
+        ValueState,
+        pickled,
+    )
+    from icestream.operators.user_defined.per_group import StatefulProcessor
+    from icestream.operators.user_defined.vectorised import VectorisedProcessor
     from icestream.runtime.query import Query
     from icestream.runtime.session import local_session, settings
 
 _HOMES = {
     "icestream.api.cql.build": ("sql",),
+    "icestream.api.events": ("Events",),
     "icestream.api.files": ("files",),
     "icestream.api.functions": (
         "any_value",
@@ -109,18 +122,38 @@ _HOMES = {
     "icestream.api.result": ("Result",),
     "icestream.api.stream": ("Stream", "Windowed", "rows", "stream"),
     "icestream.api.writer": ("StreamWriter", "start"),
+    "icestream.operators.dataflow.stores": ("ColdOptions",),
     "icestream.operators.objects.user": ("UserAggregate",),
+    "icestream.operators.user_defined.declared": (
+        "ListState",
+        "MapState",
+        "ObjectState",
+        "TableState",
+        "ValueState",
+        "pickled",
+    ),
+    "icestream.operators.user_defined.per_group": ("StatefulProcessor",),
+    "icestream.operators.user_defined.vectorised": ("VectorisedProcessor",),
     "icestream.runtime.query": ("Query",),
     "icestream.runtime.session": ("local_session", "settings"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "ColdOptions",
+    "Events",
+    "ListState",
+    "MapState",
+    "ObjectState",
     "Query",
     "Result",
+    "StatefulProcessor",
     "Stream",
     "StreamWriter",
+    "TableState",
     "UserAggregate",
+    "ValueState",
+    "VectorisedProcessor",
     "Windowed",
     "any_value",
     "approx_count_distinct",
@@ -151,6 +184,7 @@ __all__ = [
     "mode",
     "percentile",
     "percentile_approx",
+    "pickled",
     "rows",
     "settings",
     "some",

@@ -17,7 +17,7 @@ from icestream.core.errors import BudgetError
 from icestream.operators import window
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.panes import Cumulative, Windows
-from icestream.plan.nodes import Plan, View
+from icestream.plan.nodes import Computation, Plan, View
 from icestream.runtime import driver
 from icestream.runtime.local import LocalQuery
 from icestream.state.versions import COMMITS, SEGMENTS
@@ -55,7 +55,7 @@ def check(plan: Plan, items: Sequence[Item], folder: str, shards: int = 2) -> No
         assert not wrong, f"batch {number}: {wrong[:3]}"
 
 
-def events(plan: Plan, rows: Sequence[tuple[int, int, float | None]]) -> pa.RecordBatch:
+def events(plan: Computation, rows: Sequence[tuple[int, int, float | None]]) -> pa.RecordBatch:
     """Make events of (second, key, value)."""
     times, keys, values = zip(*rows, strict=True) if rows else ((), (), ())
     return pa.record_batch(

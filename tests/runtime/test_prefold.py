@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +12,12 @@ from icestream.operators.aggregates import Aggregate
 from icestream.operators.panes import Windows
 from icestream.plan.nodes import Plan, Source
 from icestream.runtime import prefold
-from icestream.runtime.driver import Driver, Parcel, Settings
-from icestream.runtime.exchange import ExchangeWriter, SplitReport
-from icestream.runtime.ingest import FoldedIngest, Ingest
+from icestream.runtime.driver import Driver, Settings
+from icestream.runtime.exchange import SplitReport
+from icestream.runtime.ingest import FoldedIngest, Ingest, IngestTask
 from icestream.runtime.local import LocalExecutor, LocalQuery, Splits, read_rows
 from icestream.runtime.prefold import Prefold, can_fold
+from icestream.runtime.work import Parcel
 from icestream.state.files import LocalFiles
 from icestream.testing.oracles import Row, differences, rows_of
 from icestream.testing.sources import SECOND, Shape, random_events
@@ -102,21 +102,12 @@ class _FoldingExecutor(LocalExecutor):
         super().__init__(LocalFiles(), root, LocalFiles())
         self._spark = spark
 
-    def ingest(self, ingest: Ingest, batch: Splits, folder: str) -> list[Parcel]:
+    def ingest(self, ingest: IngestTask, batch: Splits, folder: str) -> list[Parcel]:
+        assert isinstance(ingest, Ingest)
         events = pa.Table.from_batches([each for split in batch for each in split])
         frame: DataFrame = self._spark.createDataFrame(events)
         folded = prefold.fold(ingest, frame).toArrow().to_batches()
-        return super().ingest(_Folded(ingest), [folded], folder)
-
-
-class _Folded(Ingest):
-    def __init__(self, ingest: Ingest) -> None:
-        super().__init__(ingest.plan, ingest.version, ingest.watermark, ingest.routes)
-
-    def run(  # type: ignore[override]
-        self, batches: Sequence[pa.RecordBatch], out: ExchangeWriter, split: int = 0
-    ) -> SplitReport:
-        return FoldedIngest(self).run(batches, out, split)
+        return super().ingest(FoldedIngest(ingest), [folded], folder)
 
 
 def test_oracle_folding_by_spark_gives_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:

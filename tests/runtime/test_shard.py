@@ -8,7 +8,7 @@ import pytest
 
 from icestream.core.errors import BudgetError
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.shard import ShardSpace, ShardTask
+from icestream.runtime.shard import ShardSpace, ShardTask, WindowShard
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
 from icestream.state.segments import SegmentTable
@@ -81,8 +81,9 @@ def test_bounded_a_segment_without_room_in_the_table_is_sealed_later(tmp_path: P
     budget = Budget(64 << 10)
     arena = Arena.create(str(tmp_path), budget.account("groups"))
     task = ShardTask(
-        plan=SCRIPT.plan, files=disk, root="checkpoint", arenas=str(tmp_path), shard=0, version=1,
-        watermark=0, first_ordinal=0, quota=64 << 10, arena=None, parcels=(), parcel_files=disk,
+        work=WindowShard(SCRIPT.plan), files=disk, root="checkpoint", arenas=str(tmp_path), shard=0,
+        version=1, watermark=0, first_ordinal=0, quota=64 << 10, arena=None, parcels=(),
+        parcel_files=disk,
     )  # fmt: skip
     space = ShardSpace(task, budget, arena, "00c0ffee00c0ffee")
     space.segment("panes").append(b"pane", expiry=10)

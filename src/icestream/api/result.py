@@ -18,6 +18,7 @@ from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.plan.cost import Statistics
 from icestream.plan.explain import explained
+from icestream.plan.nodes import Plan
 from icestream.runtime.sink import as_they_are, no_rows
 
 
@@ -27,7 +28,7 @@ class Result:
 
     _statement: Statement
     #: events and plan of the statement alone
-    _built: Built
+    _built: Built[Plan]
     _shape: Callable[[DataFrame], DataFrame] = as_they_are
 
     @property

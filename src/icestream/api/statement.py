@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -26,7 +26,16 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.aggregates import Aggregate
 from icestream.plan import lower
-from icestream.plan.nodes import GROUPING_ID, SOURCE, TIME, Plan, Source, View, WindowKind
+from icestream.plan.nodes import (
+    GROUPING_ID,
+    SOURCE,
+    TIME,
+    Computation,
+    Plan,
+    Source,
+    View,
+    WindowKind,
+)
 from icestream.state.keys import KeyCodec
 
 
@@ -53,19 +62,22 @@ class Statement:
     aggregates: tuple[AggregateExpression, ...]
 
 
+Plan_co = TypeVar("Plan_co", bound=Computation, covariant=True)
+
+
 @dataclass(frozen=True)
-class Built:
-    """Events and plan of some statements."""
+class Built(Generic[Plan_co]):
+    """Events and plan of some statements, or of a query over events with lifetimes."""
 
     events: DataFrame
-    plan: Plan
+    plan: Plan_co
     #: columns of the rows of each view
     rows: tuple[StructType, ...]
     #: the user's name of the time column
     time: str
 
 
-def build(statements: Sequence[Statement]) -> Built:
+def build(statements: Sequence[Statement]) -> Built[Plan]:
     """Return the projection of the events and the plan that statements share."""
     parts = statements[0].parts
     frame = parts[0].frame
@@ -79,7 +91,7 @@ def build(statements: Sequence[Statement]) -> Built:
     schema = frames[0].schema
     key_fields = schema.fields[2 : 2 + len(keys.columns)]
     plan = Plan(
-        sources=_sources(parts),
+        sources=sources_of(parts),
         keys=arrow_schema(keys.texts, key_fields),
         inputs=arrow_schema(
             [f"x{place}" for place in range(len(inputs.columns))],
@@ -116,7 +128,7 @@ def _view(frame: DataFrame, statement: Statement, keys: _Columns, inputs: _Colum
     )
 
 
-def _sources(parts: Sequence[Part]) -> tuple[Source, ...]:
+def sources_of(parts: Sequence[Part]) -> tuple[Source, ...]:
     """Return the sources under names that tell them apart."""
     names = [part.name for part in parts]
     return tuple(

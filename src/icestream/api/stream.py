@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import TimestampNTZType, TimestampType
 
+from icestream.api.events import Events, events_of
 from icestream.api.functions import AggregateExpression, as_column, count
 from icestream.api.result import Result
 from icestream.api.statement import Part, Statement, build, refusal
@@ -168,6 +169,20 @@ class Stream:
     def session(self, gap: str | int) -> Windowed:
         """Look at stretches of a group's events without a pause longer than `gap`."""
         return Windowed(self, Session(parse_interval(gap)))
+
+    def events(self) -> Events:
+        """See the stream as events with lifetimes: for grouped sub-queries, joins and user code.
+
+        Each event lives for the instant of its time, until `window`, `forever` or `alterLifetime`
+        says otherwise.
+        """
+        return events_of(self)
+
+    def groupApply(
+        self, keys: str | Sequence[str], apply: Callable[..., Events], *others: Events
+    ) -> Events:
+        """Compute a sub-query for each group of events; see `Events.groupApply`."""
+        return self.events().groupApply(keys, apply, *others)
 
     def _mapped(self, change: Callable[[DataFrame], DataFrame]) -> Stream:
         parts = []

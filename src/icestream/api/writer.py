@@ -10,6 +10,8 @@ DataFrame. `memory` and `shards` are what Icestream adds, and these options:
 - `input`: `rows` to take events from the JVM also where tasks could read the files themselves.
 - `localDir`: a folder on the local disk of each host for what need not survive.
 - `compression.log`: `lz4` or `zstd`, for segments of the log.
+- `durability`: of groups of events: `log`, every batch is on the log (the default); `evict`, only
+  what leaves memory is written and a restart replays the source.
 - `plan`: `panes` or `tuples`, what the log keeps of windows; chosen by size unless said.
 
 Several results over one stream are started together by `start`: they are one query, with one
@@ -34,10 +36,12 @@ from pyspark.sql.types import StructType
 from icestream.api.statement import Built, Statement, build
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
+from icestream.operators.dataflow.stores import ColdOptions
 from icestream.plan import lower
-from icestream.plan.nodes import SOURCE, Plan
+from icestream.plan.dataflow import Dataflow
+from icestream.plan.nodes import SOURCE, Computation, Plan
 from icestream.runtime.direct import source_of
-from icestream.runtime.driver import Delivery, Driver, Executor, Settings
+from icestream.runtime.driver import Delivery, Driver, Settings
 from icestream.runtime.query import Query
 from icestream.runtime.remote import RemoteFiles
 from icestream.runtime.sink import (
@@ -53,7 +57,9 @@ from icestream.runtime.sink import (
     once,
 )
 from icestream.runtime.spark import FileExchangeExecutor, ShuffleExchangeExecutor
+from icestream.runtime.work import Executor
 from icestream.state.files import Files, LocalFiles
+from icestream.state.synopses.options import StoreOptions
 from icestream.state.versions import VersionStore
 
 #: memory of a query that says nothing
@@ -62,6 +68,7 @@ DEFAULT_MEMORY = "512 MB"
 _OWN_OPTIONS = (
     "checkpointLocation",
     "compression.log",
+    "durability",
     "exchange",
     "flush",
     "input",
@@ -80,13 +87,16 @@ _TICK = -1
 class StreamWriter:
     """Collects how a query is to run; `start` runs it."""
 
-    _statement: Statement
-    #: events and plan of the statement alone
-    _built: Built
+    #: the windows that are written; None for events with lifetimes
+    _statement: Statement | None
+    #: sources and plan of the result alone
+    _built: Built[Computation]
     #: what the user does to the rows
     _shape: Callable[[DataFrame], DataFrame]
     #: columns of the rows after that
     _schema: StructType
+    #: makes the plan for an output mode, where it depends on that
+    _build: Callable[[str], Built[Computation]] | None = None
     _format: str = "parquet"
     _mode: str = "append"
     _options: dict[str, str] = field(default_factory=dict)
@@ -115,20 +125,27 @@ class StreamWriter:
         return writer
 
     def outputMode(self, outputMode: str) -> StreamWriter:
-        """Choose the output mode of windows on a grid.
+        """Choose which rows are written.
 
-        `append`: all rows of a window once it has closed. `update`: when a window closes, the rows
-        of groups that an event entered or left since the window before; a group with no event left
-        comes a last time, with a count of zero.
+        `append`: rows that are final: all rows of a window once it has closed, events whose
+        lifetime no change can revise any more. `update`: of windows on a grid, when a window
+        closes, the rows of groups that an event entered or left since the window before (a group
+        with no event left comes a last time, with a count of zero); of events with lifetimes, every
+        change at once, with a column `change` that is 1 for an event that comes and -1 for one that
+        is taken back.
         """
         mode = outputMode.lower()
         if mode not in ("append", "update"):
             msg = (
-                f"output mode {outputMode!r} is not supported: use 'append' for all rows of "
-                "windows that close, or 'update' for those that changed since the window before"
+                f"output mode {outputMode!r} is not supported: use 'append' for rows that are "
+                "final, or 'update' for what changed"
             )
             raise DefinitionError(msg)
-        if mode == "update" and lower.takes_tuples(self._built.plan):
+        if self._build is not None:
+            built = self._build(mode)
+            return replace(self, _mode=mode, _built=built, _schema=built.rows[0])
+        plan = self._built.plan
+        if mode == "update" and isinstance(plan, Plan) and lower.takes_tuples(plan):
             msg = (
                 "output mode 'update' is for window(...) and cumulative(...) with aggregates of "
                 "fixed size; use 'append' here"
@@ -267,7 +284,11 @@ class StreamWriter:
         if self._shards is not None:
             return self._shards
         last = VersionStore(files, root).latest()
-        return len(last.arenas) if last else self._spark.sparkContext.defaultParallelism
+        if last is None:
+            return self._spark.sparkContext.defaultParallelism
+        plan = self._built.plan
+        components = len(plan.components) if isinstance(plan, Dataflow) else 1
+        return len(last.arenas) // components
 
     # -- starting --------------------------------------------------------------------------
 
@@ -286,8 +307,12 @@ class StreamWriter:
             ticker="ticker" in self._options,
         )
 
-    def _planned(self, plan: Plan, modes: Sequence[str]) -> Plan:
+    def _planned(self, plan: Computation, modes: Sequence[str]) -> Computation:
         """Return a plan with what the options say of it."""
+        late = "keep" if "lateEvents" in self._options else plan.late
+        if isinstance(plan, Dataflow):
+            return replace(plan, late=late, cold=self._cold_options())
+        assert isinstance(plan, Plan)
         store = self._options.get("plan", lower.AUTO)
         if store not in lower.STORES:
             msg = f"option 'plan' must be one of {', '.join(lower.STORES)}; got {store!r}"
@@ -295,10 +320,14 @@ class StreamWriter:
         views = tuple(
             replace(view, mode=mode) for view, mode in zip(plan.views, modes, strict=True)
         )
-        late = "keep" if "lateEvents" in self._options else plan.late
         chosen = replace(plan, views=views, late=late, store=store)
         lower.check(chosen)
         return chosen
+
+    def _cold_options(self) -> ColdOptions:
+        """Return how cold state is kept."""
+        durability = self._options.get("durability", "log")
+        return ColdOptions(StoreOptions(durability=durability))  # type: ignore[arg-type]
 
     def _executor(self, events: DataFrame, files: Files, settings: Settings) -> Executor[DataFrame]:
         spark, root, shards = self._spark, settings.root, settings.shards
@@ -388,7 +417,7 @@ def _check_writers(writers: Sequence[object]) -> None:
 def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
     """Run the statements of some writers as one query, set up as the first of them says."""
     lead = outputs[0][0]
-    built = lead._built if len(outputs) == 1 else build([each._statement for each, _ in outputs])
+    built = lead._built if len(outputs) == 1 else build(_statements(outputs))
     plan = lead._planned(built.plan, [each._mode for each, _ in outputs])
     checkpoint, flush, paced = lead._checkpoint(), lead._flushes(), lead._paced()
     spark, files = lead._spark, _files_at(checkpoint)
@@ -414,19 +443,38 @@ def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
     )
 
 
-def _late_sink(spark: SparkSession, folder: str, built: Built) -> FileSink:
+def _statements(outputs: Sequence[tuple[StreamWriter, Sink]]) -> list[Statement]:
+    """Return the statements of writers that are started together."""
+    found = [writer._statement for writer, _ in outputs]
+    statements = [each for each in found if each is not None]
+    if len(statements) < len(found):
+        msg = "queries over events with lifetimes are started one by one, not with ice.start(...)"
+        raise DefinitionError(msg)
+    return statements
+
+
+def _late_sink(spark: SparkSession, folder: str, built: Built[Computation]) -> FileSink:
     columns = _named(built, no_rows(spark, built.events.schema)).schema
     return FileSink(spark, "parquet", folder, (), {}, columns)
 
 
-def _named(built: Built, events: DataFrame) -> DataFrame:
+def _named(built: Built[Computation], events: DataFrame) -> DataFrame:
     """Give the columns of events the names the user knows, each once."""
-    names = [built.time, "source", *built.plan.keys.names, *built.plan.expressions]
+    names = _given_names(built)
     chosen: dict[str, str] = {}
     for column, name in zip(events.columns, names, strict=True):
         if name.lower() not in (each.lower() for each in chosen):
             chosen[name] = column
     return events.select(*(sf.col(column).alias(name) for name, column in chosen.items()))
+
+
+def _given_names(built: Built[Computation]) -> list[str]:
+    """Return the user's names of the columns that ingest reads."""
+    plan = built.plan
+    if isinstance(plan, Dataflow):
+        return [built.time, "source", *(name for each in plan.columns for name in each.names)]
+    assert isinstance(plan, Plan)
+    return [built.time, "source", *plan.keys.names, *plan.expressions]
 
 
 def _with_ticks(events: DataFrame) -> DataFrame:

@@ -39,19 +39,21 @@ def number_cells(
     Fills `cells` (cell of each event), `heads` (first event of each cell) and `sizes` (how many
     events it has).
     """
+    places = grid.reshape(-1)
+    width = grid.shape[1]
     count = 0
     for i in range(first, codes.size):
-        row = panes[i] - earliest
-        column = codes[i] - least
-        cell = int(grid[row, column]) - 1
-        if cell < 0:
-            cell = count
+        # places without a sign: no negative index need be looked for
+        place = np.uint64((panes[i] - earliest) * width + (codes[i] - least))
+        number = int(places[place])
+        if number == 0:
             heads[count] = i
             sizes[count] = 0
             count += 1
-            grid[row, column] = count
-        sizes[cell] += 1
-        cells[i] = cell
+            number = count
+            places[place] = number
+        sizes[np.uint64(number - 1)] += 1
+        cells[i] = number - 1
     return count
 
 

@@ -81,6 +81,11 @@ class Emission:
         self.full = reached < len(groups.rows)
         return reached
 
+    @property
+    def columns(self) -> tuple[Table, Ints, Ints, Ints]:
+        """Return where rows are collected: fields, groups, starts and ends of windows."""
+        return self._fields, self._slots, self._starts, self._ends
+
     def emptied(self) -> Ints:
         """Return the rows, among those just collected, of groups that have no event left."""
         fresh = slice(self._before, self.rows)
@@ -119,7 +124,7 @@ class Emission:
         kind = view.results.field(0).type
         window = pa.StructArray.from_arrays(
             [
-                pa.array(at * self._grid.pane + self._grid.origin).cast(kind[0].type)
+                pa.array(at * self._grid.pane + self._grid.origin).view(kind[0].type)
                 for at in (starts, ends)
             ],
             fields=list(kind),

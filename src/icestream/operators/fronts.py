@@ -63,8 +63,11 @@ class FrontStack:
         """Read back the top block, which has `rows` rows."""
         length = rows * self._width * 8
         self.size -= length
-        data = os.pread(self._file, length, self.size)
-        return np.frombuffer(data, dtype=np.int64).reshape(rows, self._width)
+        block = np.empty((rows, self._width), dtype=np.int64)
+        if length and os.preadv(self._file, [block.data], self.size) != length:
+            msg = f"{self._path} ends too early; remove its folder and restart"
+            raise StorageError(msg)
+        return block
 
     @property
     def _file(self) -> int:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.kernels import groups as kernels
+from icestream.kernels import strides
 from icestream.kernels.words import Table
 from icestream.operators.fields import Layout
 from icestream.state.arena import Arena
@@ -127,6 +128,43 @@ class Groups:
             dead,
         )
         return dead[:count]
+
+    def stride(
+        self,
+        windows: tuple[Ints, int, int],
+        slices: tuple[Ints, Ints, Table, Ints, Ints, Table],
+        fronts: tuple[Table, int, int],
+        output: tuple[Table, Ints, Ints, Ints],
+        dead: Ints,
+        found: Ints,
+        state: Ints,
+    ) -> int:
+        """Go through windows given by starts, reach and slide; see `kernels.strides.stride`.
+
+        `fronts` are those that are there, for how many slices, and before which pane.
+        """
+        layout = self._layout
+        why = strides.stride(
+            self._rows.view,
+            self._index.view,
+            self._counts["used"],
+            layout.ops,
+            layout.places,
+            layout.group_identity,
+            *windows,
+            *slices,
+            fronts[0],
+            layout.fronts_at,
+            *fronts[1:],
+            *output,
+            dead,
+            found,
+            state,
+        )
+        if why == strides.IS_MISSING:
+            msg = "groups of a pane slice are not among the resident groups"
+            raise AssertionError(msg)
+        return why
 
     def empty(self, end: int) -> Ints:
         """Take everything out of the window; return groups that have nothing from `end` on."""

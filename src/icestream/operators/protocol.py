@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -74,6 +74,14 @@ class Inputs(Protocol):
         ...
 
 
+class ChangeInputs(Protocol):
+    """What the exchange brought for one shard of a dataflow; can be asked for again."""
+
+    def changes(self, edge: int) -> Iterator[pa.RecordBatch]:
+        """Yield the changes that came on an edge."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class PastVersion:
     """A committed version of a shard, as the log remembers it."""
@@ -83,18 +91,15 @@ class PastVersion:
     segments: Sequence[tuple[str, SegmentInfo]]
 
 
-#: rows of one view, by its number
+#: rows of one view, by its number; changes for edge e of a dataflow count as view -1 - e
 Emitted = tuple[int, pa.RecordBatch]
 
 
 class Operator(Protocol):
     """A stateful operator of one shard."""
 
-    #: lifetime classes of its segments
-    lifetimes: ClassVar[tuple[str, ...]]
-
-    def on_batch(self, inputs: Inputs) -> None:
-        """Take in what a batch brought."""
+    def on_batch(self, inputs: Any) -> None:
+        """Take in what a batch brought: `Inputs`, or `ChangeInputs` for a dataflow."""
         ...
 
     def on_watermark(self, watermark: Micros) -> Iterator[Any]:

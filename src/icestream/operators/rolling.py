@@ -16,7 +16,8 @@ Invariants:
 
 Cost: each entry is read at most three times (added, taken out, and once per window length for
 fields without an inverse), whatever range/slide is; once where windows tumble, since all that is in
-them leaves together; O(groups) per slide.
+them leaves together; O(groups) per slide. Windows that slide are gone through many at a time
+(`strides`).
 
 Limits: an event behind the watermark and before the last flip makes fields without an inverse fold
 their window again, once in that version.
@@ -27,6 +28,7 @@ References: panes (Li et al., No Pane, No Gain); two-stacks aggregation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,11 +43,12 @@ from icestream.operators.fields import Layout
 from icestream.operators.fold import HI, LAST, LO
 from icestream.operators.groups import Groups
 from icestream.operators.levels import Level, Tiles
-from icestream.operators.panes import Course, Step
+from icestream.operators.panes import Course, Sliding, Step
 from icestream.operators.partitions import Partition, Partitions
 from icestream.operators.protocol import Emitted
 from icestream.operators.slice_log import Ahead, SliceLog
 from icestream.operators.slices import Directory, Slices, in_order
+from icestream.operators.strides import Stride, starts_of
 from icestream.state.budget import Budget, Refused, shortage
 
 Ints = npt.NDArray[np.int64]
@@ -86,6 +89,10 @@ class Rolling:
         self._budget = budget
         self._updates = updates
         self._tiles = tiles
+        #: whether many windows are gone through at a time
+        self._strides = (
+            isinstance(course, Sliding) and not (course.tumbles or updates) and tiles is None
+        )
         #: rows added to running rows
         self.consolidated = 0
         #: where the windows stand once the current pass is through
@@ -163,6 +170,9 @@ class Rolling:
         `leaving` are the slices to take out; None if they are those that came in. What is emitted
         is put into `level`, too.
         """
+        if self._strides and level is None:
+            yield from self._stride(partition, watermark, leaving, output)
+            return
         dead: list[Ints] = []
         entering = self._entering(partition, watermark)
         going = (
@@ -193,6 +203,37 @@ class Rolling:
             self.groups.release(np.concatenate(dead))
         if self._tiles is not None:
             self._add(entering.before(INFINITY))
+
+    def _stride(
+        self, partition: Partition, watermark: Micros, leaving: Slices | None, output: Emission
+    ) -> Iterator[Emitted]:
+        """Do what `advance` does, many windows at a time."""
+        assert isinstance(self._course, Sliding)
+        at = self._ahead = dict(self.position)
+        passed, start = self._course.grid.passed(watermark), at["start"]
+        first = max(at["added"], start)
+        entering = self._directory.between(first, max(first, passed))
+        if leaving is None:
+            going = self._directory.between(start, max(start, self._course.first_open(watermark)))
+        else:
+            going = in_order(leaving)
+        stride = Stride(
+            self._course,
+            self.groups,
+            self._slices.portions(entering, partition),
+            self._slices.portions(going, partition),
+            output,
+            partition,
+            partial(self._flip, partition) if self._layout.front_words else None,
+        )
+        for starts in starts_of(self._course, self._directory.panes, start, watermark):
+            yield from stride.run(starts)
+            last = int(starts[-1])
+            end = last + self._course.range
+            at.update(start=last + self._course.slide, done=end, added=max(at["added"], end))
+            at["quiet"] = 0
+        yield from stride.finish()
+        self.consolidated += stride.added
 
     def settle(self, watermark: Micros) -> None:
         """Note where the windows stand once every partition has passed."""
@@ -255,8 +296,8 @@ class Rolling:
         self.groups.start_flip()
         partition.fronts.clear()
         slices = self._directory.between(start, added)[::-1]
-        for _, entries in self._slices.read(slices, partition):
-            partition.fronts.push(self.groups.push_front(entries))
+        for portion in self._slices.portions(slices, partition):
+            partition.fronts.push(self.groups.push_front(portion.entries))
         partition.flipped = added
         partition.stale = False
 

@@ -2,17 +2,21 @@
 
 Idea: entries of a batch are sorted by (pane, hi, lo) a chunk at a time and appended as records of
 at most 64 KB, each of one pane. Reading takes any list of slices in order and yields their entries,
-those outside a range of hi left out, a portion ahead of their use.
+those outside a range of hi left out, a portion ahead of their use. What was read is kept for a
+while: slices that entered a window soon get fronts and leave it, or enter another.
 
 Invariant: what is read back for a range of hi are the entries written for it, by (pane, arrival)
 (`test_oracle_windows_equal_the_obvious_computation`).
 
-Cost: one sort per chunk; 40 bytes of directory for each record.
+Cost: one sort per chunk; 40 bytes of directory for each record; memory of two portions, a quarter
+of a chunk each, and of what is kept.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
@@ -27,6 +31,8 @@ from icestream.operators.runs import slice_bounds, sorted_run
 from icestream.operators.slices import SLICE, Slices
 from icestream.state.log.format import Record
 from icestream.state.log.writer import SegmentWriter
+
+Ints = npt.NDArray[np.int64]
 
 #: bytes of entries in one slice record
 SLICE_BYTES = 65536
@@ -55,14 +61,43 @@ class Place(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """The entries of some slices, side by side."""
+
+    #: pane of each slice
+    panes: Ints
+    #: where the entries of each slice begin, and the end of the last
+    bounds: Ints
+    entries: Table
+
+    @property
+    def arrays(self) -> tuple[Ints, Ints, Table]:
+        """Return panes, bounds and entries."""
+        return self.panes, self.bounds, self.entries
+
+    def slices(self) -> Iterator[tuple[int, Table]]:
+        """Yield pane and entries of each slice that has some."""
+        for pane, (first, last) in zip(
+            self.panes.tolist(), pairwise(self.bounds.tolist()), strict=True
+        ):
+            if first < last:
+                yield pane, self.entries[first:last]
+
+
 class SliceLog:
     """Writes and reads the slices of one shard."""
 
-    def __init__(self, place: Place, layout: Layout, chunk_bytes: int) -> None:
-        """Sort and read `chunk_bytes` of entries at a time."""
+    def __init__(self, place: Place, layout: Layout, chunk_bytes: int, kept_bytes: int = 0) -> None:
+        """Sort `chunk_bytes` of entries at a time, read a quarter; keep so many that were read."""
         self._place = place
         self._layout = layout
         self._chunk_bytes = chunk_bytes
+        #: slices that were read, by marker, for those who read them again
+        self._kept: dict[int, Table] = {}
+        #: markers and bytes of what was read together, in that order, and bytes left for more
+        self._readings: deque[tuple[list[int], int]] = deque()
+        self._room = kept_bytes
 
     def write(
         self,
@@ -95,22 +130,24 @@ class SliceLog:
             np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1:]), self._layout
         )
         writer = self._place.segment(lifetime)
-        limit = max(1, SLICE_BYTES // (8 * self._layout.entry_width))
+        size = 8 * self._layout.entry_width
+        limit = max(1, SLICE_BYTES // size)
+        data = entries.reshape(-1).view(np.uint8).data
+        hi = entries[:, 0].view(np.uint64)
         for first, last in pairwise(slice_bounds(panes).tolist()):
             pane = int(panes[first])
             until = expiry if isinstance(expiry, int) else expiry(pane)
             for at in range(first, last, limit):
-                part = entries[at : min(at + limit, last)]
+                end = min(at + limit, last)
                 marker = writer.append(
-                    part,
+                    data[at * size : end * size],
                     operator=operator,
                     synopsis=ENTRIES,
                     group=pane,
-                    rows=len(part),
+                    rows=end - at,
                     expiry=until,
                 )
-                ends = part[[0, -1], 0].view(np.uint64).tolist()
-                yield (pane, marker, len(part), *ends)
+                yield pane, marker, end - at, int(hi[at]), int(hi[end - 1])
 
     def bytes_of(self, slices: Slices) -> int:
         """Return the bytes of the entries of some slices."""
@@ -118,21 +155,57 @@ class SliceLog:
 
     def read(self, slices: Slices, partition: Partition) -> Iterator[tuple[int, Table]]:
         """Yield (pane, entries inside the partition) of slices, in their order, read ahead."""
+        for portion in self.portions(slices, partition):
+            yield from portion.slices()
+
+    def portions(self, slices: Slices, partition: Partition) -> Iterator[Portion]:
+        """Yield the entries inside the partition of slices, in their order, many at a time."""
         low, high = np.uint64(partition.low), np.uint64(partition.high - 1)
-        wanted = slices[(slices["first_hi"] <= high) & (slices["last_hi"] >= low)]
-        width, whole = self._layout.entry_width, partition.whole
-        for part in _portions(wanted, self._chunk_bytes // (8 * width)):
-            records = {r.marker: r.payload for r in self._place.log.read_many(part["marker"])}
-            for pane, marker in zip(part["pane"].tolist(), part["marker"].tolist(), strict=True):
-                table = np.frombuffer(records[marker], dtype=np.int64).reshape(-1, width)
-                if whole:
-                    yield pane, table
-                    continue
-                hi = np.ascontiguousarray(table[:, 0]).view(np.uint64)
-                first = int(np.searchsorted(hi, low, side="left"))
-                last = int(np.searchsorted(hi, high, side="right"))
-                if first < last:
-                    yield pane, table[first:last]
+        whole = partition.whole
+        wanted = slices if whole else slices[_meets(slices, low, high)]
+        for part in _portions(wanted, self._chunk_bytes // (32 * self._layout.entry_width)):
+            bounds = np.concatenate([[0], np.cumsum(part["rows"])])
+            entries = self._gathered(part["marker"].tolist(), bounds.tolist())
+            if not whole:
+                hi = np.ascontiguousarray(entries[:, 0]).view(np.uint64)
+                inside = (hi >= low) & (hi <= high)
+                bounds = np.concatenate([[0], np.cumsum(inside)])[bounds]
+                entries = entries[inside]
+            yield Portion(np.ascontiguousarray(part["pane"]), bounds, entries)
+
+    def _gathered(self, markers: list[int], bounds: list[int]) -> Table:
+        """Return the entries of slices side by side, given where each is to begin."""
+        width = self._layout.entry_width
+        entries = np.empty((bounds[-1], width), dtype=np.int64)
+        if self._kept.keys() >= set(markers):
+            return np.concatenate([self._kept[marker] for marker in markers], out=entries)
+        missing = {
+            marker: entries[first:last]
+            for marker, (first, last) in zip(markers, pairwise(bounds), strict=True)
+        }
+        for marker in self._kept.keys() & missing.keys():
+            missing.pop(marker)[:] = self._kept[marker]
+        found = 0
+        for record in self._place.log.read_many(np.array(list(missing), dtype=np.uint64)):
+            payload = np.frombuffer(record.payload, dtype=np.int64)
+            missing[record.marker][:] = payload.reshape(-1, width)
+            found += 1
+        if found < len(missing):
+            msg = f"{len(missing) - found} slices that windows hold are on the log no more"
+            raise AssertionError(msg)
+        self._keep(missing, entries.nbytes)
+        return entries
+
+    def _keep(self, read: dict[int, Table], size: int) -> None:
+        """Keep what was read together; what was read first gives way."""
+        self._kept.update(read)
+        self._readings.append((list(read), size))
+        self._room -= size
+        while self._room < 0:
+            markers, freed = self._readings.popleft()
+            for marker in markers:
+                del self._kept[marker]
+            self._room += freed
 
 
 class Ahead:
@@ -158,6 +231,12 @@ def described(record: Record) -> tuple[int, ...]:
     """Return what the directory keeps of a slice."""
     rows = np.frombuffer(record.payload, dtype=np.uint64).reshape(record.rows, -1)
     return record.group, record.marker, record.rows, int(rows[0, 0]), int(rows[-1, 0])
+
+
+def _meets(slices: Slices, low: np.uint64, high: np.uint64) -> npt.NDArray[np.bool_]:
+    """Tell which slices may have entries of a range of hi."""
+    meets: npt.NDArray[np.bool_] = (slices["first_hi"] <= high) & (slices["last_hi"] >= low)
+    return meets
 
 
 def _portions(slices: Slices, rows: int) -> Iterator[Slices]:

@@ -44,7 +44,7 @@ class Directory:
         self._arena = arena
         self._array = arena.array("slices", np.int64, _WORDS)
         arena.header.setdefault("slices", 0)
-        #: the panes that have slices, in order, once they were asked for
+        #: once they were asked for
         self._panes: npt.NDArray[np.int64] | None = None
 
     @property
@@ -69,12 +69,17 @@ class Directory:
         bounds = np.searchsorted(slices["pane"], [first, last])
         return slices[bounds[0] : bounds[1]].copy()
 
-    def first_from(self, pane: int) -> int | None:
-        """Return the least pane at or after `pane` that has a slice."""
+    @property
+    def panes(self) -> npt.NDArray[np.int64]:
+        """Return the panes that have slices, in order."""
         if self._panes is None:
             self._panes = np.unique(self.all["pane"])
-        at = self._panes.searchsorted(pane)
-        return int(self._panes[at]) if at < len(self._panes) else None
+        return self._panes
+
+    def first_from(self, pane: int) -> int | None:
+        """Return the least pane at or after `pane` that has a slice."""
+        at = self.panes.searchsorted(pane)
+        return int(self.panes[at]) if at < len(self.panes) else None
 
     def drop_before(self, pane: int) -> None:
         """Forget the slices of panes before `pane`."""

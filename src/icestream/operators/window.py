@@ -26,7 +26,7 @@ overlapping windows (Mendes et al., 2013, sections 2 to 4).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -86,13 +86,15 @@ class WindowOperator:
         self._chunk_bytes = max(SLICE_BYTES, quota // 32)
         shard.account.resize((6 if spec.handing_on else 4) * self._chunk_bytes)
         self._directory = Directory(shard.arena)
-        self._slices = SliceLog(shard, spec.layout, self._chunk_bytes)
+        self._slices = SliceLog(shard, spec.layout, self._chunk_bytes, self._chunk_bytes)
         #: rows of windows that closed in this version, by family, for those made of them
         self._levels: dict[int, Level] = {}
         self._families = [self._rolling(number) for number in range(len(spec.families))]
         self._new = np.empty(0, dtype=SLICE)
         self._leaving: list[Slices] = []
         self._inputs: Inputs | None = None
+        #: the keys of the batch, if there are few
+        self._few_keys: list[pa.Table] | None = None
         self._replaying = False
 
     def _rolling(self, number: int) -> Rolling:
@@ -141,7 +143,7 @@ class WindowOperator:
         for family in self._families:
             family.settle(watermark)
         self._directory.drop_before(min(each.position["start"] for each in self._families))
-        self._inputs = None
+        self._inputs = self._few_keys = None
         self._new = np.empty(0, dtype=SLICE)
         if snapshot:
             self._save_directory()
@@ -194,7 +196,7 @@ class WindowOperator:
         """Open the groups of the batch that belong to a partition, logging those that are new."""
         family = self._families[number]
         if self._inputs is not None:
-            for keys in self._inputs.groups():
+            for keys in self._keys(self._inputs):
                 fresh = family.admit(partition, keys, lambda: self._relieve(number))
                 if fresh is not None and not self._replaying:
                     self._shard.segment(BASE).append(
@@ -202,6 +204,21 @@ class WindowOperator:
                     )
         if self._replaying:
             family.touch(self._new, partition)
+
+    def _keys(self, inputs: Inputs) -> Iterable[pa.Table]:
+        """Return the keys of the batch; few keys are read once for all families."""
+        if self._few_keys is not None:
+            return self._few_keys
+        if len(self._families) == 1:
+            return inputs.groups()
+        few, size = [], 0
+        for keys in inputs.groups():
+            few.append(keys)
+            size += keys.nbytes
+            if size > SLICE_BYTES:
+                return inputs.groups()
+        self._few_keys = few
+        return few
 
     def _relieve(self, number: int) -> bool:
         """Let the groups of other families leave memory; False if there are none."""
@@ -326,7 +343,7 @@ class _Kept:
     watermark: Micros
 
     def __call__(self, pane: int) -> Micros:
-        needed = max(each.grid.instant(self.end(each, pane)) for each in self.courses)
+        needed = max([each.grid.instant(self.end(each, pane)) for each in self.courses])
         return min(max(needed, self.watermark + 1), INFINITY)
 
     def end(self, course: Course, pane: int) -> int:

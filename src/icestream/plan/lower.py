@@ -133,7 +133,8 @@ def operator(
     """Open the operator of a plan on one shard; some windows may be made of others."""
     if not takes_tuples(plan):
         return WindowOperator(replace(window_spec(plan), tiled=made_of), shard, store)
-    made: Operator = _operator(plan)(_spec(plan), shard, plan.results(plan.views[0]))  # type: ignore[call-arg]
+    opens: Any = _operator(plan)
+    made: Operator = opens(_spec(plan), shard, plan.results(plan.views[0]))
     return made
 
 
@@ -174,7 +175,9 @@ def _on_panes(plan: Plan, view: View) -> bool:
     return on_grid and not any(needs_objects(each, plan.types) for each in view.aggregates)
 
 
-def _operator(plan: Plan) -> type[Operator]:
+def _operator(
+    plan: Plan,
+) -> type[WindowOperator | OrderedOperator | SessionOperator | ObjectOperator]:
     if not takes_tuples(plan):
         return WindowOperator
     windows = plan.views[0].windows

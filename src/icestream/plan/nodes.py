@@ -68,6 +68,60 @@ class Source:
     nulls: str = "error"
 
 
+class Computation(Protocol):
+    """What a query computes, as whoever runs it sees it: a plan of windows or a dataflow."""
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Return the input streams."""
+        ...
+
+    @property
+    def time(self) -> pa.DataType:
+        """Return the type of the time column."""
+        ...
+
+    @property
+    def key_groups(self) -> int:
+        """Return the number of key groups."""
+        ...
+
+    @property
+    def late(self) -> str:
+        """Return what happens to events that come too late: `drop` or `keep`."""
+        ...
+
+    @property
+    def views(self) -> tuple[Any, ...]:
+        """Return the queries whose rows are handed out."""
+        ...
+
+    @property
+    def batch_schema(self) -> pa.Schema:
+        """Return the columns of the batches that ingest reads."""
+        ...
+
+    def results(self, view: Any) -> pa.Schema:
+        """Return the columns of the rows that a view emits."""
+        ...
+
+    def late_before(self, watermark: Micros) -> Micros:
+        """Return the instant before which an event comes too late."""
+        ...
+
+    def settled_by(self, latest: Micros) -> Micros:
+        """Return the watermark that settles all that an event at `latest` can cause."""
+        ...
+
+    def watermark(self, before: Micros, seen: tuple[Micros | None, ...]) -> Micros:
+        """Return the watermark once the sources have reached `seen`; it never goes back."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return it as JSON, for the checkpoint and for people."""
+        ...
+
+
 @dataclass(frozen=True)
 class View:
     """One query over the events of a plan."""
@@ -178,15 +232,8 @@ class Plan:
         return max(view.windows.settled_by(latest) for view in self.views)
 
     def watermark(self, before: Micros, seen: tuple[Micros | None, ...]) -> Micros:
-        """Return the watermark once the sources have reached `seen`; it never goes back.
-
-        Whole milliseconds, as Spark keeps it. A source without events holds it.
-        """
-        reached = [
-            MINUS_INFINITY if latest is None else latest // 1000 * 1000 - source.slack
-            for latest, source in zip(seen, self.sources, strict=True)
-        ]
-        return max(before, min(reached))
+        """Return the watermark once the sources have reached `seen`; it never goes back."""
+        return watermark_of(self.sources, before, seen)
 
     def describe(self) -> dict[str, Any]:
         """Return the plan as JSON, for the checkpoint and for people.
@@ -220,6 +267,20 @@ class Plan:
             "late": self.late,
             "key groups": self.key_groups,
         }
+
+
+def watermark_of(
+    sources: tuple[Source, ...], before: Micros, seen: tuple[Micros | None, ...]
+) -> Micros:
+    """Return the watermark once the sources have reached `seen`.
+
+    Whole milliseconds, as Spark keeps it. A source without events holds it.
+    """
+    reached = [
+        MINUS_INFINITY if latest is None else latest // 1000 * 1000 - source.slack
+        for latest, source in zip(seen, sources, strict=True)
+    ]
+    return max(before, min(reached))
 
 
 def grouping_id(grouping: tuple[int, ...], keys: tuple[int, ...]) -> int:

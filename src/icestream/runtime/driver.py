@@ -21,24 +21,19 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from icestream.core.clock import Clock, SystemClock
 from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_bytes
-from icestream.operators.levels import Tiled
 from icestream.operators.slice_log import SLICE_BYTES
-from icestream.operators.window import PANES
-from icestream.plan import cost, lower
-from icestream.plan.cost import Comparison
-from icestream.plan.lower import AUTO, TUPLES
-from icestream.plan.nodes import Plan, check_same_plan
-from icestream.runtime.exchange import Sent, SplitReport
-from icestream.runtime.folding import LEAST_TABLE_BYTES, TABLE_BYTES
-from icestream.runtime.ingest import Ingest
+from icestream.plan.dataflow import Dataflow
+from icestream.plan.nodes import Computation, Plan, check_same_plan
+from icestream.runtime.dataflow_work import DataflowWork
 from icestream.runtime.shard import ShardReport, ShardTask
-from icestream.runtime.tuples import Leaving
+from icestream.runtime.window_work import WindowWork
+from icestream.runtime.work import Executor, Made, Making, Parcel, Work, total
 from icestream.state.arena import sweep
 from icestream.state.files import Files
 from icestream.state.versions import (
@@ -55,40 +50,10 @@ from icestream.state.versions import (
 
 #: least bytes of one shard: its work buffers, and room for some groups
 LEAST_QUOTA = 16 * SLICE_BYTES
-#: bytes of a group in memory beside its row: index and key, about
-GROUP_OVERHEAD = 24
 #: versions between two looks for files that no version names
 SWEEP_EVERY = 16
 
 Batch_contra = TypeVar("Batch_contra", contravariant=True)
-
-
-@dataclass(frozen=True)
-class Parcel:
-    """What one split brought: its place in the exchange, what it wrote for good, its report."""
-
-    path: str
-    sent: Sent
-    report: SplitReport
-
-
-class Executor(Protocol[Batch_contra]):
-    """Runs the tasks of a version."""
-
-    #: where parcels are written and read
-    parcel_files: Files
-
-    def ingest(self, ingest: Ingest, batch: Batch_contra, folder: str) -> list[Parcel]:
-        """Fold a batch into parcels, one per split, in an order that does not depend on timing."""
-        ...
-
-    def leave(self, leaving: Leaving, folder: str) -> list[Parcel]:
-        """Fold the events that leave windows into parcels, for the tasks that run next."""
-        ...
-
-    def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
-        """Run one task per shard."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -146,7 +111,7 @@ class Driver(Generic[Batch_contra]):
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Computation,
         settings: Settings,
         files: Files,
         executor: Executor[Batch_contra],
@@ -154,6 +119,7 @@ class Driver(Generic[Batch_contra]):
     ) -> None:
         """Open the checkpoint; nothing is computed yet."""
         self._plan = plan
+        self._work = work_of(plan, files, settings)
         self._settings = settings
         self._files = files
         self._executor = executor
@@ -229,141 +195,78 @@ class Driver(Generic[Batch_contra]):
         before, timer = self._last, _Timer(self._clock)
         version = before.version + 1 if before else 1
         watermark = before.watermark if before else MINUS_INFINITY
-        routes = before.routes if before else self._first_routes()
-        store = self._store(before)
-        folder = os.path.join(self._run, f"exchange-{version}-{uuid.uuid4().hex[:8]}")
+        making = self._making(version, watermark, timer)
         parcels: list[Parcel] = []
         try:
             if batch is not None:
-                kept = None if store == PANES else self._first_ordinal + self._shard_ordinals
-                ingest = Ingest(self._plan, version, watermark, routes, self._table_bytes, kept)
-                parcels = self._executor.ingest(ingest, batch, folder)
+                ingest = self._work.ingest(making)
+                parcels = self._executor.ingest(ingest, batch, making.folder)
             timer.note("ingest")
-            if self._settings.ticker and batch is not None and not _total(parcels, "rows"):
+            if self._settings.ticker and batch is not None and not total(parcels, "rows"):
                 self._settled = True
                 return None
             seen = self._seen(before, parcels)
             reached = max(self._plan.watermark(watermark, seen), flush)
-            estimate = self._estimate(parcels, seen) if store == AUTO else None
-            if store == AUTO:
-                store = AUTO if estimate is None else estimate.choose().plan
-            composition = self._composition(before, store, parcels, seen)
-            paths = [parcel.path for parcel in parcels if parcel.report.entries]
-            if store == TUPLES:
-                paths += self._leave(version, (watermark, reached), routes, parcels, folder)
-                timer.note("leave")
-            watermark = reached
-            tiled = tuple(map(Tiled.from_json, composition or ()))
-            reports = self._executor.run(self._tasks(version, watermark, paths, store, tiled))
+            made = self._work.run(making, self._executor, parcels, seen, reached)
             timer.note("component")
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        decisions = {
-            "flush": number is None,
-            "entries": _total(parcels, "entries"),
-            "store": store,
-            "composition": composition,
-            "estimate": _bytes(estimate) if estimate else (before and before.decisions["estimate"]),
-        }
-        commit = self._commit(version, number, watermark, seen, routes, parcels, reports, decisions)
+            shutil.rmtree(making.folder, ignore_errors=True)
+        commit = self._commit(making, number, reached, seen, parcels, made)
         timer.note("commit")
         self._tidy()
         self._settled = True
         timer.note("tidy")
-        progress = self._progress(commit, parcels, reports, timer)
+        progress = self._progress(commit, parcels, made, timer)
         return self._delivery(commit, again=False, progress=progress)
 
-    @property
-    def _first_ordinal(self) -> int:
-        return self._last.next_ordinal if self._last else 0
-
-    @property
-    def _shard_ordinals(self) -> int:
-        """Return how many ordinals the shards of a version take."""
-        return self._settings.shards * len(lower.lifetimes(self._plan))
-
-    @property
-    def _table_bytes(self) -> int:
-        return max(LEAST_TABLE_BYTES, min(TABLE_BYTES, self._settings.budget // 4))
-
-    def _leave(
-        self,
-        version: int,
-        watermarks: tuple[Micros, Micros],
-        routes: tuple[int, ...],
-        parcels: Sequence[Parcel],
-        folder: str,
-    ) -> list[str]:
-        """Fold the events that leave windows between two watermarks; return the parcels."""
-        if watermarks[1] == MINUS_INFINITY:
-            return []
-        spans = tuple(lower.window_spec(self._plan).leaves(*watermarks))
-        kept = [(s.info, s.begins) for s in self._live if s.begins is not None]
-        kept += [(p.sent.kept, p.report.begins) for p in parcels if p.sent.kept is not None]
-        segments = tuple(
-            info
-            for info, begins in kept
-            if any(begins < end and info.expiry > first for first, end in spans if first < end)
-        )
-        if not segments:
-            return []
-        leaving = Leaving(
-            self._plan,
-            version,
-            routes,
-            self._files,
-            self._settings.root,
-            spans,
-            segments,
-            self._table_bytes,
-        )
-        done = self._executor.leave(leaving, folder)
-        return [parcel.path for parcel in done if parcel.report.entries]
-
-    def _tasks(
-        self,
-        version: int,
-        watermark: Micros,
-        paths: Sequence[str],
-        store: str,
-        tiled: tuple[Tiled, ...],
-    ) -> list[ShardTask]:
+    def _making(self, version: int, watermark: Micros, timer: _Timer) -> Making:
+        """Return the version that is about to be made."""
         before, settings = self._last, self._settings
-        ordinal, lifetimes = self._first_ordinal, len(lower.lifetimes(self._plan))
-        return [
-            ShardTask(
-                plan=self._plan,
+        folder = os.path.join(self._run, f"exchange-{version}-{uuid.uuid4().hex[:8]}")
+        arenas = before.arenas if before else ()
+
+        def task(*, shard: int, **rest: Any) -> ShardTask:
+            return ShardTask(
                 files=self._files,
                 root=settings.root,
                 arenas=os.path.join(self._run, "arenas"),
                 shard=shard,
                 version=version,
-                watermark=watermark,
-                first_ordinal=ordinal + shard * lifetimes,
-                quota=settings.budget // settings.shards,
-                arena=before.arenas[shard] if before else None,
-                parcels=tuple(paths),
-                parcel_files=self._executor.parcel_files,
+                arena=arenas[shard] if arenas else None,
+                named=arenas,
                 codec=settings.codec,
-                store=store,
-                tiled=tiled,
+                **rest,
             )
-            for shard in range(settings.shards)
-        ]
+
+        return Making(
+            version,
+            before,
+            self._live,
+            watermark,
+            before.routes if before else self._first_routes(),
+            self._first_ordinal,
+            settings.budget,
+            settings.shards,
+            folder,
+            timer.note,
+            task,
+        )
+
+    @property
+    def _first_ordinal(self) -> int:
+        return self._last.next_ordinal if self._last else 0
 
     def _commit(
         self,
-        version: int,
+        making: Making,
         number: int | None,
         watermark: Micros,
         seen: tuple[Micros | None, ...],
-        routes: tuple[int, ...],
         parcels: Sequence[Parcel],
-        reports: Sequence[ShardReport],
-        decisions: dict[str, Any],
+        made: Made,
     ) -> Commit:
-        before = self._last
-        kept = [p for p in parcels if p.sent.kept is not None and decisions["store"] == TUPLES]
+        before, version, reports = self._last, making.version, made.reports
+        shared = {"flush": number is None, "entries": total(parcels, "entries")}
         bases = tuple(
             version if report.snapshot else (before.bases[report.shard] if before else 0)
             for report in reports
@@ -373,7 +276,7 @@ class Driver(Generic[Batch_contra]):
             batch=number if number is not None else (before.batch if before else None),
             watermark=watermark,
             seen=seen,
-            routes=routes,
+            routes=making.routes,
             arenas=tuple(report.arena for report in reports),
             added=tuple(
                 LiveSegment(report.shard, version, lifetime, info)
@@ -382,7 +285,7 @@ class Driver(Generic[Batch_contra]):
             )
             + tuple(
                 LiveSegment(NO_SHARD, version, EVENTS, p.sent.kept, p.report.begins)
-                for p in kept
+                for p in made.kept
                 if p.sent.kept is not None
             ),
             released=tuple(ordinal for report in reports for ordinal in report.released),
@@ -390,8 +293,8 @@ class Driver(Generic[Batch_contra]):
             late=tuple(p.sent.late for p in parcels if p.sent.late is not None),
             bases=bases,
             horizon=self._horizon(bases, watermark),
-            next_ordinal=self._first_ordinal + self._shard_ordinals + len(parcels),
-            decisions=decisions,
+            next_ordinal=making.first_ordinal + self._work.ordinals(making.shards) + len(parcels),
+            decisions={**shared, **made.decisions},
             totals=self._totals(parcels, reports),
         )
         live = survivors(self._live, commit)
@@ -414,9 +317,9 @@ class Driver(Generic[Batch_contra]):
     def _totals(self, parcels: Sequence[Parcel], reports: Sequence[ShardReport]) -> dict[str, int]:
         before = self._last.totals if self._last else {}
         news = {
-            "events": _total(parcels, "rows"),
-            "late": _total(parcels, "late"),
-            "without_time": _total(parcels, "without_time"),
+            "events": total(parcels, "rows"),
+            "late": total(parcels, "late"),
+            "without_time": total(parcels, "without_time"),
             "rows": sum(sum(report.rows) for report in reports),
         }
         return {name: before.get(name, 0) + count for name, count in news.items()}
@@ -435,75 +338,16 @@ class Driver(Generic[Batch_contra]):
             for number, seen in enumerate(old)
         )
 
-    def _store(self, before: Commit | None) -> str:
-        """Return what the log keeps of windows on a grid, or that it is to be chosen."""
-        if before is not None:
-            chosen: str = before.decisions["store"]
-            return chosen
-        return self._plan.store if lower.may_refold(self._plan) else PANES
-
-    def _estimate(
-        self, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
-    ) -> Comparison | None:
-        """Compare what the log would keep by what the first events showed; None without any."""
-        kept = [parcel for parcel in parcels if parcel.sent.kept is not None]
-        if not kept:
-            return None
-        spec = lower.window_spec(self._plan)
-        span, keys = self._measured(parcels, seen)
-        events = sum(parcel.report.rows for parcel in kept)
-        size = sum(parcel.sent.kept.bytes for parcel in kept if parcel.sent.kept is not None)
-        return cost.estimate(
-            [view.windows for view in spec.views],
-            cost.Statistics(
-                rate=events * cost.SECOND / span,
-                tuple_bytes=size / events,
-                keys=keys,
-                entry_bytes=8 * spec.layout.entry_width,
-                group_bytes=8 * spec.layout.group_width + GROUP_OVERHEAD,
-                invertible=spec.layout.front_words == 0,
-            ),
-        )
-
-    def _composition(
-        self,
-        before: Commit | None,
-        store: str,
-        parcels: Sequence[Parcel],
-        seen: tuple[Micros | None, ...],
-    ) -> list[Any] | None:
-        """Return which windows are made of others, by the first events; None until there are any.
-
-        It holds for the checkpoint, as positions and running rows depend on it.
-        """
-        if before is not None and before.decisions["composition"] is not None:
-            chosen: list[Any] = before.decisions["composition"]
-            return chosen
-        if store != PANES or not _total(parcels, "entries") or lower.takes_tuples(self._plan):
-            return None
-        composed = lower.composition(self._plan, self._measured(parcels, seen)[1])
-        return [each.to_json() for each in lower.tiled(composed)]
-
-    def _measured(
-        self, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
-    ) -> tuple[Micros, cost.KeyCounts]:
-        """Return the time that a batch spans, and its groups in a pane and in all of it."""
-        pane = lower.window_spec(self._plan).grid.pane
-        begins = min(parcel.report.begins for parcel in parcels)
-        span = max(max(each for each in seen if each is not None) - begins + 1, pane)
-        entries = _total(parcels, "entries") * pane / span
-        groups = max(float(_total(parcels, "groups")), entries)
-        return span, cost.KeyCounts(tuple(sorted({pane: entries, span: groups}.items())))
-
     def _first_routes(self) -> tuple[int, ...]:
         groups, shards = self._plan.key_groups, self._settings.shards
         return tuple(group * shards // groups for group in range(groups))
 
     def _check_shards(self, last: Commit) -> None:
-        if len(last.arenas) != self._settings.shards:
+        shards = len(last.arenas) // self._work.components
+        if shards != self._settings.shards:
             msg = (
-                f"the checkpoint at {self._settings.root} has {len(last.arenas)} shards, the query "
-                f"asks for {self._settings.shards}. Keep {len(last.arenas)} shards"
+                f"the checkpoint at {self._settings.root} has {shards} shards, the query "
+                f"asks for {self._settings.shards}. Keep {shards} shards"
             )
             raise CheckpointError(msg)
 
@@ -525,10 +369,11 @@ class Driver(Generic[Batch_contra]):
         self,
         commit: Commit,
         parcels: Sequence[Parcel],
-        reports: Sequence[ShardReport],
+        made: Made,
         timer: _Timer,
     ) -> dict[str, Any]:
-        rows = _total(parcels, "rows")
+        reports = made.reports
+        rows = total(parcels, "rows")
         return {
             "version": commit.version,
             "batchId": None if commit.decisions["flush"] else commit.batch,
@@ -538,15 +383,14 @@ class Driver(Generic[Batch_contra]):
                 "watermark": commit.watermark,
                 "lateEvents": commit.totals["late"],
                 "eventsWithoutTime": commit.totals["without_time"],
-                "entries": _total(parcels, "entries"),
+                "entries": total(parcels, "entries"),
                 "resultRows": sum(sum(report.rows) for report in reports),
                 "stateMemoryBytes": sum(r.statistics["memory_bytes"] for r in reports),
                 "peakMemoryBytes": sum(r.statistics["peak_bytes"] for r in reports),
                 "budgetBytes": self._settings.budget,
                 "logBytes": sum(segment.info.bytes for segment in self._live),
                 "segments": len(self._live),
-                "store": commit.decisions["store"],
-                "estimatedBytes": commit.decisions["estimate"],
+                **made.facts,
                 "groups": sum(r.statistics["groups"] for r in reports),
                 "partitions": sum(r.statistics["partitions"] for r in reports),
                 "consolidatedRows": sum(r.statistics.get("consolidated", 0) for r in reports),
@@ -651,16 +495,12 @@ class _Timer:
         self._last = now
 
 
-def _bytes(comparison: Comparison) -> dict[str, int]:
-    """Return the bytes that either store was estimated to take."""
-    return {
-        PANES: round(comparison.panes.space.total),
-        TUPLES: round(comparison.tuples.space.total),
-    }
+def work_of(plan: Computation, files: Files, settings: Settings) -> Work:
+    """Return what makes versions of a plan."""
+    if isinstance(plan, Dataflow):
+        return DataflowWork(plan, settings.shards, settings.budget)
+    assert isinstance(plan, Plan)
+    return WindowWork(plan, files, settings.root)
 
 
-def _total(parcels: Sequence[Parcel], name: str) -> int:
-    return sum(getattr(parcel.report, name) for parcel in parcels)
-
-
-__all__ = ["Delivery", "Driver", "Executor", "Parcel", "Settings"]
+__all__ = ["Delivery", "Driver", "Settings"]

@@ -32,6 +32,8 @@ TUPLES = 1
 ENTRIES = 2
 #: entries that leave the windows of family f are of the kind LEAVING + f
 LEAVING = 3
+#: changes on edge e of a dataflow are of the kind CHANGES + e
+CHANGES = 1 << 15
 
 #: bytes of entries in one record
 RECORD_BYTES = 1 << 20
@@ -106,6 +108,12 @@ class ExchangeWriter:
         payload = write_table(events)
         self._writer.append(payload, synopsis=TUPLES, group=shard, rows=events.num_rows)
 
+    def changes(self, shard: int, edge: int, changes: pa.RecordBatch) -> None:
+        """Send changes on an edge."""
+        payload = write_table(changes)
+        kind, rows = CHANGES + edge, changes.num_rows
+        self._writer.append(payload, synopsis=kind, group=shard, rows=rows)
+
     def late(self, events: pa.RecordBatch) -> None:
         """Keep events that came too late."""
         if self._late is None:
@@ -163,6 +171,11 @@ class Parcels:
     def tuples(self) -> Iterator[pa.RecordBatch]:
         """Yield raw events."""
         for payload in self._payloads(TUPLES):
+            yield read_batch(payload)
+
+    def changes(self, edge: int) -> Iterator[pa.RecordBatch]:
+        """Yield the changes that came on an edge."""
+        for payload in self._payloads(CHANGES + edge):
             yield read_batch(payload)
 
     def _payloads(self, synopsis: int) -> Iterator[memoryview]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from icestream.core.errors import InputError
 from icestream.core.times import Micros
 from icestream.operators.columns import ARRIVAL, Arrivals, Column
 from icestream.plan.lower import takes_tuples, window_spec
-from icestream.plan.nodes import SOURCE, TIME, Plan
+from icestream.plan.nodes import SOURCE, TIME, Computation, Plan
 from icestream.runtime.exchange import ExchangeWriter, SplitReport
 from icestream.runtime.folding import TABLE_BYTES, EntryFolder, TupleSender
 from icestream.runtime.tuples import TupleWriter
@@ -35,6 +36,26 @@ EVENTS = "events"
 LATEST = "latest"
 
 Ints = npt.NDArray[np.int64]
+
+
+class IngestTask(Protocol):
+    """Turns one split into an exchange parcel."""
+
+    @property
+    def plan(self) -> Computation:
+        """Return the plan whose events these are."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Return the version in the making."""
+        ...
+
+    def run(
+        self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
+    ) -> SplitReport:
+        """Do it."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -66,6 +87,16 @@ class FoldedIngest:
 
     ingest: Ingest
 
+    @property
+    def plan(self) -> Plan:
+        """Return the plan whose events these are."""
+        return self.ingest.plan
+
+    @property
+    def version(self) -> int:
+        """Return the version in the making."""
+        return self.ingest.version
+
     def run(
         self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
     ) -> SplitReport:
@@ -76,13 +107,14 @@ class FoldedIngest:
         return task.finish()
 
 
-class _Reception:
+class Reception:
     """Looks at the times of events: notes the latest, sorts out those without one and the late."""
 
-    def __init__(self, ingest: Ingest, out: ExchangeWriter) -> None:
+    def __init__(self, plan: Computation, watermark: Micros, out: ExchangeWriter) -> None:
+        """Judge events by the watermark before the batch."""
         self.report = SplitReport()
-        self._plan = ingest.plan
-        self._late_before = ingest.plan.late_before(ingest.watermark)
+        self._plan = plan
+        self._late_before = plan.late_before(watermark)
         self._out = out
 
     def admit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Ints]:
@@ -143,7 +175,7 @@ class _Sending:
     """A split whose events travel."""
 
     def __init__(self, ingest: Ingest, out: ExchangeWriter) -> None:
-        self._reception = _Reception(ingest, out)
+        self._reception = Reception(ingest.plan, ingest.watermark, out)
         self._sender = TupleSender(ingest.plan, ingest.routes, out)
 
     def take(self, batch: pa.RecordBatch) -> None:
@@ -166,7 +198,7 @@ class _Folding:
         plan = ingest.plan
         self._plan = plan
         self._grid = window_spec(plan).grid
-        self._reception = _Reception(ingest, out)
+        self._reception = Reception(ingest.plan, ingest.watermark, out)
         self._folder = EntryFolder(plan, ingest.routes, ingest.table_bytes, out, partial=partial)
         self._arrivals = Arrivals(ingest.version, split)
         self._late_before = plan.late_before(ingest.watermark)

@@ -14,12 +14,13 @@ from functools import partial
 
 import pyarrow as pa
 
-from icestream.plan.nodes import Plan
-from icestream.runtime.driver import Delivery, Driver, Parcel, Settings
+from icestream.plan.nodes import Computation
+from icestream.runtime.driver import Delivery, Driver, Settings
 from icestream.runtime.exchange import ExchangeWriter, SplitReport
-from icestream.runtime.ingest import Ingest
+from icestream.runtime.ingest import IngestTask
 from icestream.runtime.shard import ShardReport, ShardTask
 from icestream.runtime.tuples import Leaving
+from icestream.runtime.work import Parcel
 from icestream.state.files import Files, LocalFiles
 from icestream.state.log.ipc import read_table
 from icestream.state.log.reader import SegmentReader
@@ -37,7 +38,7 @@ class LocalExecutor:
         self._files = files
         self._root = root
 
-    def ingest(self, ingest: Ingest, batch: Splits, folder: str) -> list[Parcel]:
+    def ingest(self, ingest: IngestTask, batch: Splits, folder: str) -> list[Parcel]:
         """Fold each split into a parcel of its own."""
         return [
             self._parcel(
@@ -75,7 +76,7 @@ class LocalExecutor:
 
 
 def _fold(
-    ingest: Ingest, split: Iterable[pa.RecordBatch], number: int, out: ExchangeWriter
+    ingest: IngestTask, split: Iterable[pa.RecordBatch], number: int, out: ExchangeWriter
 ) -> SplitReport:
     return ingest.run(split, out, number)
 
@@ -85,7 +86,7 @@ class LocalQuery:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Computation,
         settings: Settings,
         files: Files | None = None,
         parcel_files: Files | None = None,

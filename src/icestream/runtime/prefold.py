@@ -15,9 +15,8 @@ of events are folded in Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -27,8 +26,8 @@ from icestream.operators.fields import Field
 from icestream.operators.fold import partial_name
 from icestream.plan.lower import takes_tuples, window_spec
 from icestream.plan.nodes import SOURCE, TIME, Plan
-from icestream.runtime.exchange import ExchangeWriter, SplitReport
-from icestream.runtime.ingest import EVENTS, LATEST, PANE, FoldedIngest, Ingest
+from icestream.runtime.exchange import SplitReport
+from icestream.runtime.ingest import EVENTS, LATEST, PANE, FoldedIngest, Ingest, IngestTask
 
 #: events per entry above which folding by Spark is chosen
 WORTH_IT = 8.0
@@ -52,16 +51,6 @@ _PARTIALS = {
 }
 
 
-class IngestTask(Protocol):
-    """Folds one split into an exchange parcel."""
-
-    def run(
-        self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
-    ) -> SplitReport:
-        """Do it."""
-        ...
-
-
 @dataclass
 class Prefold:
     """Chooses where events are folded, by what the last batch had to show."""
@@ -70,11 +59,13 @@ class Prefold:
     ratio: float = 0.0
     events: int = 0
 
-    def choose(self, ingest: Ingest, batch: DataFrame) -> tuple[DataFrame, IngestTask]:
+    def choose(self, ingest: IngestTask, batch: DataFrame) -> tuple[DataFrame, IngestTask]:
         """Return what the ingest tasks read and what they run."""
         worth_it = self.ratio >= WORTH_IT and self.events >= LEAST_EVENTS
+        if not isinstance(ingest, Ingest) or not worth_it:
+            return batch, ingest
         kept = ingest.kept_ordinal is not None
-        if not worth_it or kept or not can_fold(ingest.plan):
+        if kept or not can_fold(ingest.plan):
             return batch, ingest
         return fold(ingest, batch), FoldedIngest(ingest)
 

@@ -14,17 +14,18 @@ Invariants:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from icestream.core.times import Micros
 from icestream.operators.levels import Tiled
-from icestream.operators.protocol import Emitted, PastVersion
+from icestream.operators.protocol import Emitted, Operator, PastVersion, Shard
 from icestream.operators.window import PANES
 from icestream.plan import lower
 from icestream.plan.nodes import Plan
 from icestream.runtime.exchange import Parcels
+from icestream.runtime.sending import Sending, Sends
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused, shortage
 from icestream.state.files import Files
@@ -50,14 +51,77 @@ class ShardReport:
     rebuilt: bool
     #: ordinals of segments that are needed no more, before their expiry
     released: tuple[int, ...] = ()
+    #: the parcel of changes for other components
+    parcel: str | None = None
     statistics: dict[str, Any] = field(default_factory=dict)
+
+
+class ShardWork(Protocol):
+    """What a shard computes: pure data, sent to the task."""
+
+    @property
+    def lifetimes(self) -> tuple[str, ...]:
+        """Return the lifetime classes of its segments, in the order of their ordinals."""
+        ...
+
+    @property
+    def views(self) -> int:
+        """Return the number of views whose rows it emits."""
+        ...
+
+    def operator(self, space: Shard) -> Operator:
+        """Open the operator on the state of the shard."""
+        ...
+
+    def inputs(self, files: Files, paths: Sequence[str], shard: int) -> Parcels:
+        """Return what the exchange brought."""
+        ...
+
+    def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
+        """Return what the operator emits as rows of views and changes for other shards."""
+        ...
+
+
+@dataclass(frozen=True)
+class WindowShard:
+    """Windows of one shard."""
+
+    plan: Plan
+    #: what the log keeps of windows on a grid
+    store: str = PANES
+    #: windows that are made of others
+    tiled: tuple[Tiled, ...] = ()
+
+    @property
+    def lifetimes(self) -> tuple[str, ...]:
+        """Return the lifetime classes of its segments."""
+        return lower.lifetimes(self.plan)
+
+    @property
+    def views(self) -> int:
+        """Return the number of views."""
+        return len(self.plan.views)
+
+    def operator(self, space: Shard) -> Operator:
+        """Open the operator of the plan."""
+        return lower.operator(self.plan, space, self.store, self.tiled)
+
+    def inputs(self, files: Files, paths: Sequence[str], shard: int) -> Parcels:
+        """Return entries or tuples."""
+        tuples = lower.takes_tuples(self.plan)
+        width = 0 if tuples else lower.window_spec(self.plan).layout.entry_width + 1
+        return Parcels(files, paths, shard, width)
+
+    def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
+        """Return the rows of views."""
+        return lower.emitted(self.plan, rows)
 
 
 @dataclass(frozen=True)
 class ShardTask:
     """What one shard is told to do in a version."""
 
-    plan: Plan
+    work: ShardWork
     files: Files
     root: str
     #: folder of arenas on the local disk
@@ -73,11 +137,11 @@ class ShardTask:
     #: parcels of this batch, and where they are
     parcels: tuple[str, ...]
     parcel_files: Files
+    #: arenas that the version before names, of all shards
+    named: tuple[str, ...] = ()
     codec: str | None = None
-    #: what the log keeps of windows on a grid
-    store: str = PANES
-    #: windows that are made of others
-    tiled: tuple[Tiled, ...] = ()
+    #: where changes for other components go; None if there are none
+    sends: Sends | None = None
 
     def run(self) -> ShardReport:
         """Do it."""
@@ -86,13 +150,13 @@ class ShardTask:
         arena, rebuild = self._arena(budget)
         try:
             space = ShardSpace(self, budget, arena, attempt)
-            operator = lower.operator(self.plan, space, self.store, self.tiled)
+            operator = self.work.operator(space)
             if rebuild:
                 space.learn(self._store.live(self.version - 1), self.shard)
                 operator.restore(self._history())
-            operator.on_batch(self._inputs())
-            emitted = lower.emitted(self.plan, operator.on_watermark(self.watermark))
-            result, rows = self._write_results(emitted, attempt)
+            operator.on_batch(self.work.inputs(self.parcel_files, self.parcels, self.shard))
+            emitted = self.work.emitted(operator.on_watermark(self.watermark))
+            result, rows, parcel = self._write(emitted, attempt)
             space.table.expire(self.watermark)
             space.table.forget(operator.released)
             name = f"shard-{self.shard}.v{self.version}.{attempt}"
@@ -105,6 +169,7 @@ class ShardTask:
                 operator.took_snapshot,
                 rebuild,
                 operator.released,
+                parcel,
                 {
                     **operator.statistics,
                     "memory_bytes": arena.bytes + space.account.held,
@@ -121,11 +186,6 @@ class ShardTask:
             arena.discard()
             raise
         return report
-
-    def _inputs(self) -> Parcels:
-        tuples = lower.takes_tuples(self.plan)
-        width = 0 if tuples else lower.window_spec(self.plan).layout.entry_width + 1
-        return Parcels(self.parcel_files, self.parcels, self.shard, width)
 
     @property
     def _store(self) -> VersionStore:
@@ -148,20 +208,29 @@ class ShardTask:
         first = max(1, last.bases[self.shard])
         return [_past(self._store.load(v), self.shard) for v in range(first, self.version)]
 
-    def _write_results(
+    def _write(
         self, emitted: Iterable[Emitted], attempt: str
-    ) -> tuple[SegmentInfo | None, list[int]]:
-        """Write the rows of all views to one file; return it with the rows of each view."""
+    ) -> tuple[SegmentInfo | None, list[int], str | None]:
+        """Write the rows of all views to one file and changes for other components to another.
+
+        Returns the file of rows, the rows of each view, and the path of the parcel.
+        """
         writer: SegmentWriter | None = None
-        rows = [0] * len(self.plan.views)
+        rows = [0] * self.work.views
+        sending = None if self.sends is None else Sending(self.sends, attempt)
         for view, batch in emitted:
+            if view < 0:
+                assert sending is not None
+                sending.take(-1 - view, batch)
+                continue
             if writer is None:
                 name = f"{self.version:012d}-{self.shard}-{attempt}.rows"
                 path = f"{self.root}/{RESULTS}/{name}"
                 writer = SegmentWriter(self.files, path, self.shard, codec=self.codec)
             writer.append(write_table(batch), synopsis=view, rows=batch.num_rows)
             rows[view] += batch.num_rows
-        return (None if writer is None else writer.finish()), rows
+        result = None if writer is None else writer.finish()
+        return result, rows, None if sending is None else sending.finish()
 
 
 class ShardSpace:
@@ -182,7 +251,7 @@ class ShardSpace:
     def segment(self, lifetime: str) -> SegmentWriter:
         """Return the open segment of a lifetime class, made on first use."""
         if lifetime not in self._open:
-            ordinal = self._task.first_ordinal + lower.lifetimes(self._task.plan).index(lifetime)
+            ordinal = self._task.first_ordinal + self._task.work.lifetimes.index(lifetime)
             path = self._path(segment_name(ordinal, self._attempt))
             self._open[lifetime] = SegmentWriter(
                 self._task.files, path, ordinal, codec=self._task.codec

@@ -103,7 +103,7 @@ class ResultRows:
 
 def hand_out(sink: Sink, rows: ResultRows, delivery: Delivery) -> None:
     """Hand the rows of a version to its sink."""
-    if not rows.paths and not sink.every_version:
+    if isinstance(sink, NoSink) or (not rows.paths and not sink.every_version):
         return
     version = delivery.commit.version - 1
     if isinstance(sink, FileSink) and sink.writes(rows):

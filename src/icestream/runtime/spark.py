@@ -31,13 +31,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icestream.core.errors import IcestreamError
 from icestream.runtime.direct import FileSource, UnlikeSpark, pieces_of, read, shared_out
-from icestream.runtime.driver import Parcel
 from icestream.runtime.exchange import ExchangeWriter, SplitReport
-from icestream.runtime.ingest import Ingest
+from icestream.runtime.ingest import IngestTask
 from icestream.runtime.placement import Handles, here, tidy_host
-from icestream.runtime.prefold import IngestTask, Prefold
+from icestream.runtime.prefold import Prefold
 from icestream.runtime.shard import ShardReport, ShardTask
 from icestream.runtime.tuples import Leaving
+from icestream.runtime.work import Parcel
 from icestream.state.files import Files, LocalFiles
 from icestream.state.log.reader import SegmentReader
 from icestream.state.log.writer import SegmentWriter
@@ -75,7 +75,7 @@ class FileExchangeExecutor:
         self._prefold = Prefold()
         self._source = source
 
-    def ingest(self, ingest: Ingest, batch: DataFrame, folder: str) -> list[Parcel]:
+    def ingest(self, ingest: IngestTask, batch: DataFrame, folder: str) -> list[Parcel]:
         """Fold the micro-batch into one parcel per split."""
         parcels = self._parcelling(ingest.version, folder)
         outcomes = self._from_files(ingest, batch, parcels)
@@ -84,7 +84,7 @@ class FileExchangeExecutor:
         return [parcel for _, parcel in sorted(outcomes, key=lambda each: each[0])]
 
     def _from_files(
-        self, ingest: Ingest, batch: DataFrame, parcels: _Parcelling
+        self, ingest: IngestTask, batch: DataFrame, parcels: _Parcelling
     ) -> list[tuple[int, Parcel]] | None:
         """Let the tasks read the files of the batch; None where only Spark can."""
         source, schema = self._source, ingest.plan.batch_schema
@@ -107,7 +107,7 @@ class FileExchangeExecutor:
             return None
 
     def _from_rows(
-        self, ingest: Ingest, batch: DataFrame, parcels: _Parcelling
+        self, ingest: IngestTask, batch: DataFrame, parcels: _Parcelling
     ) -> list[tuple[int, Parcel]]:
         """Take the rows of the batch from the JVM, folded there where that pays."""
         source, task = self._prefold.choose(ingest, batch)
@@ -204,7 +204,7 @@ class ShuffleExchangeExecutor:
         #: blobs that executors keep for the tasks that run next
         self._parcels: list[DataFrame] = []
 
-    def ingest(self, ingest: Ingest, batch: DataFrame, folder: str) -> list[Parcel]:
+    def ingest(self, ingest: IngestTask, batch: DataFrame, folder: str) -> list[Parcel]:
         """Fold the micro-batch into one blob per split and shard, kept by the executors."""
         self._forget()
         source, task = self._prefold.choose(ingest, batch)
@@ -259,7 +259,7 @@ class ShuffleExchangeExecutor:
             with tempfile.TemporaryDirectory(prefix="icestream-") as local:
                 task = replace(tasks[shard], parcels=tuple(sorted(_stored(blobs, local))))
                 yield here(), _attempted(task.run)
-                tidy_host(task.arenas, task.version, [each.arena for each in tasks])
+                tidy_host(task.arenas, task.version, task.named)
 
         try:
             return _placed(self._handles, self._blobs().mapPartitionsWithIndex(one).collect())

@@ -23,10 +23,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from icestream.runtime.driver import Executor, Parcel
 from icestream.runtime.exchange import ExchangeWriter, SplitReport
-from icestream.runtime.ingest import Ingest
+from icestream.runtime.ingest import Ingest, IngestTask
 from icestream.runtime.shard import ShardReport, ShardTask
+from icestream.runtime.work import Executor, Parcel
 from icestream.state.arena import Arena
 from icestream.state.files import Files
 
@@ -151,7 +151,7 @@ class StruckExecutor:
         self._apart = apart
         self._before_shards = before_shards
 
-    def ingest(self, ingest: Ingest, batch: DataFrame, folder: str) -> list[Parcel]:
+    def ingest(self, ingest: IngestTask, batch: DataFrame, folder: str) -> list[Parcel]:
         """Fold a batch."""
         struck = StruckIngest(**_fields(ingest), mishap=self._ingest)
         return self.executor.ingest(struck, batch, folder)

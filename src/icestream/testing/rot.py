@@ -21,9 +21,9 @@ from unittest import mock
 
 from icestream.core.errors import IcestreamError
 from icestream.operators.window import POSITION
-from icestream.runtime.driver import Parcel
 from icestream.runtime.ingest import Ingest
 from icestream.runtime.local import LocalExecutor, Splits
+from icestream.runtime.work import Parcel
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions import (
     BASE,

@@ -97,7 +97,11 @@ def shapes(*, span: Micros = 60 * SECOND, specials: bool = True) -> st.SearchStr
 def generate(plan: Plan, shape: Shape, seed: int) -> list[Item]:
     """Return the items of one stream; the last is a batch."""
     dice = np.random.default_rng(seed)
-    events = random_events(plan, shape, dice)
+    return items_of(random_events(plan, shape, dice), shape, dice)
+
+
+def items_of(events: pa.RecordBatch, shape: Shape, dice: np.random.Generator) -> list[Item]:
+    """Cut events into batches and splits, with empty batches and `ABORT` between them."""
     size = -(-max(events.num_rows, 1) // shape.batches)
     items: list[Item] = []
     for first in range(0, max(events.num_rows, 1), size):
@@ -111,9 +115,9 @@ def generate(plan: Plan, shape: Shape, seed: int) -> list[Item]:
 
 def random_events(plan: Plan, shape: Shape, dice: np.random.Generator) -> pa.RecordBatch:
     """Return the events of a stream in the order they arrive."""
-    times = _times(shape, dice)
+    times = arrival_times(shape, dice)
     count = len(times)
-    ids = _groups(shape, count, dice)
+    ids = group_numbers(shape, count, dice)
     columns = [pa.array(times).cast(plan.time), pa.array(_source(plan, count, dice), pa.int32())]
     for position, key in enumerate(plan.keys):
         columns.append(_key_column(ids, position, key.type, shape, dice))
@@ -185,7 +189,8 @@ def drive(open_again: Callable[[], LocalQuery], items: Iterable[Item]) -> list[p
     return tables
 
 
-def _times(shape: Shape, dice: np.random.Generator) -> Rows:
+def arrival_times(shape: Shape, dice: np.random.Generator) -> Rows:
+    """Return the times of events in the order they arrive."""
     turns = np.sort(dice.integers(0, shape.span, size=shape.events, endpoint=True))
     for _ in range(shape.gaps):
         turns[turns > dice.integers(0, shape.span)] += 10 * shape.span
@@ -193,7 +198,8 @@ def _times(shape: Shape, dice: np.random.Generator) -> Rows:
     return shape.start + turns[np.argsort(arrivals, kind="stable")]
 
 
-def _groups(shape: Shape, count: int, dice: np.random.Generator) -> Rows:
+def group_numbers(shape: Shape, count: int, dice: np.random.Generator) -> Rows:
+    """Return the group of each event, some more often than others."""
     if shape.skew <= 0:
         return dice.integers(0, shape.groups, size=count)
     weights = 1.0 / np.arange(1, shape.groups + 1) ** shape.skew

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.session import Session, operator
-from icestream.plan.nodes import Plan
+from icestream.plan.nodes import Computation, Plan
 from icestream.runtime.local import LocalQuery
 from icestream.state.versions import SEGMENTS
 from icestream.testing.conformance import Oracle, QueryConformance
@@ -102,7 +102,7 @@ def test_oracle_every_aggregate_of_every_type(tmp_path: Path, seed: int) -> None
     assert check(plan, generate(plan, shape, seed), str(tmp_path)).late > 0
 
 
-def events(plan: Plan, rows: Sequence[tuple[float, int]]) -> Iterator[pa.RecordBatch]:
+def events(plan: Computation, rows: Sequence[tuple[float, int]]) -> Iterator[pa.RecordBatch]:
     """Make events of (second, key)."""
     times = [int(second * SECOND) for second, _ in rows]
     columns = [

@@ -1,0 +1,481 @@
+"""Events with lifetimes: grouped sub-queries, joins, differences, the best of a group, user code.
+
+Idea: `Events` is a stream in which every event has a lifetime and each method returns another one.
+`groupApply` hands the events of one group, all groups at once, to a function that says what to
+compute; inside it the same methods work on the group. Conditions and columns are SQL text, because
+these rows are no longer in the JVM. Everything that can be refused is refused while the query is
+written.
+"""
+
+# The names are those of PySpark's DataFrames.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
+
+from icestream.api.functions import AggregateExpression
+from icestream.api.statement import Built, Part, sources_of
+from icestream.api.types import arrow_schema, arrow_type
+from icestream.api.writer import StreamWriter
+from icestream.core.errors import DefinitionError
+from icestream.core.units import parse_interval
+from icestream.operators.aggregates import Aggregate
+from icestream.operators.dataflow.edging import Edging
+from icestream.operators.dataflow.steps import Filtering, Projecting
+from icestream.operators.expressions import Predicate, Projection
+from icestream.operators.temporal.aggregate import TemporalAggregate
+from icestream.operators.temporal.changes import TemporalOperator
+from icestream.operators.temporal.difference import StreamDifference
+from icestream.operators.temporal.edges import Edges
+from icestream.operators.temporal.join import StreamJoin
+from icestream.operators.temporal.lifetimes import (
+    Forever,
+    Hopping,
+    Lifetime,
+    Point,
+    Shifted,
+    Windowed,
+)
+from icestream.operators.temporal.ordering import Order
+from icestream.operators.temporal.top import TopK
+from icestream.operators.user_defined.operator import Processor, UserDefined
+from icestream.plan.dataflow import Dataflow, source_column
+from icestream.plan.events import (
+    Applied,
+    Entered,
+    FromSource,
+    Left,
+    Mapped,
+    Node,
+    Scope,
+    United,
+    compiled,
+)
+from icestream.plan.explain_dataflow import explained_dataflow
+from icestream.plan.nodes import SOURCE, TIME
+from icestream.runtime.sink import as_they_are
+
+if TYPE_CHECKING:
+    from icestream.api.stream import Stream
+
+#: numbers that tell sources apart while a query is written
+_TAGS = count()
+
+
+@dataclass(frozen=True)
+class Events:
+    """Events with lifetimes, of a whole stream or of each group."""
+
+    _node: Node
+    #: the sources that take part, by tag
+    _parts: Mapping[int, Part] = field(repr=False)
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of the columns."""
+        return list(self._node.payload.names)
+
+    # -- event by event --------------------------------------------------------------------
+
+    def where(self, condition: str) -> Events:
+        """Keep the events that fulfil a condition, written in SQL."""
+        predicate = Predicate.bind(self._node.payload, condition)
+        return self._mapped(Filtering(predicate), self._node.payload, f"where {predicate.text}")
+
+    filter = where
+
+    def select(self, *expressions: str) -> Events:
+        """Choose columns, or expressions over them as in `selectExpr`; a group's keys stay."""
+        scope = self._node.scope
+        texts = list(expressions)
+        projection = Projection.bind(self._node.payload, texts)
+        if scope is not None:
+            missing = [key for key in scope.keys if key not in projection.schema.names]
+            projection = Projection.bind(self._node.payload, [*map(_quoted, missing), *texts])
+        return self._mapped(Projecting(projection), projection.schema, f"select {', '.join(texts)}")
+
+    selectExpr = select
+
+    def withColumn(self, colName: str, col: str) -> Events:
+        """Add a column, or replace the one of that name, by an SQL expression."""
+        others = [_quoted(name) for name in self.columns if name != colName]
+        return self.select(*others, f"({col}) AS {_quoted(colName)}")
+
+    def alterLifetime(self, duration: str | int | None) -> Events:
+        """Let each event live for a duration from its beginning on; None for ever."""
+        if duration is None:
+            return self._altered(Forever())
+        length = parse_interval(duration)
+        if length <= 0:
+            msg = f"a lifetime must be positive; got {duration!r}"
+            raise DefinitionError(msg)
+        return self._altered(Windowed(length))
+
+    def window(self, range: str | int, slide: str | int | None = None) -> Events:
+        """See the events of the last `range`: at every instant, or at the multiples of `slide`."""
+        if slide is None:
+            return self.alterLifetime(range)
+        return self._altered(Hopping(parse_interval(range), parse_interval(slide)))
+
+    def forever(self) -> Events:
+        """Let each event live from its beginning on, for ever."""
+        return self._altered(Forever())
+
+    def point(self) -> Events:
+        """Let each event live for one instant."""
+        return self._altered(Point())
+
+    def shift(self, by: str | int) -> Events:
+        """Let each event live as long as before, but so much later."""
+        return self._altered(Shifted(parse_interval(by)))
+
+    def union(self, other: Events) -> Events:
+        """Take the events of both; their columns must agree."""
+        if not self._node.payload.equals(other._node.payload):
+            msg = (
+                f"a union needs equal columns: {_shown(self._node.payload)} and "
+                f"{_shown(other._node.payload)}; choose and cast them with select(...)"
+            )
+            raise DefinitionError(msg)
+        self._check_together(other, "union")
+        nodes = (self._node, other._node)
+        united = United(
+            self._node.payload,
+            self._node.scope,
+            all(node.grows for node in nodes),
+            max(node.reach for node in nodes),
+            parts=nodes,
+        )
+        return Events(united, {**self._parts, **other._parts})
+
+    # -- groups ----------------------------------------------------------------------------
+
+    def groupApply(
+        self,
+        keys: str | Sequence[str],
+        apply: Callable[..., Events],
+        *others: Events,
+    ) -> Events:
+        """Compute a sub-query for each group, all of them at once.
+
+        Args:
+            keys: the columns that tell groups apart; all streams have them.
+            apply: gets the events of a group, of this stream and of `others`, and returns others.
+            *others: further streams that the sub-query looks at.
+        """
+        names = (keys,) if isinstance(keys, str) else tuple(keys)
+        outer = self._node.scope
+        for stream in (self, *others):
+            stream._check_columns(names, "groupApply")
+            self._check_together(stream, "groupApply")
+        around = outer.keys if outer is not None else ()
+        scope = Scope((*around, *(name for name in names if name not in around)), outer)
+        made: object = apply(*(stream._entering(scope) for stream in (self, *others)))
+        if not isinstance(made, Events) or made._node.scope is not scope:
+            msg = "the function given to groupApply returns what it made of the events it was given"
+            raise DefinitionError(msg)
+        return made._leaving(outer)
+
+    def agg(self, *aggregates: AggregateExpression) -> Events:
+        """Compute aggregates of a group: at each instant, over the events alive then.
+
+        Columns are names or SQL text: `ice.sum("price * amount").alias("turnover")`.
+        """
+        scope = self._scope("agg", "groupApply(keys, lambda group: group.agg(...))")
+        if not aggregates or not all(isinstance(e, AggregateExpression) for e in aggregates):
+            msg = "agg takes Icestream's aggregates, for example ice.count(), ice.sum('price')"
+            raise DefinitionError(msg)
+        texts = [[_text(column) for column in each.columns] for each in aggregates]
+        inputs = list(dict.fromkeys(text for each in texts for text in each))
+        named = [f"({text}) AS x{place}" for place, text in enumerate(inputs)]
+        before = self.select(*map(_quoted, scope.keys), *named)
+        chosen = tuple(
+            _aggregate(each, [f"x{inputs.index(text)}" for text in used], used)
+            for each, used in zip(aggregates, texts, strict=True)
+        )
+        operator = TemporalAggregate(before._node.payload, chosen, scope.keys)
+        shown = ", ".join(
+            f"{each.function}({', '.join(used) or '*'}) as {each.alias}"
+            for each, used in zip(chosen, texts, strict=True)
+        )
+        return before._applied(operator, f"aggregate {shown}", grows=False)
+
+    def top(self, k: int, by: str | Sequence[str], *, ascending: bool = False) -> Events:
+        """Keep the best `k` events of a group at each instant, by some columns."""
+        self._scope("top", "groupApply(keys, lambda group: group.top(...))")
+        names = (by,) if isinstance(by, str) else tuple(by)
+        self._check_columns(names, "top")
+        order = tuple(Order(name, descending=not ascending) for name in names)
+        operator = TopK(self._node.payload, k, order)
+        way = "ascending" if ascending else "descending"
+        return self._applied(operator, f"top {k} by {', '.join(names)} {way}", grows=False)
+
+    def process(self, processor: Processor) -> Events:
+        """Let user code with state of its own look at the events of each group."""
+        scope = self._scope("process", "groupApply(keys, lambda group: group.process(...))")
+        payload = self._node.payload
+        keys = pa.schema([payload.field(key) for key in scope.keys])
+        operator = UserDefined(processor, keys, payload)
+        return self._applied(operator, f"process {type(processor).__name__}", grows=True)
+
+    def edges(self, start: str, end: str, since: str) -> Events:
+        """Make events that last of rows that begin and rows that end them.
+
+        An event begins with a row for which `start` holds and is there at once, without an end; a
+        later row of its group for which `end` holds ends it. All other rows live for an instant.
+
+        Args:
+            start: which rows begin an event, a condition in SQL.
+            end: which rows end one, a condition in SQL.
+            since: the time of the row that began what an end ends, in SQL.
+        """
+        self._scope("edges", "groupApply(keys, lambda group: group.edges(...))")
+        node = self._node
+        if not node.grows:
+            msg = "edges are rows of a stream, not results that may be taken back"
+            raise DefinitionError(msg)
+        edging = Edging.bind(node.payload, start, end, since)
+        told = self._mapped(edging, edging.schema(node.payload), edging.text)
+        return told._applied(Edges(node.payload, ()), "events of edges", grows=False)
+
+    # -- two streams -----------------------------------------------------------------------
+
+    def join(
+        self,
+        other: Events,
+        on: str | Sequence[str] | None = None,
+        *,
+        where: str | None = None,
+        within: str | int | None = None,
+    ) -> Events:
+        """Pair events whose lifetimes have an instant in common, for these instants.
+
+        Args:
+            other: the other stream; inside a group, of the same group.
+            on: columns with equal values, in both; needed outside a group.
+            where: what a pair must fulfil beside, in SQL.
+            within: instead of their own lifetimes, pair events at most so far apart in time.
+        """
+        if within is not None:
+            length = parse_interval(within)
+            near = Windowed(length + 1)
+            return self._altered(near).join(other._altered(near), on, where=where)
+        if on is not None:
+            return self.groupApply(on, lambda a, b: a.join(b, where=where), other)
+        scope = self._scope("join", "join(other, on=...)")
+        self._check_together(other, "join")
+        left, right = self._node.payload, other._node.payload
+        names = [*left.names, *(_twin(n) if n in scope.keys else n for n in right.names)]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            msg = f"both sides of the join have {twice}: rename them with select('x AS y')"
+            raise DefinitionError(msg)
+        twins = [_twin(key) for key in scope.keys]
+        pairs = pa.schema([f.with_name(n) for f, n in zip([*left, *right], names, strict=True)])
+        residual = None if where is None else Predicate.bind(pairs, where)
+        operator = StreamJoin(
+            left, right, names, None if residual is None else residual.mask, hidden=twins
+        )
+        text = "join" if residual is None else f"join where {residual.text}"
+        grows = self._node.grows and other._node.grows
+        return self._applied(operator, text, grows=grows, other=other)
+
+    def difference(self, other: Events, on: str | Sequence[str] | None = None) -> Events:
+        """Keep events at the instants at which the other stream has none in their group."""
+        if on is not None:
+            return self.groupApply(on, lambda a, b: a.difference(b), other)
+        self._scope("difference", "difference(other, on=...)")
+        self._check_together(other, "difference")
+        operator = StreamDifference(self._node.payload)
+        return self._applied(operator, "difference", grows=False, other=other)
+
+    # -- running ---------------------------------------------------------------------------
+
+    @property
+    def writeStream(self) -> StreamWriter:
+        """Say where the results go and start the query."""
+        built = self._built("append")
+        return StreamWriter(None, built, as_they_are, built.rows[0], self._built)
+
+    @property
+    def schema(self) -> StructType:
+        """Return the columns of the rows in append mode."""
+        return self._built("append").rows[0]
+
+    def explain(self) -> None:
+        """Print what will be computed and how."""
+        print(explained_dataflow(self._built("append").plan))
+
+    def _built(self, mode: str) -> Built[Dataflow]:
+        """Return the projection of the sources and the dataflow, for an output mode."""
+        if self._node.scope is not None:
+            msg = "events of a group leave it by being returned from groupApply's function"
+            raise DefinitionError(msg)
+        tags = list(self._parts)
+        parts = [self._parts[tag] for tag in tags]
+        columns = [_columns_of(part) for part in parts]
+        frames = [_projected(part, number, columns) for number, part in enumerate(parts)]
+        schema = frames[0].schema
+        plan = compiled(
+            ((self._node, mode),),
+            {tag: number for number, tag in enumerate(tags)},
+            sources_of(parts),
+            tuple(columns),
+            arrow_type(schema[0].dataType, parts[0].time),
+        )
+        rows = StructType(
+            [
+                StructField(each.name, from_arrow_type(each.type), each.nullable)
+                for each in plan.results(plan.views[0])
+            ]
+        )
+        events = reduce(DataFrame.unionAll, frames)
+        return Built(events, plan, (rows,), parts[0].time)
+
+    # -- making nodes ----------------------------------------------------------------------
+
+    def _mapped(
+        self,
+        change: Callable[[pa.RecordBatch], pa.RecordBatch],
+        payload: pa.Schema,
+        text: str,
+        longer: int = 0,
+    ) -> Events:
+        node = self._node
+        made = Mapped(
+            payload,
+            node.scope,
+            node.grows,
+            node.reach + longer,
+            before=node,
+            change=change,
+            text=text,
+        )
+        return replace(self, _node=made)
+
+    def _altered(self, lifetime: Lifetime) -> Events:
+        match lifetime:
+            case Windowed():
+                longer = lifetime.duration
+            case Hopping():
+                longer = lifetime.range + lifetime.slide
+            case Shifted():
+                longer = lifetime.by
+            case _:
+                longer = 0
+        return self._mapped(lifetime, self._node.payload, f"lifetime {lifetime}", longer)
+
+    def _entering(self, scope: Scope) -> Events:
+        node = self._node
+        entered = Entered(node.payload, scope, node.grows, node.reach, before=node)
+        return replace(self, _node=entered)
+
+    def _leaving(self, scope: Scope | None) -> Events:
+        node = self._node
+        return replace(self, _node=Left(node.payload, scope, node.grows, node.reach, before=node))
+
+    def _applied(
+        self, operator: TemporalOperator, text: str, *, grows: bool, other: Events | None = None
+    ) -> Events:
+        streams = (self,) if other is None else (self, other)
+        nodes = tuple(stream._node for stream in streams)
+        made = Applied(
+            operator.result,
+            self._node.scope,
+            grows,
+            max(node.reach for node in nodes),
+            inputs=nodes,
+            operator=operator,
+            text=text,
+        )
+        parts = {tag: part for stream in streams for tag, part in stream._parts.items()}
+        return Events(made, parts)
+
+    # -- refusing --------------------------------------------------------------------------
+
+    def _scope(self, method: str, instead: str) -> Scope:
+        if self._node.scope is None:
+            msg = f"{method} works on the events of a group: use {instead}"
+            raise DefinitionError(msg)
+        return self._node.scope
+
+    def _check_columns(self, names: Sequence[str], method: str) -> None:
+        unknown = [name for name in names if name not in self._node.payload.names]
+        if unknown:
+            msg = f"{method} names {unknown}; the columns are {self.columns}"
+            raise DefinitionError(msg)
+
+    def _check_together(self, other: object, method: str) -> None:
+        if not isinstance(other, Events):
+            msg = f"{method} takes other events (stream.events()); got {type(other).__name__}"
+            raise DefinitionError(msg)
+        if other._node.scope is not self._node.scope:
+            msg = (
+                f"{method} takes events of the same group: hand other streams to groupApply as "
+                "further arguments"
+            )
+            raise DefinitionError(msg)
+
+
+def events_of(stream: Stream) -> Events:
+    """Return the events of a stream; each lives for one instant."""
+    parts = {next(_TAGS): part for part in stream._parts}
+    nodes = tuple(FromSource(_columns_of(part), source=tag) for tag, part in parts.items())
+    streams = [Events(node, {node.source: parts[node.source]}) for node in nodes]
+    return reduce(Events.union, streams)
+
+
+def _columns_of(part: Part) -> pa.Schema:
+    return arrow_schema(part.frame.columns, part.frame.schema.fields)
+
+
+def _projected(part: Part, number: int, columns: Sequence[pa.Schema]) -> DataFrame:
+    """Return the rows of one source with empty columns for those of the others."""
+    chosen = [sf.col(part.time).alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]
+    for source, schema in enumerate(columns):
+        for place, each in enumerate(schema):
+            name = source_column(source, place)
+            if source == number:
+                chosen.append(sf.col(_quoted(each.name)).alias(name))
+            else:
+                kind = from_arrow_type(each.type)
+                chosen.append(sf.lit(None).cast(kind).alias(name))
+    return part.frame.select(*chosen)
+
+
+def _aggregate(each: AggregateExpression, inputs: Sequence[str], texts: Sequence[str]) -> Aggregate:
+    name = each.name or f"{each.title}({', '.join(texts) or '*'})"
+    first = inputs[0] if inputs else None
+    return Aggregate(each.function, first, name, tuple(inputs[1:]), each.parameters)
+
+
+def _text(column: object) -> str:
+    """Return the SQL text of a column that was given by name."""
+    return str(column).removeprefix("Column<'").removesuffix("'>")
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"
+
+
+def _twin(name: str) -> str:
+    """Return the name of a key on the other side of a join."""
+    return f"{name} of the other side"
+
+
+def _shown(schema: pa.Schema) -> str:
+    return ", ".join(f"{each.name} {each.type}" for each in schema)
+
+
+__all__ = ["Events", "events_of"]

@@ -1,0 +1,1 @@
+"""Recommendations of films, kept up to date with every rating."""

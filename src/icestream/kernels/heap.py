@@ -1,0 +1,320 @@
+"""The rows of many groups in one heap of small blocks, chained by group and synopsis.
+
+Idea: a *directory* `int64[groups, words]` has a row for each group: its identity, then `PARTS`
+words for each synopsis, beginning at column `at`. A synopsis' words in memory are a chain of blocks
+of equal size; the chain's last block is filled before a new one is taken, so rows straddle blocks.
+Numbers of blocks are kept plus one: zero is "none". A chain is freed by splicing it into the free
+list as a whole.
+
+Invariants:
+1. What was appended to a group is gathered in that order, whatever happens to other groups
+   (`test_parity_chains_beside_lists`).
+2. Every block is in one chain, in the free list, or above the blocks ever used (same test).
+3. `append` stops before the row for which there are too few blocks, with nothing of it written
+   (`test_append_stops_where_blocks_end`).
+
+Cost: append and gather touch each word once, and a cache line of the directory per row or group;
+freeing is O(groups).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.kernels.compile import kernel
+from icestream.kernels.words import Ints, Table
+
+Links = npt.NDArray[np.int32]
+
+#: words of a group before those of its synopses
+HI = 0
+LO = 1
+#: number of the chunk that last named the group; 0 for a slot that is free
+STAMP = 2
+#: number of the call that needs the group in memory
+PIN = 3
+#: whether the cold index still has an entry of it
+PAGED = 4
+#: what a classifier keeps
+SCORES = 5
+GROUP = 7
+
+#: words of a synopsis of a group: its blocks, rows and words in memory
+HEAD = 0
+TAIL = 1
+ROWS = 2
+WORDS = 3
+#: words in memory, from the first on, that the log has too
+CLEAN = 4
+FLAGS = 5
+#: latest expiry of anything, in memory or behind the root
+EXPIRY = 6
+#: marker of the newest extent
+ROOT = 7
+#: words behind the root
+COLD = 8
+#: ordinal of the oldest extent in the upper half, extents in the chain in the lower
+CHAIN = 9
+#: latest expiry behind the root
+ROOT_EXPIRY = 10
+DUE = 11
+PARTS = 12
+
+#: memory has all rows, those behind the root as well
+WHOLE = 1
+#: what is behind the root was replaced
+STALE = 2
+#: `DUE` is not on the log
+REMINDED = 4
+
+#: places in the facts of a heap: first free block, free blocks, blocks ever used
+FREE = 0
+FREE_COUNT = 1
+USED = 2
+HEAP_FACTS = 3
+
+#: the root of what was never written, as int64
+NO_ROOT = -1
+
+
+@kernel
+def take_block(facts: Ints, links: Links) -> int:
+    """Return a free block; there must be one."""
+    block = facts[FREE] - 1
+    if block >= 0:
+        facts[FREE] = links[block]
+        facts[FREE_COUNT] -= 1
+    else:
+        block = facts[USED]
+        facts[USED] += 1
+    links[block] = 0
+    return int(block)
+
+
+@kernel
+def extend(
+    table: Table,
+    at: int,
+    slot: int,
+    blocks: Table,
+    links: Links,
+    facts: Ints,
+    words: Ints,
+    begin: int,
+    end: int,
+) -> None:
+    """Append words to the chain of a group; there must be blocks enough."""
+    size = blocks.shape[1]
+    count = table[slot, at + WORDS]
+    block = table[slot, at + TAIL] - 1
+    for i in range(begin, end):
+        place = count % size
+        if place == 0:
+            fresh = take_block(facts, links)
+            if block < 0:
+                table[slot, at + HEAD] = fresh + 1
+            else:
+                links[block] = fresh + 1
+            block = fresh
+        blocks[block, place] = words[i]
+        count += 1
+    table[slot, at + TAIL] = block + 1
+    table[slot, at + WORDS] = count
+
+
+@kernel
+def append(
+    table: Table,
+    at: int,
+    blocks: Table,
+    links: Links,
+    facts: Ints,
+    slots: Ints,
+    words: Ints,
+    offsets: Ints,
+    first: int,
+    expiry_at: int,
+    watermark: int,
+) -> int:
+    """Append rows from `first` on to the chains of their groups; return the row it stopped before.
+
+    It stops where blocks run out. Rows that have expired are left out. `expiry_at` is the word of a
+    row with its expiry, or -1.
+    """
+    size = blocks.shape[1]
+    for i in range(first, slots.size):
+        begin = offsets[i]
+        end = offsets[i + 1]
+        expiry = np.int64(9223372036854775807)
+        if expiry_at >= 0:
+            expiry = words[begin + expiry_at]
+            if expiry <= watermark:
+                continue
+        slot = slots[i]
+        count = table[slot, at + WORDS]
+        more = (count + end - begin + size - 1) // size - (count + size - 1) // size
+        if more > facts[FREE_COUNT] + blocks.shape[0] - facts[USED]:
+            return i
+        extend(table, at, slot, blocks, links, facts, words, begin, end)
+        table[slot, at + ROWS] += 1
+        if expiry > table[slot, at + EXPIRY]:
+            table[slot, at + EXPIRY] = expiry
+    return int(slots.size)
+
+
+@kernel
+def install(
+    table: Table,
+    at: int,
+    blocks: Table,
+    links: Links,
+    facts: Ints,
+    slots: Ints,
+    words: Ints,
+    offsets: Ints,
+) -> None:
+    """Append a run of words to each of some groups; there must be blocks enough."""
+    for k in range(slots.size):
+        extend(table, at, slots[k], blocks, links, facts, words, offsets[k], offsets[k + 1])
+
+
+@kernel
+def drop(table: Table, at: int, size: int, links: Links, facts: Ints, slots: Ints) -> None:
+    """Free the chains of groups; blocks have `size` words."""
+    for k in range(slots.size):
+        slot = slots[k]
+        head = table[slot, at + HEAD]
+        if head != 0:
+            links[table[slot, at + TAIL] - 1] = facts[FREE]
+            facts[FREE] = head
+            facts[FREE_COUNT] += (table[slot, at + WORDS] + size - 1) // size
+        for part in (HEAD, TAIL, ROWS, WORDS, CLEAN):
+            table[slot, at + part] = 0
+
+
+@kernel
+def gather(
+    table: Table,
+    at: int,
+    blocks: Table,
+    links: Links,
+    slots: Ints,
+    skipped: Ints,
+    out: Ints,
+    places: Ints,
+) -> None:
+    """Copy the words of each group, without the first `skipped`, to `places`; move those past them.
+
+    Groups follow each other in random blocks, so the next one's first block is asked for early by
+    walking in the order given.
+    """
+    size = blocks.shape[1]
+    for k in range(slots.size):
+        slot = slots[k]
+        count = table[slot, at + WORDS]
+        block = table[slot, at + HEAD] - 1
+        target = places[k]
+        begin = skipped[k]
+        done = 0
+        while done < count:
+            last = min(size, count - done)
+            for w in range(max(0, begin - done), last):
+                out[target] = blocks[block, w]
+                target += 1
+            done += size
+            block = links[block] - 1
+        places[k] = target
+
+
+@kernel
+def sift(
+    words: Ints,
+    offsets: Ints,
+    cleans: Ints,
+    expiry_at: int,
+    watermark: int,
+    rows: Ints,
+    live_cleans: Ints,
+    latest: Ints,
+) -> None:
+    """Slide rows that have not expired together, in place; group k's are between its offsets.
+
+    Fills for each group its rows, how many of its first `cleans` words are left, and the latest
+    expiry; and `offsets` anew.
+    """
+    target = np.int64(0)
+    begin = offsets[0]
+    for k in range(rows.size):
+        end = offsets[k + 1]
+        offsets[k] = target
+        rows[k] = 0
+        live_cleans[k] = 0
+        latest[k] = np.int64(-9223372036854775808)
+        at = begin
+        while at < end:
+            size = words[at] >> 32
+            expiry = np.int64(9223372036854775807)
+            if expiry_at >= 0:
+                expiry = words[at + expiry_at]
+            if expiry_at < 0 or expiry > watermark:
+                rows[k] += 1
+                if at - begin < cleans[k]:
+                    live_cleans[k] += size
+                if expiry > latest[k]:
+                    latest[k] = expiry
+                if target == at:
+                    target += size
+                else:
+                    for w in range(size):
+                        words[target + w] = words[at + w]
+                    target += size
+            at += size
+        begin = end
+    offsets[rows.size] = target
+
+
+def sift_reference(
+    words: Ints, offsets: Ints, cleans: Ints, expiry_at: int, watermark: int
+) -> tuple[list[list[int]], list[int], list[int], list[int]]:
+    """Return the words, rows, clean words and latest expiry that `sift` leaves, by slices."""
+    kept: list[list[int]] = []
+    rows, live_cleans, latest = [], [], []
+    for k, clean in enumerate(cleans.tolist()):
+        at, end = offsets[k : k + 2].tolist()
+        begin, row_list, live_clean = at, [], 0
+        while at < end:
+            size = int(words[at]) >> 32
+            row = words[at : at + size].tolist()
+            if expiry_at < 0 or row[expiry_at] > watermark:
+                row_list.append(row)
+                live_clean += size if at - begin < clean else 0
+            at += size
+        kept.append([word for row in row_list for word in row])
+        rows.append(len(row_list))
+        live_cleans.append(live_clean)
+        expiries = [row[expiry_at] if expiry_at >= 0 else 2**63 - 1 for row in row_list]
+        latest.append(max(expiries, default=-(2**63)))
+    return kept, rows, live_cleans, latest
+
+
+class ChainsReference:
+    """What `append`, `install`, `drop` and `gather` do, with a list for every group."""
+
+    def __init__(self, groups: int) -> None:
+        """Keep nothing yet."""
+        self.rows: list[list[list[int]]] = [[] for _ in range(groups)]
+
+    def append(self, slots: Ints, words: Ints, offsets: Ints) -> None:
+        """Append rows."""
+        for i, slot in enumerate(slots.tolist()):
+            self.rows[slot].append(words[offsets[i] : offsets[i + 1]].tolist())
+
+    def drop(self, slots: Ints) -> None:
+        """Free groups."""
+        for slot in slots.tolist():
+            self.rows[slot] = []
+
+    def words(self, slot: int) -> list[int]:
+        """Return the words of a group."""
+        return [word for row in self.rows[slot] for word in row]

@@ -1,0 +1,122 @@
+"""Rows of 64-bit words, one after the other, each saying how long it is.
+
+Idea: the upper half of a row's first word is the number of its words, the lower half has bits for
+nulls. A fixed part of equal length follows, then pieces of bytes, each padded to whole words. The
+loops here walk such rows and copy ragged pieces in and out; which column is where is known one
+layer up.
+
+Invariants:
+1. What `put_ragged` writes `take_ragged` reads back (`test_parity_ragged_pieces_in_and_out`).
+2. `row_starts` visits every row once (`test_parity_row_starts_and_fixed_parts`).
+
+Cost: one pass over what is copied.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.kernels.compile import kernel
+from icestream.kernels.words import Ints, Table
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@kernel
+def row_starts(words: Ints, starts: Ints) -> int:
+    """Fill `starts` with the word at which each row begins; return how many rows there are."""
+    at = 0
+    count = 0
+    while at < words.size:
+        starts[count] = at
+        count += 1
+        at += words[at] >> 32
+    return count
+
+
+def row_starts_reference(words: Ints, starts: Ints) -> int:
+    """Do what `row_starts` does, with Python's numbers."""
+    at, found = 0, []
+    while at < len(words):
+        found.append(at)
+        at += int(words[at]) >> 32
+    starts[: len(found)] = found
+    return len(found)
+
+
+@kernel
+def spread_fixed(fixed: Table, starts: Ints, words: Ints) -> None:
+    """Write the fixed part of each row to its place."""
+    for i in range(fixed.shape[0]):
+        at = starts[i]
+        for w in range(fixed.shape[1]):
+            words[at + w] = fixed[i, w]
+
+
+def spread_fixed_reference(fixed: Table, starts: Ints, words: Ints) -> None:
+    """Do what `spread_fixed` does, on whole arrays."""
+    words[starts[:, None] + np.arange(fixed.shape[1])] = fixed
+
+
+@kernel
+def collect_fixed(words: Ints, starts: Ints, fixed: Table) -> None:
+    """Read the fixed part of each row."""
+    for i in range(fixed.shape[0]):
+        at = starts[i]
+        for w in range(fixed.shape[1]):
+            fixed[i, w] = words[at + w]
+
+
+def collect_fixed_reference(words: Ints, starts: Ints, fixed: Table) -> None:
+    """Do what `collect_fixed` does, on whole arrays."""
+    fixed[:] = words[starts[:, None] + np.arange(fixed.shape[1])]
+
+
+@kernel
+def put_ragged(
+    raw: Bytes, places: Ints, data: Bytes, begins: Ints, counts: Ints, unit: int
+) -> None:
+    """Copy `counts` units of `data` from `begins` on to `places`, and move those past the copy."""
+    for i in range(places.size):
+        size = counts[i] * unit
+        source = begins[i] * unit
+        target = places[i]
+        for j in range(size):
+            raw[target + j] = data[source + j]
+        places[i] = target + ((size + 7) & -8)
+
+
+def put_ragged_reference(
+    raw: Bytes, places: Ints, data: Bytes, begins: Ints, counts: Ints, unit: int
+) -> None:
+    """Do what `put_ragged` does, one slice at a time."""
+    for i, (place, begin, count) in enumerate(
+        zip(places.tolist(), begins.tolist(), counts.tolist(), strict=True)
+    ):
+        size = count * unit
+        raw[place : place + size] = data[begin * unit : begin * unit + size]
+        places[i] = place + -(-size // 8) * 8
+
+
+@kernel
+def take_ragged(raw: Bytes, places: Ints, counts: Ints, unit: int, out: Bytes) -> None:
+    """Copy `counts` units at `places` to `out` without gaps, and move the places past them."""
+    target = 0
+    for i in range(places.size):
+        size = counts[i] * unit
+        source = places[i]
+        for j in range(size):
+            out[target + j] = raw[source + j]
+        target += size
+        places[i] = source + ((size + 7) & -8)
+
+
+def take_ragged_reference(raw: Bytes, places: Ints, counts: Ints, unit: int, out: Bytes) -> None:
+    """Do what `take_ragged` does, one slice at a time."""
+    target = 0
+    for i, (place, count) in enumerate(zip(places.tolist(), counts.tolist(), strict=True)):
+        size = count * unit
+        out[target : target + size] = raw[place : place + size]
+        target += size
+        places[i] = place + -(-size // 8) * 8

@@ -1,0 +1,230 @@
+"""Pairs of intervals that share an instant, and where the number of intervals alive is above zero.
+
+Idea: rows that probe and rows that are stored lie in groups side by side. Stored rows that begin in
+order can be searched: those from the first whose end, or that of a row before it, lies past the
+probe's start, up to the first that begins at its end or later. Pairs are handed out by the
+capacity of the caller's arrays; a call goes on where the last one stopped. Covers are a walk over
+sorted edges.
+
+Invariants:
+1. All pairs of a group with a common instant are found, once, whatever the capacity
+   (`test_parity_pairs_of_random_intervals`).
+2. Narrowing leaves no pair out (the same test).
+3. Stretches are where exactly one of two covers holds, as long as they can be
+   (`test_parity_stretches_of_random_covers`).
+4. Rows have one number exactly when their words are equal, in the order they first come
+   (`test_parity_numbers_of_random_pairs`).
+
+Cost: O(log n) per probe and the rows between its bounds; O(edges).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.kernels.compile import kernel
+
+Ints = npt.NDArray[np.int64]
+Ids = npt.NDArray[np.uint64]
+
+
+@kernel
+def is_in_order(bounds: Ints, le: Ints) -> bool:
+    """Tell whether the rows of each group begin in order."""
+    for group in range(bounds.size - 1):
+        for row in range(bounds[group] + 1, bounds[group + 1]):
+            if le[row] < le[row - 1]:
+                return False
+    return True
+
+
+@kernel
+def narrow(
+    probe_le: Ints, probe_re: Ints, bounds: Ints, le: Ints, re: Ints, firsts: Ints, lasts: Ints
+) -> None:
+    """Bring the range of stored rows of each probe, that of its group, down to those in question.
+
+    The rows of each group begin in order.
+    """
+    latest = np.empty(re.size, dtype=np.int64)
+    for group in range(bounds.size - 1):
+        most = np.int64(-(2**63))
+        for row in range(bounds[group], bounds[group + 1]):
+            most = max(most, re[row])
+            latest[row] = most
+    for probe in range(firsts.size):
+        low = firsts[probe]
+        high = lasts[probe]
+        while low < high:
+            middle = (low + high) // 2
+            if latest[middle] > probe_le[probe]:
+                high = middle
+            else:
+                low = middle + 1
+        firsts[probe] = low
+        high = lasts[probe]
+        while low < high:
+            middle = (low + high) // 2
+            if le[middle] >= probe_re[probe]:
+                high = middle
+            else:
+                low = middle + 1
+        lasts[probe] = low
+
+
+@kernel
+def pair_up(
+    probe_le: Ints,
+    probe_re: Ints,
+    firsts: Ints,
+    lasts: Ints,
+    le: Ints,
+    re: Ints,
+    state: Ints,
+    probes: Ints,
+    stored: Ints,
+) -> int:
+    """Fill `probes` and `stored` with the next pairs that share an instant; return how many.
+
+    `state` is the probe to go on with and how many of its stored rows are done, zeros to begin
+    with; there are no more pairs when fewer come than there was room for.
+    """
+    count = 0
+    probe = state[0]
+    row = firsts[probe] + state[1] if probe < firsts.size else 0
+    while probe < firsts.size:
+        start = probe_le[probe]
+        end = probe_re[probe]
+        while row < lasts[probe]:
+            if le[row] < end and start < re[row]:
+                if count == probes.size:
+                    state[0] = probe
+                    state[1] = row - firsts[probe]
+                    return count
+                probes[count] = probe
+                stored[count] = row
+                count += 1
+            row += 1
+        probe += 1
+        if probe < firsts.size:
+            row = firsts[probe]
+    state[0] = probe
+    state[1] = 0
+    return count
+
+
+def pair_up_reference(
+    probes: list[tuple[int, int, int]], stored: list[tuple[int, int, int]]
+) -> list[tuple[int, int]]:
+    """Return positions of all pairs of (group, le, re) that share group and instant."""
+    return [
+        (i, j)
+        for i, (group, start, end) in enumerate(probes)
+        for j, (other, le, re) in enumerate(stored)
+        if group == other and max(start, le) < min(end, re)
+    ]
+
+
+@kernel
+def stretches(
+    owners: Ints,
+    times: Ints,
+    before: Ints,
+    after: Ints,
+    out_owners: Ints,
+    starts: Ints,
+    ends: Ints,
+    signs: Ints,
+) -> int:
+    """Find where one of two covers holds and the other does not; return how many stretches.
+
+    Edges are sorted by owner and time; each adds `before` to the number of rows alive in the one
+    cover and `after` to that in the other. The sign is 1 where only the cover before holds, -1
+    where only that after does. The outputs have room for as many stretches as there are edges.
+    """
+    count = 0
+    edge = 0
+    while edge < owners.size:
+        owner = owners[edge]
+        was = np.int64(0)
+        now = np.int64(0)
+        sign = 0
+        while edge < owners.size and owners[edge] == owner:
+            time = times[edge]
+            while edge < owners.size and owners[edge] == owner and times[edge] == time:
+                was += before[edge]
+                now += after[edge]
+                edge += 1
+            turned = (1 if was > 0 else 0) - (1 if now > 0 else 0)
+            if turned == sign:
+                continue
+            if sign != 0:
+                ends[count - 1] = time
+            if turned != 0:
+                out_owners[count] = owner
+                starts[count] = time
+                signs[count] = turned
+                count += 1
+            sign = turned
+    return count
+
+
+def stretches_reference(
+    before: list[tuple[int, int, int, int]], after: list[tuple[int, int, int, int]]
+) -> list[tuple[int, int, int, int]]:
+    """Count rows (owner, le, re, count) at every instant: (owner, start, end, sign)."""
+    everything = before + after
+    found: list[tuple[int, int, int, int]] = []
+    for owner in sorted({row[0] for row in everything}):
+        edges = sorted({edge for row in everything if row[0] == owner for edge in row[1:3]})
+        for start, end in pairwise(edges):
+            was, now = (
+                sum(n for other, le, re, n in rows if other == owner and le <= start < re) > 0
+                for rows in (before, after)
+            )
+            sign = int(was) - int(now)
+            if sign == 0:
+                continue
+            if found and found[-1][0] == owner and found[-1][2:] == (start, sign):
+                found.append((owner, found.pop()[1], end, sign))
+            else:
+                found.append((owner, start, end, sign))
+    return found
+
+
+@kernel
+def number_pairs(hi: Ids, lo: Ids, index: Ints, numbers: Ints, heads: Ints) -> int:
+    """Number rows by two words; fill `heads` with the first row of each number; return how many.
+
+    `index` is zeros, a power of two of them, more than there are rows.
+    """
+    mask = index.size - 1
+    count = 0
+    for row in range(hi.size):
+        place = np.int64(lo[row] >> np.uint64(20)) & mask
+        number = index[place] - 1
+        while number >= 0 and (hi[heads[number]] != hi[row] or lo[heads[number]] != lo[row]):
+            place = (place + 1) & mask
+            number = index[place] - 1
+        if number < 0:
+            number = count
+            heads[count] = row
+            count += 1
+            index[place] = count
+        numbers[row] = number
+    return count
+
+
+def number_pairs_reference(hi: Ids, lo: Ids) -> tuple[list[int], list[int]]:
+    """Number rows with a dict: (number of each row, first row of each number)."""
+    known: dict[tuple[int, int], int] = {}
+    numbers, heads = [], []
+    for row, key in enumerate(zip(hi.tolist(), lo.tolist(), strict=True)):
+        if key not in known:
+            known[key] = len(known)
+            heads.append(row)
+        numbers.append(known[key])
+    return numbers, heads

@@ -1,0 +1,21 @@
+"""The identity of a payload's key columns."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pyarrow as pa
+
+from icestream.state.keys import KeyCodec
+from icestream.state.synopses.spec import Ids
+
+
+@lru_cache(maxsize=64)
+def _codec(schema: pa.Schema) -> KeyCodec:
+    return KeyCodec(schema)
+
+
+def identified(payload: pa.RecordBatch, keys: tuple[str, ...]) -> tuple[Ids, Ids]:
+    """Return (hi, lo) of each row by some of its columns."""
+    chosen = payload.select(list(keys))
+    return _codec(chosen.schema).identify(chosen)

@@ -1,0 +1,159 @@
+"""Steps of a component: pure data, joined to a graph by their numbers.
+
+Idea: a component is a list of steps, each after its inputs. Steps without state look at changes one
+batch at a time; a `Stateful` step has an operator over lifetimes and belongs to a *grouping*, which
+is all steps whose changes carry the same identity: one sub-query, one store, one classifier. A
+`Regroup` step begins a grouping inside another one. Changes come in by `Receive` and leave by
+`Send`, to another component, or by `Emit`, to the results.
+
+Invariant: a step depends on steps before it only (`test_steps_come_after_their_inputs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from icestream.operators.dataflow.identity import identified
+from icestream.operators.expressions import Predicate, Projection
+from icestream.operators.fold import HI, LO
+from icestream.operators.temporal.changes import HEAD, TemporalOperator, payload_of
+from icestream.operators.temporal.consolidate import numbered
+
+
+@dataclass(frozen=True)
+class Receive:
+    """Changes that an edge brings, of the component's own grouping."""
+
+    edge: int
+    payload: pa.Schema
+    grouping: int = 0
+    inputs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Map:
+    """A change of each batch on its own: a filter, a projection, other lifetimes."""
+
+    inputs: tuple[int]
+    payload: pa.Schema
+    grouping: int
+    change: Callable[[pa.RecordBatch], pa.RecordBatch]
+    #: for people and for checkpoints
+    text: str
+
+
+@dataclass(frozen=True)
+class Merge:
+    """The changes of several steps."""
+
+    inputs: tuple[int, ...]
+    payload: pa.Schema
+    grouping: int
+
+
+@dataclass(frozen=True)
+class Regroup:
+    """Changes of groups inside groups: their identity is that of more columns."""
+
+    inputs: tuple[int]
+    payload: pa.Schema
+    grouping: int
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Stateful:
+    """An operator with state by group."""
+
+    inputs: tuple[int, ...]
+    payload: pa.Schema
+    grouping: int
+    operator: TemporalOperator
+    text: str
+
+
+@dataclass(frozen=True)
+class Send:
+    """Changes for another component, by the identity of columns."""
+
+    inputs: tuple[int]
+    payload: pa.Schema
+    grouping: int
+    edge: int
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Emit:
+    """Changes that are results."""
+
+    inputs: tuple[int]
+    payload: pa.Schema
+    grouping: int
+    view: int
+
+
+Step = Receive | Map | Merge | Regroup | Stateful | Send | Emit
+
+
+@dataclass(frozen=True)
+class Filtering:
+    """Keep the changes whose payload fulfils a condition."""
+
+    predicate: Predicate
+
+    def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the changes that are kept."""
+        return changes.filter(self.predicate.mask(payload_of(changes)))
+
+
+@dataclass(frozen=True)
+class Projecting:
+    """Compute other columns."""
+
+    projection: Projection
+
+    def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        """Return changes with the same lifetimes and other payloads."""
+        payload = self.projection.evaluate(payload_of(changes))
+        head = changes.columns[: len(HEAD)]
+        return pa.RecordBatch.from_arrays(
+            [*head, *payload.columns], schema=pa.schema([*HEAD, *payload.schema])
+        )
+
+
+def regrouped(changes: pa.RecordBatch, keys: tuple[str, ...]) -> pa.RecordBatch:
+    """Return changes under the identity of the given columns."""
+    hi, lo = identified(payload_of(changes), keys)
+    columns = [*changes.columns[: len(HEAD) - 2], pa.array(hi), pa.array(lo)]
+    return pa.RecordBatch.from_arrays(
+        [*columns, *changes.columns[len(HEAD) :]], schema=changes.schema
+    )
+
+
+def consumers(steps: tuple[Step, ...]) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Return for each step the steps that take its changes, with the port they take them on."""
+    found: list[list[tuple[int, int]]] = [[] for _ in steps]
+    for number, step in enumerate(steps):
+        for port, before in enumerate(step.inputs):
+            if before >= number:
+                msg = f"step {number} takes changes of step {before}, which does not come before it"
+                raise AssertionError(msg)
+            found[before].append((number, port))
+    return tuple(map(tuple, found))
+
+
+def pieces(changes: pa.RecordBatch, rows: int, groups: int) -> Iterator[pa.RecordBatch]:
+    """Cut changes into batches of so many rows, of so many groups, at most."""
+    first = 0
+    while first < changes.num_rows:
+        piece = changes.slice(first, rows)
+        if piece.num_rows > groups:
+            hi, lo = (np.asarray(piece.column(name).to_numpy()) for name in (HI, LO))
+            _, heads = numbered(hi, lo)
+            piece = piece.slice(0, int(heads[groups]) if len(heads) > groups else None)
+        yield piece
+        first += piece.num_rows

@@ -1,0 +1,154 @@
+"""The state of a component in one shard: a store for each grouping, one heap, one manager.
+
+Idea: every grouping has its own directory and log records, but hot rows of all groupings lie in one
+heap, so memory goes to whoever needs it. The cold state manager hears what each chunk touched and
+says, in the pause after a chunk or when the heap is full, which groups of which grouping leave.
+
+Invariants:
+1. All stores of a shard take their snapshots in the same version
+   (`test_crash_groupings_come_back_together`).
+2. Heap, directories and buffers stay inside the quota
+   (`test_bounded_groupings_share_the_quota`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from icestream.core.times import Micros
+from icestream.operators.protocol import PastVersion, Shard
+from icestream.state.cold.manager import Manager, Policy
+from icestream.state.snapshots import SnapshotSchedule
+from icestream.state.synopses.options import StoreOptions, lifetimes
+from icestream.state.synopses.spec import Groups, Synopsis
+from icestream.state.synopses.store import HEAP, GroupStore
+from icestream.state.versions import BASE
+
+
+@dataclass(frozen=True)
+class ColdOptions:
+    """How state is kept, and who leaves memory first."""
+
+    store: StoreOptions = field(default_factory=StoreOptions)
+    policy: Policy = field(default_factory=Policy)
+
+
+class ShardStores:
+    """The stores of all groupings."""
+
+    def __init__(
+        self, groupings: Sequence[Sequence[Synopsis]], shard: Shard, options: ColdOptions
+    ) -> None:
+        """Attach to the shard's arena."""
+        self._shard = shard
+        self._lifetimes = lifetimes(len(groupings))
+        kept = [number for number, synopses in enumerate(groupings) if synopses]
+        quota = shard.account.budget.total
+        #: bytes of rows in memory
+        self._limit = int(quota * HEAP)
+        self._stores = {
+            number: GroupStore(
+                groupings[number],
+                shard,
+                options.store,
+                scope=number,
+                share=quota // len(kept),
+                shared_heap=self._limit,
+            )
+            for number in kept
+        }
+        for store in self._stores.values():
+            store.press(self)
+        header = shard.arena.header
+        self._header: dict[str, Any] = header
+        self._schedule = SnapshotSchedule(header)
+        self._manager = Manager(list(self._stores.values()), options.policy, header.get("cold"))
+
+    def groups(self, grouping: int, first: int, count: int) -> Groups:
+        """Return the synopses of one operator, numbered from 0."""
+        return self._stores[grouping].view(first, count)
+
+    def begin(self, grouping: int, watermark: Micros) -> None:
+        """Begin a chunk of a grouping."""
+        if grouping in self._stores:
+            self._stores[grouping].begin(watermark)
+
+    def rest(self) -> None:
+        """Tell the manager what the last chunk touched, and let cold groups leave."""
+        self._tell()
+        self._manager.turn(self._limit, self._held)
+
+    def chunk_groups(self, grouping: int) -> int:
+        """Return how many groups a chunk of a grouping may name."""
+        store = self._stores.get(grouping)
+        return sys.maxsize if store is None else store.chunk_groups
+
+    def free(self, size: int) -> int:
+        """Let groups leave until about `size` bytes are free; return how many were freed."""
+        self._tell()
+        return self._manager.free(size)
+
+    def end_version(self, watermark: Micros) -> None:
+        """Write what is new to the log; now and then a snapshot."""
+        self._tell()
+        before = self._written
+        size = sum(store.snapshot_bytes for store in self._stores.values())
+        snapshot = self._schedule.version_ends(size)
+        for store in self._stores.values():
+            store.end_version(watermark, snapshot=snapshot)
+        self._schedule.log(self._written - before)
+        self._header["cold"] = self._manager.state
+        for lifetime in (*self._lifetimes, BASE):
+            self._shard.seal(lifetime)
+        if snapshot:
+            self._schedule.take()
+
+    @property
+    def took_snapshot(self) -> bool:
+        """Tell whether the version just written stands without those before it."""
+        return self._schedule.taken
+
+    @property
+    def released(self) -> tuple[int, ...]:
+        """Return ordinals of segments that nothing needs any more."""
+        return tuple(ordinal for store in self._stores.values() for ordinal in store.released)
+
+    def restore(self, history: Sequence[PastVersion]) -> None:
+        """Come back to the end of a history; all groups come back cold."""
+        for store in self._stores.values():
+            store.restore(history)
+        self._schedule.resume(len(history), _logged(history))
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Return what the progress report tells of this shard."""
+        told = [store.statistics for store in self._stores.values()]
+        names = dict.fromkeys(name for each in told for name in each)
+        sums = {name: sum(each.get(name, 0) for each in told) for name in names}
+        return {"groups": sums.get("groups", 0), "partitions": 1, "cold": sums}
+
+    @property
+    def _held(self) -> int:
+        return sum(store.bytes_held() for store in self._stores.values())
+
+    @property
+    def _written(self) -> int:
+        return sum(store.written for store in self._stores.values())
+
+    def _tell(self) -> None:
+        for store in self._stores.values():
+            opened, returned, hits = store.take_opened(), store.take_returned(), store.take_hits()
+            if len(opened):
+                self._manager.opened(store.name, opened)
+            if len(returned):
+                self._manager.returned(store.name, returned)
+            if len(hits):
+                self._manager.note(store.name, hits)
+
+
+def _logged(history: Sequence[PastVersion]) -> int:
+    """Return the bytes that versions after a snapshot wrote."""
+    return sum(info.bytes for past in history[1:] for _, info in past.segments)

@@ -1,0 +1,278 @@
+"""How an expression runs over a batch: whole columns at a time, errors only where rows count.
+
+Idea: every function works on whole arrays and gives NULL where it fails. Whether that is an error
+is decided afterwards, by looking at rows that have all arguments, no result, and are *active*:
+CASE, AND, OR and COALESCE make active only the rows a branch is meant for. So `CASE WHEN b <> 0
+THEN a / b END` never fails, though the division runs over all rows.
+
+Invariants:
+1. A row that a branch is not meant for raises no error (`test_branches_not_taken_raise_nothing`).
+2. A failure names the expression, the number of rows and one of them, and what to write instead
+   (`test_failures_say_what_to_write_instead`).
+
+Cost: one Arrow or numpy call per function and batch; all branches of a CASE are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.core.errors import InputError
+
+#: an Array, or a Scalar that stands for one value in all rows
+Datum = Any
+Kernel = Callable[..., pa.Array]
+
+_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a batch, and which of them count."""
+
+    batch: pa.RecordBatch
+    #: rows whose failures are errors; None for all
+    active: pa.Array | None = None
+
+    def only(self, mask: Datum) -> Rows:
+        """Return the same rows; those without TRUE in the mask no longer count."""
+        held = pc.fill_null(mask, False)
+        active = held if self.active is None else pc.and_(self.active, held)
+        return Rows(self.batch, as_array(active, self.batch.num_rows))
+
+    def count_active(self, mask: Datum) -> int:
+        """Return the number of rows that count and have TRUE in a mask."""
+        active = mask if self.active is None else pc.and_(self.active, mask)
+        if isinstance(active, pa.Scalar):
+            return self.batch.num_rows if active.as_py() else 0
+        return pc.sum(active).as_py() or 0
+
+    def first_active(self, mask: Datum) -> int:
+        """Return the first row that counts and has TRUE in a mask."""
+        active = mask if self.active is None else pc.and_(self.active, mask)
+        return 0 if isinstance(active, pa.Scalar) else pc.index(active, True).as_py()
+
+
+def as_array(value: Datum, size: int) -> pa.Array:
+    """Return a value as an array with one entry per row."""
+    if isinstance(value, pa.Scalar):
+        return pa.repeat(value, size)
+    return value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
+
+
+class Value(Protocol):
+    """Part of a bound expression."""
+
+    @property
+    def type(self) -> pa.DataType:
+        """The type of all values."""
+
+    @property
+    def nullable(self) -> bool:
+        """Whether there can be NULL among the values."""
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns it reads."""
+
+    def evaluate(self, rows: Rows) -> Datum:
+        """Return the values of all rows."""
+
+
+def columns_of(values: Sequence[Value]) -> frozenset[str]:
+    """Return all columns that values read."""
+    return frozenset[str]().union(*(value.columns for value in values))
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What to say when a function fails: the expression, what went wrong, what to write."""
+
+    expression: str
+    what: str
+    advice: str
+
+    def check(self, rows: Rows, args: Sequence[Datum], result: Datum) -> None:
+        """Raise if a row that counts has all arguments and no result."""
+        if (result.null_count == 0) if isinstance(result, pa.Array) else result.is_valid:
+            return
+        failed = pc.is_null(result)
+        for arg in args:
+            failed = pc.and_(failed, pc.is_valid(arg))
+        count = rows.count_active(failed)
+        if count:
+            at = rows.first_active(failed)
+            found = [arg if isinstance(arg, pa.Scalar) else arg[at] for arg in args]
+            shown = ", ".join(f"{each.as_py()!r}"[:_SHOWN] for each in found)
+            msg = (
+                f"{self.expression} {self.what} in {count} of {rows.batch.num_rows} rows, first "
+                f"for {shown}; {self.advice}"
+            )
+            raise InputError(msg)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the batch."""
+
+    name: str
+    type: pa.DataType
+    nullable: bool
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The column itself."""
+        return frozenset({self.name})
+
+    def evaluate(self, rows: Rows) -> Datum:
+        """Return the column."""
+        return rows.batch.column(self.name)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One value for all rows."""
+
+    scalar: pa.Scalar
+    columns: frozenset[str] = frozenset()
+
+    @property
+    def type(self) -> pa.DataType:
+        """The type of the value."""
+        return self.scalar.type
+
+    @property
+    def nullable(self) -> bool:
+        """Whether it is NULL."""
+        return not self.scalar.is_valid
+
+    def evaluate(self, rows: Rows) -> Datum:
+        """Return the value."""
+        del rows
+        return self.scalar
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of arrays; it sees one array at least, and scalars for constants."""
+
+    type: pa.DataType
+    nullable: bool
+    kernel: Kernel
+    args: tuple[Value, ...]
+    #: None if NULL for arguments that are not NULL is a result like others
+    failure: Failure | None = None
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns of the arguments."""
+        return columns_of(self.args)
+
+    def evaluate(self, rows: Rows) -> Datum:
+        """Call the function and look for failures."""
+        values = [arg.evaluate(rows) for arg in self.args]
+        if all(isinstance(value, pa.Scalar) for value in values):
+            result: Datum = self.kernel(*(pa.repeat(value, 1) for value in values))[0]
+        else:
+            result = self.kernel(*values)
+        if self.failure is not None:
+            self.failure.check(rows, values, result)
+        return result
+
+
+@dataclass(frozen=True)
+class Logic:
+    """AND or OR: the second counts only where the first does not decide."""
+
+    first: Value
+    second: Value
+    #: the value of the first that decides: FALSE for AND
+    decides: bool
+
+    @property
+    def type(self) -> pa.DataType:
+        """BOOLEAN."""
+        return pa.bool_()
+
+    @property
+    def nullable(self) -> bool:
+        """Whether there can be NULL among the values."""
+        return self.first.nullable or self.second.nullable
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns of both."""
+        return self.first.columns | self.second.columns
+
+    def evaluate(self, rows: Rows) -> Datum:
+        """Return the three-valued result."""
+        first = self.first.evaluate(rows)
+        open_still = first if not self.decides else pc.invert(first)
+        second = self.second.evaluate(rows.only(pc.fill_null(open_still, True)))
+        join = pc.or_kleene if self.decides else pc.and_kleene
+        return join(first, second)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """CASE: the value of the first condition that is TRUE, or the last value."""
+
+    type: pa.DataType
+    conditions: tuple[Value, ...]
+    values: tuple[Value, ...]
+    otherwise: Value
+
+    @property
+    def nullable(self) -> bool:
+        """Whether there can be NULL among the values."""
+        return any(value.nullable for value in (*self.values, self.otherwise))
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns of all conditions and values."""
+        return columns_of((*self.conditions, *self.values, self.otherwise))
+
+    def evaluate(self, rows: Rows) -> Datum:
+        """Return the chosen values."""
+        size = rows.batch.num_rows
+        chosen = []
+        left = rows
+        for condition, value in zip(self.conditions, self.values, strict=True):
+            holds = pc.fill_null(condition.evaluate(left), False)
+            chosen.append((holds, value.evaluate(left.only(holds))))
+            left = left.only(pc.invert(holds))
+        result = as_array(self.otherwise.evaluate(left), size)
+        for holds, value in reversed(chosen):
+            result = pc.if_else(holds, value, result)
+        return result
+
+
+@dataclass(frozen=True)
+class Coalesce:
+    """The first value that is not NULL."""
+
+    type: pa.DataType
+    values: tuple[Value, ...]
+
+    @property
+    def nullable(self) -> bool:
+        """Whether there can be NULL among the values."""
+        return all(value.nullable for value in self.values)
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns of all values."""
+        return columns_of(self.values)
+
+    def evaluate(self, rows: Rows) -> Datum:
+        """Return the first values there are."""
+        found: list[Datum] = []
+        for value in self.values:
+            found.append(value.evaluate(rows))
+            rows = rows.only(pc.is_null(found[-1]))
+        return pc.coalesce(*found)

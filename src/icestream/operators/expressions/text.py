@@ -1,0 +1,47 @@
+"""Places in the text of an expression, and errors that point at them.
+
+Idea: a place is a span of characters. An error shows the line of a place, marks it and says what to
+do; a word that is not known comes with the closest one that is.
+
+Invariants:
+1. The mark is under the words the message is about (`test_errors_point_at_the_place`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from icestream.core.errors import DefinitionError
+
+#: columns of a shown line, at most
+_SHOWN = 100
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """A part of a text: from a character up to another, without it."""
+
+    start: int
+    end: int
+
+
+def error_at(text: str, place: Place, message: str) -> DefinitionError:
+    """Return an error that shows the line of a place and marks it."""
+    start = max(0, min(place.start, len(text)))
+    first = text.rfind("\n", 0, start) + 1
+    line = text[first:].split("\n", 1)[0].replace("\t", " ")
+    before = start - first
+    cut = max(0, before - _SHOWN // 2)
+    shown = line[cut : cut + _SHOWN].rstrip()
+    width = max(1, min(place.end - start, len(shown) - (before - cut)))
+    mark = " " * (2 + before - cut) + "^" * width
+    return DefinitionError(f"{message}\n  {shown}\n{mark}")
+
+
+def guess(word: str, known: Iterable[str]) -> str:
+    """Return `; did you mean ...?` if a known word is close, otherwise nothing."""
+    names = {name.lower(): name for name in known}
+    close = get_close_matches(word.lower(), names, n=1, cutoff=0.6)
+    return f"; did you mean {names[close[0]]!r}?" if close else ""

@@ -1,0 +1,77 @@
+"""Aggregates over lifetimes: at each instant, of the events of a group that are alive then.
+
+Idea: the answer is a step function over time, told as events that last as long as their value does.
+Fields that can be taken back are kept as edges (`edge_aggregate`); others need the events that are
+alive (`alive`). Float sums are taken back too: they keep 106 bits and are exactly zero over no
+values (`lift`), so that a group costs a few words, not its history.
+
+Invariants: those of `edge_aggregate` and `alive`.
+
+Limits: functions whose state is words (`operators.aggregates.WORD_FUNCTIONS`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
+from icestream.operators.aggregates import Aggregate
+from icestream.operators.temporal.alive import AliveAggregate
+from icestream.operators.temporal.changes import TemporalOperator
+from icestream.operators.temporal.edge_aggregate import EdgeAggregate
+from icestream.operators.temporal.lift import Lifting
+from icestream.operators.temporal.settle import Settled
+from icestream.state.synopses.spec import Groups
+
+#: `changes` tells revisions at once, `final` only what no change can revise any more
+Mode = Literal["changes", "final"]
+
+
+class TemporalAggregate:
+    """A grouped aggregate: changes in, changes to one event for each instant and group out."""
+
+    def __init__(
+        self,
+        payload: pa.Schema,
+        aggregates: Sequence[Aggregate],
+        keys: Sequence[str] = (),
+        *,
+        mode: Mode = "changes",
+        empty: bool = False,
+    ) -> None:
+        """Aggregate events of a payload.
+
+        `keys` are columns with one value for each group, shown before the aggregates. With `empty`
+        a group has an answer, a count of 0 for example, at all instants from its first event on.
+        """
+        names = [*keys, *(each.alias for each in aggregates)]
+        if not aggregates or len(set(names)) < len(names):
+            msg = f"an aggregate needs columns with names of their own, got {names}: rename some"
+            raise DefinitionError(msg)
+        if mode not in ("changes", "final"):
+            msg = f"unknown mode {mode!r}: choose 'changes' or 'final'"
+            raise DefinitionError(msg)
+        lifting = Lifting(payload, aggregates)
+        self._kept: TemporalOperator
+        if lifting.inverts:
+            final = mode == "final"
+            self._kept = EdgeAggregate(payload, lifting, tuple(keys), final=final, empty=empty)
+        else:
+            alive = AliveAggregate(payload, lifting, tuple(keys), empty=empty)
+            self._kept = Settled(alive) if mode == "final" else alive
+        self.synopses = self._kept.synopses
+        self.result = self._kept.result
+
+    def on_changes(
+        self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Tell how the answers of the groups touched change."""
+        return self._kept.on_changes(port, changes, groups, watermark)
+
+    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Tell what became final, in mode `final`."""
+        return self._kept.on_watermark(groups, watermark)

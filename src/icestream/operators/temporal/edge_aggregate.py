@@ -1,0 +1,272 @@
+"""Aggregates that can be taken back, kept as edges: what each instant adds to a running row.
+
+Idea: a change adds its words at the beginning of its lifetime and takes them back at the end. The
+edges of a group are its whole answer, past the watermark and into the future; edges that the
+watermark has reached are one, the *base*, at the instant where the segment alive then begins. New
+edges are swept together with the kept ones and only segments that differ come out. Edges are added
+to those kept, and all of a group rewritten only when that leaves half of them at most.
+
+Invariants:
+1. After every chunk all changes told add up to the aggregate at each instant
+   (`test_oracle_aggregates_that_can_be_taken_back`).
+2. What is taken out was told before, lifetimes included (the same test).
+3. Running aggregates of events in order read few edges, however long the history
+   (`test_bounded_running_aggregates_read_few_edges`).
+4. In mode `final` changes are only added; segments come once, when the watermark reaches their end
+   (`test_oracle_final_segments_come_once`).
+5. Nothing is kept of a group whose events are over (`test_bounded_groups_that_are_over_are_gone`).
+
+Cost: O(edges past the watermark) for each group touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
+from icestream.kernels.sweep import scale_rows, sweep_edges
+from icestream.kernels.words import Table
+from icestream.operators.temporal.changes import DIFF, changes_of, column_of
+from icestream.operators.temporal.lift import Lifting, table_of
+from icestream.operators.temporal.slots import (
+    END,
+    BySlot,
+    clipped,
+    first_rows,
+    keep,
+    located,
+    woken,
+)
+from icestream.state.synopses.spec import GroupRows, Groups, Ints, Slots, Synopsis
+
+_TIME = "__t"
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class _Edges:
+    time: Ints
+    words: Table
+    keys: pa.RecordBatch
+
+    def take(self, places: Ints) -> _Edges:
+        """Return the edges at some places."""
+        return _Edges(self.time[places], self.words[places], self.keys.take(pa.array(places)))
+
+    def next_cuts(self, owners: Ints, count: int, watermark: Micros) -> Ints:
+        """Return when each of `count` owners has its next edge, or its last segment ends."""
+        cuts = np.full(count, INFINITY)
+        cuts[owners] = END
+        ahead = self.time > watermark
+        np.minimum.at(cuts, owners[ahead], self.time[ahead])
+        return cuts
+
+    def last_cuts(self, owners: Ints, count: int) -> Ints:
+        """Return when the last event of each of `count` owners ends."""
+        cuts, alive = np.full(count, MINUS_INFINITY), np.zeros(count, dtype=np.int64)
+        np.maximum.at(cuts, owners, self.time)
+        np.add.at(alive, owners, self.words[:, 0])
+        return np.where((alive == 0) & (cuts > MINUS_INFINITY), cuts, INFINITY)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Segments of step functions."""
+
+    owners: Ints
+    le: Ints
+    re: Ints
+    diff: Ints
+    words: Table
+
+    def where(self, chosen: Flags) -> _Parts:
+        """Return the chosen segments."""
+        columns = (self.owners, self.le, self.re, self.diff, self.words)
+        return _Parts(*(column[chosen] for column in columns))
+
+    def unchanged(self, answers: Sequence[pa.Array]) -> Flags:
+        """Tell which segments are taken out and come again with the same answer."""
+        out = np.flatnonzero((self.diff[:-1] == -1) & (self.diff[1:] == 1))
+        for column in (self.owners, self.le, self.re):
+            out = out[column[out] == column[out + 1]]
+        same = np.ones(len(out), dtype=np.bool_)
+        for answer in answers:
+            before, after = answer.take(pa.array(out)), answer.take(pa.array(out + 1))
+            equal = pc.fill_null(pc.equal(before, after), fill_value=False)
+            either = pc.or_(equal, pc.and_(before.is_null(), after.is_null()))
+            same &= either.to_numpy(zero_copy_only=False)
+        found = np.zeros(len(self.diff), dtype=np.bool_)
+        found[out[same]] = found[out[same] + 1] = True
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Swept:
+    """Edges that are left to keep, and the segments told."""
+
+    owners: Ints
+    time: Ints
+    words: Table
+    parts: _Parts
+
+
+class EdgeAggregate:
+    """An aggregate over fields that all have an inverse; see `TemporalAggregate`."""
+
+    def __init__(
+        self,
+        payload: pa.Schema,
+        lifting: Lifting,
+        keys: tuple[str, ...],
+        *,
+        final: bool,
+        empty: bool,
+    ) -> None:
+        """Keep edges, with the keys beside them where answers come later than changes."""
+        self._lifting = lifting
+        self._final = final
+        self._empty = empty
+        self._keys = pa.schema([payload.field(name) for name in keys])
+        kept = list(self._keys) if final else []
+        words = [pa.field(f"__w{n}", pa.int64(), nullable=False) for n in range(lifting.width)]
+        time = pa.field(_TIME, pa.int64(), nullable=False)
+        self._schema = pa.schema([time, *words, *kept])
+        self.synopses: tuple[Synopsis, ...] = (Synopsis("edges", self._schema),)
+        self.result = pa.schema([*self._keys, *lifting.result])
+
+    def on_changes(
+        self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Sweep over the groups touched, or only note what will be final later."""
+        changes, le, re = clipped(changes, watermark)
+        if changes.num_rows == 0:
+            return
+        slots = located(changes, groups)
+        words = self._lifting.lifted(changes)
+        ops, places = self._lifting.ops, self._lifting.places
+        scale_rows(words, column_of(changes, DIFF), ops, places)
+        ends = np.flatnonzero(re < INFINITY)
+        taken = words[ends]
+        scale_rows(taken, np.full(len(ends), -1), ops, places)
+        rows = np.concatenate([np.arange(len(le)), ends])
+        keys = changes.select(self._keys.names).take(pa.array(rows))
+        edges = _Edges(np.concatenate([le, re[ends]]), np.concatenate([words, taken]), keys)
+        by_slot = BySlot(slots[rows])
+        if self._final:
+            groups.append(0, slots[rows], self._batch(edges))
+            groups.remind(by_slot.distinct, np.full(len(by_slot.distinct), watermark))
+            return
+        for portion in groups.portions(by_slot.distinct):
+            chosen, owners = by_slot.within(portion)
+            yield from self._revised(groups, portion, edges.take(chosen), owners, watermark)
+
+    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Tell, in mode `final`, segments whose end was reached; forget groups that are over."""
+        for portion in woken(groups, watermark):
+            kept = groups.read(0, portion)
+            edges = self._edges(kept.rows)
+            is_kept = np.full(len(edges.time), not self._final)
+            swept = self._swept(edges, kept.owners, is_kept, watermark)
+            first = first_rows(kept.owners, len(portion))
+            # at the end of time nothing is left to wait for
+            left = slice(0 if watermark == INFINITY else None)
+            owners = swept.owners[left]
+            keys = edges.keys.take(pa.array(first[owners]))
+            after = _Edges(swept.time[left], swept.words[left], keys)
+            groups.rewrite(0, portion, GroupRows(owners, self._batch(after)))
+            self._remind(groups, portion, after, owners, watermark)
+            ended = swept.parts.where(swept.parts.re <= watermark)
+            shown = edges.keys.take(pa.array(first[ended.owners]))
+            yield from self._told(groups, portion, ended, shown)
+
+    def _remind(
+        self, groups: Groups, portion: Slots, edges: _Edges, owners: Ints, watermark: Micros
+    ) -> None:
+        """Ask to be woken when the next segment of a group is final, or all of it is over."""
+        count = len(portion)
+        if self._final:
+            due = edges.next_cuts(owners, count, watermark)
+        elif self._empty:
+            return
+        else:
+            due = edges.last_cuts(owners, count)
+        groups.remind(portion, np.where(due > watermark, due, INFINITY))
+
+    def _revised(
+        self, groups: Groups, portion: Slots, new: _Edges, owners: Ints, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Sweep over kept and new edges of a few groups."""
+        kept = groups.read(0, portion)
+        old = self._edges(kept.rows)
+        both = _Edges(
+            np.concatenate([old.time, new.time]), np.concatenate([old.words, new.words]), new.keys
+        )
+        is_kept = np.arange(len(both.time)) < len(old.time)
+        swept = self._swept(both, np.concatenate([kept.owners, owners]), is_kept, watermark)
+        left = _Edges(swept.time, swept.words, new.keys)
+        after = GroupRows(swept.owners, self._batch(left))
+        keep(groups, 0, portion, kept.owners, GroupRows(owners, self._batch(new)), after)
+        self._remind(groups, portion, left, swept.owners, watermark)
+        first = first_rows(owners, len(portion))
+        keys = new.keys.take(pa.array(first[swept.parts.owners]))
+        yield from self._told(groups, portion, swept.parts, keys)
+
+    def _swept(self, edges: _Edges, owners: Ints, is_kept: Flags, watermark: Micros) -> _Swept:
+        order = np.lexsort((edges.time, owners))
+        owners = np.ascontiguousarray(owners[order])
+        count, width = len(owners), self._lifting.width
+        room = count + len(np.unique(owners))
+        group, time = (np.empty(room, dtype=np.int64) for _ in range(2))
+        words = np.empty((room, width), dtype=np.int64)
+        parts, part_words = (np.empty((2 * room, each), dtype=np.int64) for each in (4, width))
+        made, told = sweep_edges(
+            owners,
+            edges.time[order],
+            is_kept[order],
+            edges.words[order],
+            watermark,
+            self._lifting.ops,
+            self._lifting.places,
+            self._lifting.guards,
+            self._empty,
+            group,
+            time,
+            words,
+            parts,
+            part_words,
+        )
+        owner, le, re, diff = parts[:told].T
+        segments = _Parts(owner, le, re, diff, part_words[:told])
+        return _Swept(group[:made], time[:made], words[:made], segments)
+
+    def _told(
+        self, groups: Groups, portion: Slots, parts: _Parts, keys: pa.RecordBatch
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield segments as changes, without those whose answer stays as it was."""
+        answers = self._lifting.lower(parts.words)
+        chosen = ~parts.unchanged(answers)
+        if not chosen.any():
+            return
+        hi, lo = groups.identities(portion[parts.owners[chosen]])
+        columns = [column.filter(pa.array(chosen)) for column in (*keys.columns, *answers)]
+        payload = pa.RecordBatch.from_arrays(columns, schema=self.result)
+        le, re, diff = (column[chosen] for column in (parts.le, parts.re, parts.diff))
+        yield changes_of(payload, le, re, diff, hi, lo)
+
+    def _batch(self, edges: _Edges) -> pa.RecordBatch:
+        columns = [pa.array(np.ascontiguousarray(column)) for column in edges.words.T]
+        keys = edges.keys.columns if self._final else []
+        return pa.RecordBatch.from_arrays(
+            [pa.array(edges.time), *columns, *keys], schema=self._schema
+        )
+
+    def _edges(self, rows: pa.RecordBatch) -> _Edges:
+        width = self._lifting.width
+        keys = rows.select(rows.schema.names[1 + width :])
+        return _Edges(column_of(rows, _TIME), table_of(rows.columns[1 : 1 + width]), keys)

@@ -1,0 +1,148 @@
+"""Stretches: how often something is alive, over the longest times in which that does not change.
+
+Idea: what counts is not how lifetimes were cut but how many of a kind are alive at each instant.
+Events of one kind and group, added and taken out, are levelled to *stretches* that do not overlap;
+equal answers have equal stretches. A *kind* is a number for equal payloads, an *owner* the position
+of a group among those looked at.
+
+Invariants:
+1. Stretches count at every instant what the events they were made of do, no two of one kind touch
+   with the same count (`test_oracle_levelled_events_count_the_same_at_every_instant`).
+2. `revised` takes out what was shown and shows what is to be, and leaves alone what lies before the
+   watermark and what stays (`test_oracle_revisions_leave_the_past_alone`).
+
+Cost: O(n log n), all in numpy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.core.times import Micros
+from icestream.state.synopses.spec import Ints
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Lifetimes of kinds in groups, with the number alive, which may be negative."""
+
+    owner: Ints
+    kind: Ints
+    le: Ints
+    re: Ints
+    count: Ints
+
+    def __len__(self) -> int:
+        """Return the number of stretches."""
+        return len(self.owner)
+
+    def where(self, chosen: Flags) -> Stretches:
+        """Return the chosen ones."""
+        return self.at(np.flatnonzero(chosen))
+
+    def at(self, places: Ints) -> Stretches:
+        """Return those at some places."""
+        return Stretches(*(column[places] for column in self._columns()))
+
+    def and_(self, other: Stretches) -> Stretches:
+        """Return both, one after the other."""
+        pairs = zip(self._columns(), other._columns(), strict=True)
+        return Stretches(*(np.concatenate(pair) for pair in pairs))
+
+    def before(self, instant: Micros) -> Stretches:
+        """Return the parts before an instant."""
+        past = self.where(self.le < instant)
+        return Stretches(past.owner, past.kind, past.le, np.minimum(past.re, instant), past.count)
+
+    def since(self, instant: Micros) -> Stretches:
+        """Return the parts from an instant on."""
+        ahead = self.where(self.re > instant)
+        le = np.maximum(ahead.le, instant)
+        return Stretches(ahead.owner, ahead.kind, le, ahead.re, ahead.count)
+
+    def negative(self) -> Stretches:
+        """Return what takes these out."""
+        return Stretches(self.owner, self.kind, self.le, self.re, -self.count)
+
+    def levelled(self, *, cut: bool = False) -> Stretches:
+        """Add up what overlaps; `cut` leaves a cut wherever any of them begins or ends."""
+        owner, kind, count = (
+            np.concatenate([each, each]) for each in (self.owner, self.kind, self.count)
+        )
+        count[len(self) :] *= -1
+        instant = np.concatenate([self.le, self.re])
+        owner, kind, instant, steps = _added_up((owner, kind, instant), count, zeros=cut)
+        level = np.cumsum(steps)
+        alive = np.flatnonzero(level)
+        return Stretches(
+            owner[alive], kind[alive], instant[alive], instant[alive + 1], level[alive]
+        )
+
+    def consolidated(self) -> Stretches:
+        """Add up those with equal lifetimes, leaving out what comes to nothing."""
+        return Stretches(*_added_up((self.owner, self.kind, self.le, self.re), self.count))
+
+    def _columns(self) -> tuple[Ints, ...]:
+        return self.owner, self.kind, self.le, self.re, self.count
+
+
+def revised(shown: Stretches, answer: Stretches, watermark: Micros) -> Stretches:
+    """Return what is to be shown: the answer from the watermark on, what was shown before it."""
+    return shown.before(watermark).and_(answer).levelled()
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """The times between neighbouring instants at which stretches of a group begin or end."""
+
+    owner: Ints
+    le: Ints
+    #: first instant after the segment; the last segment of each group has no meaning
+    re: Ints
+
+    @classmethod
+    def of(cls, stretches: Stretches) -> Segments:
+        """Cut the lives of groups wherever a stretch begins or ends."""
+        owner = np.concatenate([stretches.owner, stretches.owner])
+        owner, instant, _ = _added_up(
+            (owner, np.concatenate([stretches.le, stretches.re])), np.ones_like(owner)
+        )
+        return cls(owner, instant, np.append(instant[1:], instant[:1]))
+
+    def spans(self, stretches: Stretches) -> tuple[Ints, Ints]:
+        """Return the first segment of each stretch, and the one after its last."""
+        owners = np.concatenate([stretches.owner, stretches.owner, self.owner])
+        instants = np.concatenate([stretches.le, stretches.re, self.le])
+        mine = np.arange(len(owners)) >= 2 * len(stretches)
+        order = np.lexsort((~mine, instants, owners))
+        found = np.empty(len(owners), dtype=np.int64)
+        found[order] = np.cumsum(mine[order]) - 1
+        return found[: len(stretches)], found[len(stretches) : 2 * len(stretches)]
+
+    def totals(self, stretches: Stretches) -> Ints:
+        """Return how many are alive in each segment, those of no kind below zero."""
+        there = stretches.where(stretches.count > 0)
+        first, last = self.spans(there)
+        steps = np.zeros(len(self.owner) + 1, dtype=np.int64)
+        np.add.at(steps, first, there.count)
+        np.subtract.at(steps, last, there.count)
+        return np.cumsum(steps[:-1])
+
+
+def _added_up(keys: tuple[Ints, ...], counts: Ints, *, zeros: bool = False) -> tuple[Ints, ...]:
+    """Sort by some columns and add up counts where they agree; leave out or keep zeros."""
+    order = np.lexsort(keys[::-1])
+    columns = [key[order] for key in keys]
+    fresh = np.zeros(len(order), dtype=np.bool_)
+    fresh[:1] = True
+    for column in columns:
+        fresh[1:] |= column[1:] != column[:-1]
+    first = np.flatnonzero(fresh)
+    totals = np.add.reduceat(counts[order], first) if len(first) else counts[:0]
+    left = np.full(len(first), fill_value=True) if zeros else totals != 0
+    return (*(column[first[left]] for column in columns), totals[left])

@@ -1,0 +1,164 @@
+"""Dataflows: grouped sub-queries over events with lifetimes, as components with edges between them.
+
+Idea: a dataflow is a graph of steps cut into components where the partitioning changes. Inside a
+component all steps of a shard work on the same key groups; an *edge* carries changes from a source
+or a component to another one, by the identity of its key columns. Components are numbered so that
+edges lead forward, and a version runs them in that order.
+
+Invariants:
+1. Dataflows that compute something else describe themselves otherwise
+   (`test_every_step_shows_in_the_description`).
+2. Edges lead from sources or earlier components to later ones
+   (`test_edges_lead_forward`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from icestream.core.times import Micros
+from icestream.core.units import format_interval
+from icestream.operators.dataflow.component import ComponentSpec
+from icestream.operators.dataflow.results import LifetimeRows
+from icestream.operators.dataflow.steps import Emit, Map, Receive, Regroup, Send, Stateful, Step
+from icestream.operators.dataflow.stores import ColdOptions
+from icestream.plan.nodes import KEY_GROUPS, SOURCE, TIME, Source, watermark_of
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A way that changes take between two components, or from a source."""
+
+    #: number of the source, or None where a component sends
+    source: int | None
+    #: number of the component that sends, or None where a source does
+    origin: int | None
+    target: int
+    keys: tuple[str, ...]
+    payload: pa.Schema
+    #: what is done to the changes of a source before they are sent
+    maps: tuple[Callable[[pa.RecordBatch], pa.RecordBatch], ...] = ()
+    texts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Output:
+    """Rows that a dataflow hands out."""
+
+    payload: pa.Schema
+    #: `append`: events that are final; `update`: changes as they come
+    mode: str
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    """Sub-queries over the events of one or more sources."""
+
+    sources: tuple[Source, ...]
+    #: columns of each source, under the user's names
+    columns: tuple[pa.Schema, ...]
+    components: tuple[tuple[Step, ...], ...]
+    edges: tuple[Edge, ...]
+    views: tuple[Output, ...]
+    time: pa.DataType
+    #: how long after the last event something may still happen
+    reach: Micros = 0
+    late: str = "drop"
+    key_groups: int = KEY_GROUPS
+    cold: ColdOptions = field(default_factory=ColdOptions)
+
+    @property
+    def batch_schema(self) -> pa.Schema:
+        """Return the columns of the batches that ingest reads."""
+        columns = [
+            pa.field(source_column(number, place), field.type)
+            for number, schema in enumerate(self.columns)
+            for place, field in enumerate(schema)
+        ]
+        return pa.schema([pa.field(TIME, self.time), pa.field(SOURCE, pa.int32()), *columns])
+
+    def results(self, view: Output) -> pa.Schema:
+        """Return the columns of the rows of a view."""
+        return LifetimeRows(view.payload, self.time, view.mode).schema
+
+    @cached_property
+    def specs(self) -> tuple[ComponentSpec, ...]:
+        """Return what each component runs."""
+        rows = tuple(LifetimeRows(view.payload, self.time, view.mode) for view in self.views)
+        return tuple(ComponentSpec(steps, rows) for steps in self.components)
+
+    def late_before(self, watermark: Micros) -> Micros:
+        """Return the instant before which an event comes too late."""
+        return watermark
+
+    def settled_by(self, latest: Micros) -> Micros:
+        """Return the watermark that settles all that an event at `latest` can still cause."""
+        return latest + self.reach + 1
+
+    def watermark(self, before: Micros, seen: tuple[Micros | None, ...]) -> Micros:
+        """Return the watermark once the sources have reached `seen`; it never goes back."""
+        return watermark_of(self.sources, before, seen)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the dataflow as JSON, for the checkpoint and for people."""
+        return {
+            "sources": [
+                {"name": s.name, "slack": format_interval(s.slack), "nulls": s.nulls}
+                for s in self.sources
+            ],
+            "columns": [[_field(each) for each in schema] for schema in self.columns],
+            "time": str(self.time),
+            "edges": [
+                {
+                    "from": _end("source", edge.source) or _end("component", edge.origin),
+                    "to": f"component {edge.target}",
+                    "by": list(edge.keys),
+                    "after": list(edge.texts),
+                }
+                for edge in self.edges
+            ],
+            "components": [
+                [f"{number}: {described(step)}" for number, step in enumerate(steps)]
+                for steps in self.components
+            ],
+            "views": [{"columns": [_field(each) for each in v.payload]} for v in self.views],
+            "late": self.late,
+            "key groups": self.key_groups,
+        }
+
+
+def source_column(source: int, place: int) -> str:
+    """Return the name under which a column of a source travels to ingest."""
+    return f"s{source}_{place}"
+
+
+def described(step: Step) -> str:
+    """Return a step as people read it."""
+    after = f" of {', '.join(map(str, step.inputs))}" if step.inputs else ""
+    match step:
+        case Receive():
+            what = f"receive edge {step.edge}"
+        case Map() | Stateful():
+            what = step.text
+        case Regroup():
+            what = f"group by {', '.join(step.keys)}"
+        case Send():
+            what = f"send by {', '.join(step.keys)} on edge {step.edge}"
+        case Emit():
+            what = f"emit view {step.view}"
+        case _:
+            what = "union"
+    return what + after
+
+
+def _field(field: pa.Field) -> str:
+    return f"{field.name} {field.type}"
+
+
+def _end(kind: str, number: int | None) -> str:
+    return "" if number is None else f"{kind} {number}"

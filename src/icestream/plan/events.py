@@ -1,0 +1,331 @@
+"""Queries over events with lifetimes, as users compose them, and the dataflow they become.
+
+Idea: what users write is a graph of nodes; a node inside a group belongs to a *scope*, which is one
+use of `groupApply` (or of a join, which groups both sides by its keys). Compiling walks the graph
+once: every outermost scope becomes a component, with an edge for each stream that enters it; a
+scope inside another becomes a grouping of the same component. What is done to ungrouped streams
+happens where they come from, before they are sent.
+
+Invariants:
+1. A node that is used twice is computed once (`test_a_node_that_is_used_twice_is_one_step`).
+2. Components are numbered so that edges lead forward (`test_edges_lead_forward`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from graphlib import TopologicalSorter
+
+import pyarrow as pa
+
+from icestream.core.times import Micros
+from icestream.operators.dataflow.steps import (
+    Emit,
+    Map,
+    Merge,
+    Receive,
+    Regroup,
+    Send,
+    Stateful,
+    Step,
+)
+from icestream.operators.temporal.changes import TemporalOperator
+from icestream.operators.temporal.settle import Settle
+from icestream.plan.dataflow import Dataflow, Edge, Output
+from icestream.plan.nodes import Source
+
+
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """One use of a grouping: the columns that tell its groups apart, those around it included."""
+
+    keys: tuple[str, ...]
+    outer: Scope | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """Something that yields events."""
+
+    payload: pa.Schema
+    scope: Scope | None = None
+    #: whether events are only ever added
+    grows: bool = True
+    #: how much later than its last event something may still happen
+    reach: Micros = 0
+
+
+@dataclass(frozen=True, eq=False)
+class FromSource(Node):
+    """The events of a source, known by a tag."""
+
+    source: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Mapped(Node):
+    """Each batch on its own: a filter, a projection, other lifetimes."""
+
+    before: Node = field(kw_only=True)
+    change: Callable[[pa.RecordBatch], pa.RecordBatch] = field(kw_only=True)
+    text: str = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class United(Node):
+    """The events of several nodes."""
+
+    parts: tuple[Node, ...] = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Entered(Node):
+    """Events that enter a scope."""
+
+    before: Node = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Applied(Node):
+    """An operator with state by group."""
+
+    inputs: tuple[Node, ...] = field(kw_only=True)
+    operator: TemporalOperator = field(kw_only=True)
+    text: str = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Left(Node):
+    """Events that leave a scope."""
+
+    before: Node = field(kw_only=True)
+
+
+def compiled(
+    outputs: tuple[tuple[Node, str], ...],
+    numbers: Mapping[int, int],
+    sources: tuple[Source, ...],
+    columns: tuple[pa.Schema, ...],
+    time: pa.DataType,
+) -> Dataflow:
+    """Return the dataflow that computes some nodes, each with its output mode.
+
+    `numbers` are those of the sources by the tags that nodes know them by.
+    """
+    building = _Building(numbers)
+    for view, (node, mode) in enumerate(outputs):
+        building.emit(node, mode, view)
+    components, edges = building.in_order()
+    return Dataflow(
+        sources=sources,
+        columns=columns,
+        components=components,
+        edges=edges,
+        views=tuple(Output(node.payload, mode) for node, mode in outputs),
+        time=time,
+        reach=max(node.reach for node, _ in outputs),
+    )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the events of a node come from: a step of a component, or a source with maps."""
+
+    payload: pa.Schema
+    component: int | None = None
+    step: int = 0
+    source: int = 0
+    maps: tuple[Callable[[pa.RecordBatch], pa.RecordBatch], ...] = ()
+    texts: tuple[str, ...] = ()
+
+
+class _Building:
+    """A dataflow in the making."""
+
+    def __init__(self, numbers: Mapping[int, int]) -> None:
+        self._numbers = numbers
+        self.components: list[list[Step]] = []
+        self.edges: list[Edge] = []
+        self._places: dict[int, tuple[_Place, ...]] = {}
+        #: component of each outermost scope
+        self._scopes: dict[int, int] = {}
+        #: groupings of each component, and that of each scope inside another
+        self._groupings: list[int] = []
+        self._inner: dict[int, int] = {}
+        #: nodes that were looked at are kept, so that their ids are theirs
+        self._seen: list[object] = []
+
+    def emit(self, node: Node, mode: str, view: int) -> None:
+        """Let the events of a node be the rows of a view."""
+        for place in self._ungrouped(node):
+            component, step = place.component, place.step
+            assert component is not None, "a query over events has a group or a join in it"
+            if mode == "append" and not node.grows:
+                step = self._settled(component, step, node.payload)
+            self._add(component, Emit((step,), node.payload, self._of(component, step), view))
+
+    def _settled(self, component: int, step: int, payload: pa.Schema) -> int:
+        keys = tuple(payload.names)
+        grouping = self._new_grouping(component)
+        grouped = self._add(component, Regroup((step,), payload, grouping, keys))
+        settle = Settle(payload)
+        return self._add(component, Stateful((grouped,), payload, grouping, settle, "settle"))
+
+    # -- nodes -----------------------------------------------------------------------------
+
+    def _ungrouped(self, node: Node) -> tuple[_Place, ...]:
+        """Return where the events of a node outside all scopes come from."""
+        known = self._places.get(id(node))
+        if known is None:
+            self._seen.append(node)
+            known = self._places[id(node)] = self._place(node)
+        return known
+
+    def _place(self, node: Node) -> tuple[_Place, ...]:
+        match node:
+            case FromSource():
+                return (_Place(node.payload, source=self._numbers[node.source]),)
+            case Mapped():
+                return tuple(self._mapped(node, each) for each in self._ungrouped(node.before))
+            case United():
+                return tuple(each for part in node.parts for each in self._ungrouped(part))
+            case Left():
+                component = self._component_of(node.before)
+                return (_Place(node.payload, component, self._grouped(node.before, component)),)
+        msg = f"{type(node).__name__} belongs to a group"
+        raise AssertionError(msg)
+
+    def _mapped(self, node: Mapped, place: _Place) -> _Place:
+        if place.component is None:
+            maps, texts = (*place.maps, node.change), (*place.texts, node.text)
+            return replace(place, payload=node.payload, maps=maps, texts=texts)
+        grouping = self._of(place.component, place.step)
+        step = Map((place.step,), node.payload, grouping, node.change, node.text)
+        return _Place(node.payload, place.component, self._add(place.component, step))
+
+    def _grouped(self, node: Node, component: int) -> int:
+        """Return the step of a node inside a scope."""
+        key = id(node)
+        if key not in self._places:
+            self._seen.append(node)
+            step = self._step(node, component)
+            self._places[key] = (_Place(node.payload, component, step),)
+        return self._places[key][0].step
+
+    def _step(self, node: Node, component: int) -> int:
+        match node:
+            case Entered():
+                return self._entered(node, component)
+            case Mapped():
+                before = self._grouped(node.before, component)
+                grouping = self._of(component, before)
+                return self._add(
+                    component, Map((before,), node.payload, grouping, node.change, node.text)
+                )
+            case United():
+                steps, grouping = self._together(node.parts, component)
+                return self._add(component, Merge(steps, node.payload, grouping))
+            case Applied():
+                steps, grouping = self._together(node.inputs, component)
+                applied = Stateful(steps, node.payload, grouping, node.operator, node.text)
+                return self._add(component, applied)
+            case Left():
+                assert node.scope is not None
+                before = self._grouped(node.before, component)
+                grouping = self._new_grouping(component)
+                back = Regroup((before,), node.payload, grouping, node.scope.keys)
+                return self._add(component, back)
+        msg = f"{type(node).__name__} stands outside all groups"
+        raise AssertionError(msg)
+
+    def _entered(self, node: Entered, component: int) -> int:
+        scope = node.scope
+        assert scope is not None
+        if scope.outer is not None:
+            before = self._grouped(node.before, component)
+            grouping = self._grouping_of(scope, component)
+            return self._add(component, Regroup((before,), node.payload, grouping, scope.keys))
+        received = tuple(
+            self._received(place, component, scope.keys) for place in self._ungrouped(node.before)
+        )
+        if len(received) == 1:
+            return received[0]
+        return self._add(component, Merge(received, node.payload, 0))
+
+    def _received(self, place: _Place, component: int, keys: tuple[str, ...]) -> int:
+        """Lead the events of a place into a component; return the step that receives them."""
+        number = len(self.edges)
+        source = place.source if place.component is None else None
+        self.edges.append(
+            Edge(source, place.component, component, keys, place.payload, place.maps, place.texts)
+        )
+        if place.component is not None:
+            grouping = self._of(place.component, place.step)
+            self._add(place.component, Send((place.step,), place.payload, grouping, number, keys))
+        return self._add(component, Receive(number, place.payload))
+
+    def _together(self, nodes: tuple[Node, ...], component: int) -> tuple[tuple[int, ...], int]:
+        """Return the steps of nodes in one grouping, and which it is."""
+        steps = tuple(self._grouped(each, component) for each in nodes)
+        groupings = {self._of(component, step) for step in steps}
+        if len(groupings) == 1:
+            return steps, groupings.pop()
+        scope = nodes[0].scope
+        assert scope is not None
+        grouping = self._new_grouping(component)
+        entered = tuple(
+            self._add(component, Regroup((step,), node.payload, grouping, scope.keys))
+            for step, node in zip(steps, nodes, strict=True)
+        )
+        return entered, grouping
+
+    # -- components and groupings ----------------------------------------------------------
+
+    def _component_of(self, node: Node) -> int:
+        """Return the component of a node's outermost scope."""
+        scope = node.scope
+        assert scope is not None
+        while scope.outer is not None:
+            scope = scope.outer
+        if id(scope) not in self._scopes:
+            self._seen.append(scope)
+            self._scopes[id(scope)] = len(self.components)
+            self.components.append([])
+            self._groupings.append(1)
+        return self._scopes[id(scope)]
+
+    def _grouping_of(self, scope: Scope, component: int) -> int:
+        if id(scope) not in self._inner:
+            self._seen.append(scope)
+            self._inner[id(scope)] = self._new_grouping(component)
+        return self._inner[id(scope)]
+
+    def _new_grouping(self, component: int) -> int:
+        self._groupings[component] += 1
+        return self._groupings[component] - 1
+
+    def _of(self, component: int, step: int) -> int:
+        return self.components[component][step].grouping
+
+    def _add(self, component: int, step: Step) -> int:
+        self.components[component].append(step)
+        return len(self.components[component]) - 1
+
+    def in_order(self) -> tuple[tuple[tuple[Step, ...], ...], tuple[Edge, ...]]:
+        """Return components and edges, numbered so that edges lead forward."""
+        before: dict[int, set[int]] = {number: set() for number in range(len(self.components))}
+        for edge in self.edges:
+            if edge.origin is not None:
+                before[edge.target].add(edge.origin)
+        order = list(TopologicalSorter(before).static_order())
+        place = {number: position for position, number in enumerate(order)}
+        edges = tuple(
+            replace(
+                edge,
+                origin=None if edge.origin is None else place[edge.origin],
+                target=place[edge.target],
+            )
+            for edge in self.edges
+        )
+        return tuple(tuple(self.components[number]) for number in order), edges

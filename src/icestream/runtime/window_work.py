@@ -1,0 +1,201 @@
+"""Windows: what the log keeps of them, which are made of others, and the tasks that compute them.
+
+Idea: what depends on the data is decided once, by what the first batch with events shows, and kept
+in the commit: whether the log keeps panes or raw events, and which windows are made of others.
+Where it keeps raw events, those that leave a window are folded by tasks of their own.
+
+Invariant: a version that is computed again decides the same
+(`test_the_choice_of_a_store_is_kept_in_the_commit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.levels import Tiled
+from icestream.operators.window import PANES
+from icestream.plan import cost, lower
+from icestream.plan.cost import Comparison
+from icestream.plan.lower import AUTO, TUPLES
+from icestream.plan.nodes import Plan
+from icestream.runtime.folding import LEAST_TABLE_BYTES, TABLE_BYTES
+from icestream.runtime.ingest import Ingest
+from icestream.runtime.shard import WindowShard
+from icestream.runtime.tuples import Leaving
+from icestream.runtime.work import Executor, Made, Making, Parcel, total
+from icestream.state.files import Files
+from icestream.state.versions import Commit
+
+#: bytes of a group in memory beside its row: index and key, about
+GROUP_OVERHEAD = 24
+
+
+class WindowWork:
+    """Versions of a plan of windows."""
+
+    components = 1
+
+    def __init__(self, plan: Plan, files: Files, root: str) -> None:
+        """Work on the checkpoint at `root`."""
+        self._plan = plan
+        self._files = files
+        self._root = root
+
+    def ordinals(self, shards: int) -> int:
+        """Return how many ordinals the shards of a version take."""
+        return shards * len(lower.lifetimes(self._plan))
+
+    def ingest(self, making: Making) -> Ingest:
+        """Return what every ingest task runs."""
+        kept = None
+        if self._store(making.before) != PANES:
+            kept = making.first_ordinal + self.ordinals(making.shards)
+        table_bytes = _table_bytes(making)
+        return Ingest(
+            self._plan, making.version, making.watermark, making.routes, table_bytes, kept
+        )
+
+    def run(
+        self,
+        making: Making,
+        executor: Executor[Any],
+        parcels: Sequence[Parcel],
+        seen: tuple[Micros | None, ...],
+        reached: Micros,
+    ) -> Made:
+        """Decide what is still open, fold what leaves, and run the shards."""
+        before, store = making.before, self._store(making.before)
+        estimate = self._estimate(parcels, seen) if store == AUTO else None
+        if store == AUTO:
+            store = AUTO if estimate is None else estimate.choose().plan
+        composition = self._composition(before, store, parcels, seen)
+        paths = [parcel.path for parcel in parcels if parcel.report.entries]
+        if store == TUPLES:
+            paths += self._leave(making, executor, parcels, reached)
+            making.note("leave")
+        work = WindowShard(self._plan, store, tuple(map(Tiled.from_json, composition or ())))
+        lifetimes = len(lower.lifetimes(self._plan))
+        tasks = [
+            making.task(
+                work=work,
+                shard=shard,
+                watermark=reached,
+                first_ordinal=making.first_ordinal + shard * lifetimes,
+                quota=making.budget // making.shards,
+                parcels=tuple(paths),
+                parcel_files=executor.parcel_files,
+            )
+            for shard in range(making.shards)
+        ]
+        reports = executor.run(tasks)
+        sizes = _bytes(estimate) if estimate else (before and before.decisions["estimate"])
+        decisions = {"store": store, "composition": composition, "estimate": sizes}
+        kept = [p for p in parcels if p.sent.kept is not None] if store == TUPLES else []
+        return Made(reports, decisions, kept, {"store": store, "estimatedBytes": sizes})
+
+    def _leave(
+        self,
+        making: Making,
+        executor: Executor[Any],
+        parcels: Sequence[Parcel],
+        reached: Micros,
+    ) -> list[str]:
+        """Fold the events that leave windows between two watermarks; return the parcels."""
+        if reached == MINUS_INFINITY:
+            return []
+        spans = tuple(lower.window_spec(self._plan).leaves(making.watermark, reached))
+        kept = [(s.info, s.begins) for s in making.live if s.begins is not None]
+        kept += [(p.sent.kept, p.report.begins) for p in parcels if p.sent.kept is not None]
+        segments = tuple(
+            info
+            for info, begins in kept
+            if any(begins < end and info.expiry > first for first, end in spans if first < end)
+        )
+        if not segments:
+            return []
+        leaving = Leaving(
+            self._plan,
+            making.version,
+            making.routes,
+            self._files,
+            self._root,
+            spans,
+            segments,
+            _table_bytes(making),
+        )
+        done = executor.leave(leaving, making.folder)
+        return [parcel.path for parcel in done if parcel.report.entries]
+
+    def _store(self, before: Commit | None) -> str:
+        """Return what the log keeps of windows on a grid, or that it is to be chosen."""
+        if before is not None:
+            chosen: str = before.decisions["store"]
+            return chosen
+        return self._plan.store if lower.may_refold(self._plan) else PANES
+
+    def _estimate(
+        self, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
+    ) -> Comparison | None:
+        """Compare what the log would keep by what the first events showed; None without any."""
+        kept = [parcel for parcel in parcels if parcel.sent.kept is not None]
+        if not kept:
+            return None
+        spec = lower.window_spec(self._plan)
+        span, keys = self._measured(parcels, seen)
+        events = sum(parcel.report.rows for parcel in kept)
+        size = sum(parcel.sent.kept.bytes for parcel in kept if parcel.sent.kept is not None)
+        return cost.estimate(
+            [view.windows for view in spec.views],
+            cost.Statistics(
+                rate=events * cost.SECOND / span,
+                tuple_bytes=size / events,
+                keys=keys,
+                entry_bytes=8 * spec.layout.entry_width,
+                group_bytes=8 * spec.layout.group_width + GROUP_OVERHEAD,
+                invertible=spec.layout.front_words == 0,
+            ),
+        )
+
+    def _composition(
+        self,
+        before: Commit | None,
+        store: str,
+        parcels: Sequence[Parcel],
+        seen: tuple[Micros | None, ...],
+    ) -> list[Any] | None:
+        """Return which windows are made of others, by the first events; None until there are any.
+
+        It holds for the checkpoint, as positions and running rows depend on it.
+        """
+        if before is not None and before.decisions["composition"] is not None:
+            chosen: list[Any] = before.decisions["composition"]
+            return chosen
+        if store != PANES or not total(parcels, "entries") or lower.takes_tuples(self._plan):
+            return None
+        composed = lower.composition(self._plan, self._measured(parcels, seen)[1])
+        return [each.to_json() for each in lower.tiled(composed)]
+
+    def _measured(
+        self, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
+    ) -> tuple[Micros, cost.KeyCounts]:
+        """Return the time that a batch spans, and its groups in a pane and in all of it."""
+        pane = lower.window_spec(self._plan).grid.pane
+        begins = min(parcel.report.begins for parcel in parcels)
+        span = max(max(each for each in seen if each is not None) - begins + 1, pane)
+        entries = total(parcels, "entries") * pane / span
+        groups = max(float(total(parcels, "groups")), entries)
+        return span, cost.KeyCounts(tuple(sorted({pane: entries, span: groups}.items())))
+
+
+def _table_bytes(making: Making) -> int:
+    return max(LEAST_TABLE_BYTES, min(TABLE_BYTES, making.budget // 4))
+
+
+def _bytes(comparison: Comparison) -> dict[str, int]:
+    """Return the bytes that either store was estimated to take."""
+    return {
+        PANES: round(comparison.panes.space.total),
+        TUPLES: round(comparison.tuples.space.total),
+    }

@@ -1,0 +1,54 @@
+"""When a shard writes a snapshot of its state.
+
+Idea: a snapshot bounds what a restore has to read. It is due after some versions once it costs no
+more than what was logged meanwhile, and after many versions in any case. The count is kept in the
+header of the arena, so that every task of a shard goes on counting.
+
+Invariants:
+1. Between two snapshots are at least `AFTER` versions and at most `AT_LATEST`
+   (`test_bounded_versions_between_snapshots`).
+2. A restored shard counts on where the one before stopped (`test_a_restored_count_goes_on`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: a snapshot is due after this many versions, if it costs less than what was logged meanwhile
+AFTER = 16
+#: and after this many in any case
+AT_LATEST = 128
+
+
+class SnapshotSchedule:
+    """Counts versions and bytes since the last snapshot of a shard."""
+
+    def __init__(self, header: dict[str, Any], name: str = "snapshots") -> None:
+        """Go on with the count in an arena's header, or start one."""
+        self._since: dict[str, int] = header.setdefault(
+            name, {"versions": 0, "bytes": 0, "taken": 0}
+        )
+
+    @property
+    def taken(self) -> bool:
+        """Tell whether the version that ended last has a snapshot."""
+        return self._since["versions"] == 0 and self._since["taken"] > 0
+
+    def log(self, size: int) -> None:
+        """Count bytes that a restore would have to read."""
+        self._since["bytes"] += size
+
+    def version_ends(self, size: int) -> bool:
+        """Count a version; tell whether it should end with a snapshot of about `size` bytes."""
+        self._since["versions"] += 1
+        if self._since["versions"] < AFTER:
+            return False
+        return self._since["bytes"] >= size or self._since["versions"] >= AT_LATEST
+
+    def resume(self, versions: int, size: int) -> None:
+        """Go on after a restore that replayed so many versions, of so many bytes."""
+        self._since.update(versions=versions, bytes=size)
+
+    def take(self) -> None:
+        """Count from here: the version that ends has a snapshot."""
+        self._since.update(versions=0, bytes=0, taken=self._since["taken"] + 1)

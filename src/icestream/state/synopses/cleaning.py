@@ -1,0 +1,167 @@
+"""Room on the log that no expiry gives back.
+
+Idea: segments of rows that never expire are given up in the order they were written. Once their
+bytes exceed twice what is live (and a little more), the groups that have an extent in the oldest
+ones are written whole to the newest; then nothing points there any more. A restore begins at the
+last snapshot, so such a segment goes with the next one.
+
+Invariants:
+1. Bytes stay within twice the live ones, and a megabyte, and what waits for a snapshot
+   (`test_bounded_rows_without_expiry_are_cleaned`).
+2. No segment is given up that a restore reads (`test_crash_cleaned_segments_are_not_missed`).
+
+Cost: each cleaning writes what is live of the groups with extents in the oldest segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from icestream.core.times import INFINITY
+from icestream.kernels import heap as k
+from icestream.kernels.extents import HEADER
+from icestream.state.arena import Arena, ArenaArray
+from icestream.state.synopses.cold_index import ColdIndex
+from icestream.state.synopses.directory import ENTRY, Directory, identities, part
+from icestream.state.synopses.facts import Fact, Facts
+from icestream.state.synopses.spec import Ids, Ints, Slots
+
+#: bytes of garbage that are not worth a cleaning
+SLACK = 1 << 20
+
+
+class Cleaned(Protocol):
+    """A store, as far as cleaning needs it."""
+
+    directory: Directory
+    index: ColdIndex
+    facts: Facts
+
+    def locate(self, hi: Ids, lo: Ids) -> Slots:
+        """Return the slots of groups."""
+        ...
+
+    def consolidate(self, synopsis: int, slots: Slots) -> None:
+        """Write groups whole, in one extent each."""
+        ...
+
+
+class Cleaner:
+    """The segments of rows that never expire, of one store."""
+
+    def __init__(self, arena: Arena, name: str, facts: Facts) -> None:
+        """Attach to the arena's list, or start one."""
+        self._facts = facts
+        #: ordinal and bytes, oldest first
+        self._segments = arena.array(f"{name}.forever", np.int64, 2)
+        self._cleaned = arena.array(f"{name}.cleaned", np.int64, 2)
+
+    @property
+    def segments(self) -> Ints:
+        """Ordinals and bytes of the segments in use."""
+        return np.array(self._segments.view[: self._facts[Fact.FOREVER_SEGMENTS]])
+
+    @property
+    def waiting(self) -> Ints:
+        """Ordinals and bytes of segments that nothing needs once there is a snapshot."""
+        return np.array(self._cleaned.view[: self._facts[Fact.CLEANED]])
+
+    def note(self, ordinal: int, size: int) -> None:
+        """Take in a segment that was written."""
+        known = self.segments
+        if len(known) and known[-1, 0] == ordinal:
+            self._segments.view[len(known) - 1, 1] += size
+        else:
+            self._add(self._segments, Fact.FOREVER_SEGMENTS, np.array([[ordinal, size]]))
+
+    def released(self) -> tuple[int, ...]:
+        """Give up the segments that waited for a snapshot."""
+        ordinals = tuple(self.waiting[:, 0].tolist())
+        self._facts[Fact.CLEANED] = 0
+        return ordinals
+
+    def load(self, segments: Ints) -> None:
+        """Take over what a snapshot remembers; with it, nothing waits."""
+        self._facts[Fact.FOREVER_SEGMENTS] = self._facts[Fact.CLEANED] = 0
+        self._add(self._segments, Fact.FOREVER_SEGMENTS, segments)
+
+    def clean(self, store: Cleaned) -> None:
+        """Clean the oldest segments if there is too much garbage."""
+        total = int(self.segments[:, 1].sum())
+        if total <= 2 * self._facts[Fact.FOREVER] + SLACK:
+            return
+        live = self._facts[Fact.FOREVER] = _live(store)
+        if total <= 2 * live + SLACK:
+            return
+        segments = self.segments[:-1]
+        enough = np.cumsum(segments[:, 1]) >= max(total - live - live // 2, 1)
+        count = int(np.argmax(enough)) + 1 if enough.any() else len(segments)
+        if count == 0:
+            return
+        for synopsis, slots in _pointing(store, int(segments[count - 1, 0])):
+            store.consolidate(synopsis, slots)
+        rest = self.segments[count:]
+        self._add(self._cleaned, Fact.CLEANED, segments[:count])
+        self._facts[Fact.FOREVER_SEGMENTS] = 0
+        self._add(self._segments, Fact.FOREVER_SEGMENTS, rest)
+
+    def _add(self, array: ArenaArray, count: Fact, rows: Ints) -> None:
+        there = self._facts[count]
+        if there + len(rows) > array.capacity:
+            array.resize(there + len(rows) + there // 4)
+        array.view[there : there + len(rows)] = rows
+        self._facts[count] = there + len(rows)
+
+
+def _elsewhere(store: Cleaned) -> Iterator[Ints]:
+    """Yield the entries of groups that are not in the directory."""
+    for entries in store.index.scan():
+        yield entries[store.directory.find(*identities(entries)) < 0]
+
+
+def _live(store: Cleaned) -> int:
+    """Return the bytes of extents that never expire and have a group that points to them."""
+    words = 0
+    for synopsis in range(store.directory.synopses):
+        at, table = part(synopsis), store.directory.table
+        words += _extent_words(table[:, [at + column for column in ENTRY]], table[:, k.STAMP] != 0)
+    for entries in _elsewhere(store):
+        for synopsis in range(store.directory.synopses):
+            first = 2 + synopsis * len(ENTRY)
+            part_of = entries[:, first : first + len(ENTRY)]
+            words += _extent_words(part_of, np.ones(len(entries), dtype=np.bool_))
+    return 8 * words
+
+
+def _extent_words(parts: Ints, there: Ints) -> int:
+    """Return the words of live extents; columns as in an entry."""
+    root, cold, chain, expiry = (parts[:, column] for column in range(4))
+    kept = there & (root != k.NO_ROOT) & (expiry == INFINITY)
+    return int(cold[kept].sum() + HEADER * (chain[kept] & 0xFFFFFFFF).sum())
+
+
+def _pointing(store: Cleaned, last: int) -> Iterator[tuple[int, Slots]]:
+    """Yield groups with extents that never expire in segments up to an ordinal."""
+    for synopsis in range(store.directory.synopses):
+        yield synopsis, _old(store, synopsis, store.directory.every(), last)
+    for entries in _elsewhere(store):
+        chains = entries[:, 2 + ENTRY.index(k.CHAIN) :: len(ENTRY)] >> 32
+        wanted = entries[(chains <= last).any(axis=1)]
+        some = max(1, store.directory.most // 4)
+        for first in range(0, len(wanted), some):
+            store.facts.next(Fact.CHUNK)
+            slots = np.sort(store.locate(*identities(wanted[first : first + some])))
+            for synopsis in range(store.directory.synopses):
+                yield synopsis, _old(store, synopsis, slots, last)
+
+
+def _old(store: Cleaned, synopsis: int, slots: Slots, last: int) -> Slots:
+    table, at = store.directory.table, part(synopsis)
+    there = table[slots, at + k.ROOT] != k.NO_ROOT
+    never = table[slots, at + k.ROOT_EXPIRY] == INFINITY
+    fresh = table[slots, at + k.FLAGS] & k.STALE == 0
+    old = there & never & fresh & (table[slots, at + k.CHAIN] >> 32 <= last)
+    return np.asarray(slots[old])

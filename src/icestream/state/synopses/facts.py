@@ -1,0 +1,71 @@
+"""The few numbers a store remembers, in its arena."""
+
+from __future__ import annotations
+
+from enum import IntEnum, auto
+
+import numpy as np
+
+from icestream.core.times import MINUS_INFINITY
+from icestream.state.arena import Arena
+
+
+class Fact(IntEnum):
+    """What is remembered."""
+
+    #: whether the others are set
+    STARTED = 0
+    #: number of the chunk, and of the call that needs groups in memory
+    CHUNK = auto()
+    CALL = auto()
+    WATERMARK = auto()
+    #: number of the next writing to the log
+    SEQUENCE = auto()
+    #: whether a version ended since groups without rows were last looked for
+    SWEEP = auto()
+    #: restoring reads no segment with a smaller ordinal
+    FLOOR = auto()
+    #: bytes of live extents that never expire, when last counted, and segments of them
+    FOREVER = auto()
+    FOREVER_SEGMENTS = auto()
+    #: segments that are cleaned and wait for a snapshot
+    CLEANED = auto()
+    #: bytes written: news of a version, what left memory, chains made one
+    LOGGED = auto()
+    EVICTED = auto()
+    CONSOLIDATED = auto()
+    EXTENTS = auto()
+    #: groups that left memory and groups that were read back, by synopsis
+    LEFT = auto()
+    RETURNED = auto()
+    RECORDS_READ = auto()
+    BYTES_READ = auto()
+    #: groups moved to the cold index and back
+    DEMOTED = auto()
+    PROMOTED = auto()
+
+
+class Facts:
+    """Numbers by name."""
+
+    def __init__(self, arena: Arena, name: str) -> None:
+        """Attach to the arena's numbers, or start."""
+        self._array = arena.array(f"{name}.facts", np.int64, 1, len(Fact))
+        if not self[Fact.STARTED]:
+            self[Fact.STARTED] = 1
+            self[Fact.CHUNK] = 1
+            self[Fact.CALL] = 1
+            self[Fact.WATERMARK] = MINUS_INFINITY
+
+    def __getitem__(self, fact: Fact) -> int:
+        """Return a number."""
+        return int(self._array.view[fact])
+
+    def __setitem__(self, fact: Fact, value: int) -> None:
+        """Change a number."""
+        self._array.view[fact] = value
+
+    def next(self, fact: Fact) -> int:
+        """Add one and return the number."""
+        self[fact] += 1
+        return self[fact]

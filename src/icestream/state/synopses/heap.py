@@ -1,0 +1,135 @@
+"""The hot rows of a store: a heap of small blocks in the arena that grows up to a limit.
+
+Idea: `kernels.heap` moves words; here is where the blocks are and when there are more of them. The
+heap grows by a quarter at a time and says so when it cannot: what then leaves memory is decided by
+whoever asked.
+
+Invariants:
+1. A heap has at most `limit` bytes (`test_bounded_a_heap_keeps_its_limit`).
+2. A heap that cannot grow is as it was (`test_a_refused_heap_is_as_it_was`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from icestream.kernels import heap as kernels
+from icestream.state.arena import Arena
+from icestream.state.budget import Refused
+from icestream.state.synopses.directory import Directory, part
+from icestream.state.synopses.rows import Encoded
+from icestream.state.synopses.spec import Ints, Slots
+
+LEAST_BLOCKS = 64
+
+
+class Heap:
+    """Words in memory, by group and synopsis."""
+
+    def __init__(
+        self, arena: Arena, name: str, directory: Directory, block_words: int, limit: int
+    ) -> None:
+        """Attach to the arena's blocks, or start with none; they take at most `limit` bytes."""
+        self.limit = limit
+        self.block_words = block_words
+        self._directory = directory
+        self._blocks = arena.array(f"{name}.blocks", np.int64, block_words)
+        self._links = arena.array(f"{name}.links", np.int32)
+        self._facts = arena.array(f"{name}.heap", np.int64, 1, kernels.HEAP_FACTS)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes that a block takes."""
+        return 8 * self.block_words + 4
+
+    @property
+    def most(self) -> int:
+        """Blocks that fit into the limit."""
+        return max(LEAST_BLOCKS, self.limit // self.block_bytes)
+
+    @property
+    def free(self) -> int:
+        """Blocks that can be taken without growing."""
+        facts = self._facts.view
+        return int(self._blocks_there - facts[kernels.USED] + facts[kernels.FREE_COUNT])
+
+    @property
+    def taken(self) -> int:
+        """Blocks that hold words."""
+        facts = self._facts.view
+        return int(facts[kernels.USED] - facts[kernels.FREE_COUNT])
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all blocks, free ones too."""
+        return self._blocks.bytes + self._links.bytes
+
+    def blocks_for(self, words: Ints) -> Ints:
+        """Return the blocks that chains of so many words take."""
+        return -(-words // self.block_words)
+
+    def grow(self, blocks: int) -> None:
+        """Have at least `blocks` free ones; raises `Refused` if limit or budget do not allow it."""
+        missing = blocks - self.free
+        if missing <= 0:
+            return
+        there = self._blocks_there
+        if there + missing > self.most:
+            owner = "rows of groups"
+            raise Refused(owner, missing * self.block_bytes, 0)
+        wished = min(self.most, max(there + missing, there + there // 4, LEAST_BLOCKS))
+        try:
+            self._resize(wished)
+        except Refused:
+            self._resize(there + missing)
+
+    def append(
+        self,
+        synopsis: int,
+        slots: Slots,
+        rows: Encoded,
+        first: int,
+        expiry_at: int,
+        watermark: int,
+    ) -> int:
+        """Append rows from `first` on until blocks run out; return the row it stopped before."""
+        return kernels.append(
+            self._directory.table,
+            part(synopsis),
+            *self._memory,
+            slots,
+            rows.words,
+            rows.offsets,
+            first,
+            expiry_at,
+            watermark,
+        )
+
+    def install(self, synopsis: int, slots: Slots, words: Ints, offsets: Ints) -> None:
+        """Append runs of words to distinct groups; there must be blocks for them."""
+        table = self._directory.table
+        kernels.install(table, part(synopsis), *self._memory, slots, words, offsets)
+
+    def drop(self, synopsis: int, slots: Slots) -> None:
+        """Free the words of groups."""
+        table, facts = self._directory.table, self._facts.view
+        kernels.drop(table, part(synopsis), self.block_words, self._links.view, facts, slots)
+
+    def gather(self, synopsis: int, slots: Slots, skipped: Ints, out: Ints, places: Ints) -> None:
+        """Copy the words of groups, without the first `skipped`, to places; move those past."""
+        blocks, links, _ = self._memory
+        table = self._directory.table
+        kernels.gather(table, part(synopsis), blocks, links, slots, skipped, out, places)
+
+    @property
+    def _blocks_there(self) -> int:
+        return min(self._blocks.capacity, self._links.capacity)
+
+    @property
+    def _memory(self) -> tuple[Ints, kernels.Links, Ints]:
+        there = self._blocks_there
+        return self._blocks.view[:there], self._links.view[:there], self._facts.view
+
+    def _resize(self, blocks: int) -> None:
+        self._links.resize(max(blocks, self._links.capacity))
+        self._blocks.resize(max(blocks, self._blocks.capacity))

@@ -1,0 +1,112 @@
+"""How a store of groups keeps them, and what it needs from its surroundings.
+
+Idea: the papers' optimisations are switches, so that each can be measured without the others. What
+a store is given (arena, log, segments to write to) and whom it asks for room are protocols: a shard
+of the runtime fits, and so does a folder in a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from icestream.core.errors import DefinitionError
+from icestream.state.arena import Arena
+from icestream.state.budget import Account
+from icestream.state.log.format import SegmentInfo
+from icestream.state.log.reader import Log, SegmentReader
+from icestream.state.log.writer import SegmentWriter
+
+#: lifetime class of extents that expire; all stores of a shard share it
+ROWS = "rows"
+
+Durability = Literal["log", "evict"]
+
+
+def forever(scope: int) -> str:
+    """Return the lifetime class of a store's extents that never expire; it cleans them itself."""
+    return f"forever-{scope}"
+
+
+def lifetimes(scopes: int) -> tuple[str, ...]:
+    """Return the lifetime classes of a shard with so many stores, beside that of snapshots."""
+    return (ROWS, *map(forever, range(scopes)))
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """What a store of groups does when."""
+
+    #: `log`: every version writes what is new; `evict`: only what leaves memory is written
+    durability: Durability = "log"
+    #: write what is new since the last extent and a pointer to it, not the whole group
+    deltas: bool = True
+    #: a group that leaves memory without news is not written
+    clean_is_free: bool = True
+    #: rows are added to a cold group without reading it
+    add_only: bool = True
+    #: extents of a group on the log, at most; more are written as one
+    chain_limit: int = 8
+    #: 64-bit words of a block of memory
+    block_words: int = 8
+    #: bytes of a record of extents, about
+    record_bytes: int = 65536
+    #: bytes of a page of the cold index
+    page_bytes: int = 4096
+    #: one in so many groups that a chunk names is reported as hit
+    hit_sample: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        if self.durability not in ("log", "evict"):
+            msg = f"durability must be 'log' or 'evict'; got {self.durability!r}"
+            raise DefinitionError(msg)
+        least = {"chain_limit": 1, "block_words": 1, "record_bytes": 64, "hit_sample": 1}
+        for name, value in least.items():
+            if getattr(self, name) < value:
+                msg = f"{name} must be at least {value}; got {getattr(self, name)}"
+                raise DefinitionError(msg)
+
+
+class Space(Protocol):
+    """The part of a shard that a store works with."""
+
+    arena: Arena
+    account: Account
+    log: Log
+
+    def segment(self, lifetime: str) -> SegmentWriter:
+        """Return the open segment of a lifetime class in this version, made on first use."""
+        ...
+
+    def reader(self, info: SegmentInfo) -> SegmentReader:
+        """Open a segment of the log by its commit's description."""
+        ...
+
+
+class Past(Protocol):
+    """A committed version of a shard."""
+
+    @property
+    def version(self) -> int:
+        """Return its number."""
+        ...
+
+    @property
+    def watermark(self) -> int:
+        """Return its watermark."""
+        ...
+
+    @property
+    def segments(self) -> Sequence[tuple[str, SegmentInfo]]:
+        """Return the segments it wrote, with their lifetime classes."""
+        ...
+
+
+class Pressure(Protocol):
+    """Whoever decides which groups leave memory when there is no room."""
+
+    def free(self, size: int) -> int:
+        """Let groups leave until about `size` bytes are free; return how many were freed."""
+        ...

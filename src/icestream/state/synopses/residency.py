@@ -1,0 +1,256 @@
+"""Which groups are in memory, in the directory, or in the cold index, and who makes room for whom.
+
+Idea: a chunk *names* groups; what it names is in the directory until the chunk ends. A call *pins*
+the groups whose rows it needs at once. When blocks run out, whoever decides about cold state is
+asked to let groups leave; if that is not enough, those named longest ago leave, pinned ones never.
+When slots run out, the entries of groups named longest ago go to the cold index, half the directory
+at a time.
+
+Invariants:
+1. A slot given out in a chunk is that of the same group until the chunk ends
+   (`TestTheContract`).
+2. Pinned groups stay in memory (same test, with heaps of a few blocks).
+3. If nothing can leave, the error says who holds what (`test_a_group_too_large_is_a_budget_error`).
+
+Cost: making room looks at all groups of the directory, and frees at least an eighth of the heap or
+half of the directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.core.errors import BudgetError
+from icestream.core.times import INFINITY
+from icestream.kernels import extents as kernels
+from icestream.kernels import heap as k
+from icestream.state.budget import Budget, Refused, fail
+from icestream.state.synopses.cold_index import ColdIndex
+from icestream.state.synopses.directory import Directory, identities, part
+from icestream.state.synopses.facts import Fact, Facts
+from icestream.state.synopses.heap import Heap
+from icestream.state.synopses.options import Pressure
+from icestream.state.synopses.spec import Ids, Ints, Slots
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Residency:
+    """Keeps directory and heap inside their limits."""
+
+    #: frees the memory of groups; returns the bytes
+    evict: Callable[[Slots], int]
+    #: writes what is pending of groups that leave the directory
+    settle: Callable[[Slots], object]
+
+    def __init__(
+        self,
+        name: str,
+        directory: Directory,
+        heap: Heap,
+        index: ColdIndex,
+        facts: Facts,
+        budget: Budget,
+        work: int,
+    ) -> None:
+        """Look after the groups of one store; `work` bytes may be gathered at once."""
+        self._name = name
+        self._directory = directory
+        self._heap = heap
+        self._index = index
+        self._facts = facts
+        self._budget = budget
+        self._work = work
+        #: whom to ask for room
+        self.pressure: Pressure | None = None
+        self._pinned = 0
+        #: slots named, once for every chunk; opened in the directory; read from the log
+        self.hits: list[Slots] = []
+        self.opened: list[Slots] = []
+        self.returned: list[Slots] = []
+
+    # -- the directory ---------------------------------------------------------------------
+
+    def locate(self, hi: Ids, lo: Ids) -> Slots:
+        """Return the slot of each group, opened if it is not in the directory."""
+        slots = self._directory.find(hi, lo)
+        known = slots >= 0
+        self.touch(slots[known])
+        if not known.all():
+            new_hi, new_lo, numbers = _distinct(hi[~known], lo[~known])
+            slots[~known] = self._open(new_hi, new_lo)[numbers]
+        return slots
+
+    def touch(self, slots: Slots) -> None:
+        """Note that this chunk names groups."""
+        hits = np.empty(len(slots), dtype=np.int64)
+        chunk = self._facts[Fact.CHUNK]
+        count = kernels.first_of_chunk(self._directory.table, slots, chunk, hits)
+        if count:
+            self.hits.append(hits[:count])
+
+    def _open(self, hi: Ids, lo: Ids) -> Slots:
+        """Open groups that are not in the directory: from the cold index, or new ones."""
+        found, entries = self._index.fetch(hi, lo)
+        chunk = self._facts[Fact.CHUNK]
+        try:
+            slots = self._directory.open(hi, lo, chunk)
+        except Refused:
+            self.demote(max(len(hi), self._directory.groups // 2))
+            try:
+                slots = self._directory.open(hi, lo, chunk)
+            except Refused as refused:
+                raise self._failure(refused.needed) from refused
+        self._directory.adopt(slots[found], entries)
+        self._directory.table[slots[found], k.PAGED] = 1
+        self._facts[Fact.PROMOTED] += int(found.sum())
+        self.opened.append(slots)
+        return slots
+
+    def demote(self, count: int) -> None:
+        """Move the entries of up to `count` groups that this chunk does not name to the index."""
+        table, chunk = self._directory.table, self._facts[Fact.CHUNK]
+        every = self._directory.every()
+        stamps = table[every, k.STAMP]
+        every, stamps = every[stamps < chunk], stamps[stamps < chunk]
+        slots = every[np.argsort(stamps, kind="stable")[:count]]
+        if not len(slots):
+            return
+        for some in self.cut(slots, self.blocks_of(slots) * self._heap.block_words):
+            self.evict(some)
+        self.settle(slots)
+        entries = self._directory.entries(slots)
+        order = np.lexsort(identities(entries)[::-1])
+        # an empty entry is needed where older ones have to be hidden
+        needed = ~self.is_empty(slots) | (self._directory.table[slots, k.PAGED] != 0)
+        self._index.merge(entries[order[needed[order]]])
+        self._directory.close(slots)
+        self._facts[Fact.DEMOTED] += len(slots)
+
+    def sweep(self) -> None:
+        """Forget groups without rows."""
+        every = self._directory.every()
+        gone = self.is_empty(every) & (self._directory.table[every, k.PAGED] == 0)
+        self._directory.close(every[gone])
+
+    def is_empty(self, slots: Slots) -> Mask:
+        """Tell which groups have no rows anywhere and want nothing."""
+        table, empty = self._directory.table, np.ones(len(slots), dtype=np.bool_)
+        for synopsis in range(self._directory.synopses):
+            at = part(synopsis)
+            empty &= (table[slots, at + k.WORDS] == 0) & (table[slots, at + k.COLD] == 0)
+            empty &= table[slots, at + k.DUE] == INFINITY
+            empty &= table[slots, at + k.FLAGS] & (k.STALE | k.REMINDED) == 0
+        return empty
+
+    def due(self, synopsis: int, watermark: int, most: int) -> Slots:
+        """Return groups that are due; at most `most` of them come from the cold index."""
+        unknown: list[Ints] = []
+        for entries in self._index.due(watermark):
+            unknown.append(entries[self._directory.find(*identities(entries)) < 0][:most, :2])
+            most -= len(unknown[-1])
+            if most <= 0:
+                break
+        if unknown:
+            self.locate(*identities(np.concatenate(unknown)))
+        table = self._directory.table
+        due = table[:, part(synopsis) + k.DUE] <= watermark
+        slots = np.flatnonzero((table[:, k.STAMP] != 0) & due)
+        self.touch(slots)
+        return slots
+
+    # -- memory ----------------------------------------------------------------------------
+
+    @contextmanager
+    def pins(self, slots: Slots) -> Iterator[None]:
+        """Keep groups in memory while a call needs them there."""
+        before, self._pinned = self._pinned, self._facts.next(Fact.CALL)
+        self._directory.table[slots, k.PIN] = self._pinned
+        try:
+            yield
+        finally:
+            self._pinned = before
+
+    def make_room(self, least: int, wished: int = 0) -> None:
+        """Have at least `least` free blocks; let groups leave memory if the heap cannot grow."""
+        for blocks in (max(least, wished), least):
+            try:
+                self._heap.grow(blocks)
+            except Refused:
+                continue
+            return
+        wanted = max(least, self._heap.most // 8)
+        if self.pressure is not None:
+            self.pressure.free((wanted - self._heap.free) * self._heap.block_bytes)
+        if self._heap.free < least:
+            self._evict_oldest(wanted - self._heap.free)
+        if self._heap.free < least:
+            raise self._failure(least * self._heap.block_bytes)
+
+    def candidates(self) -> Slots:
+        """Slots of groups in memory that may leave; in the middle of a call, none of this chunk."""
+        slots = self._evictable()
+        if self._pinned:
+            slots = slots[self._directory.table[slots, k.STAMP] < self._facts[Fact.CHUNK]]
+        return slots
+
+    def blocks_of(self, slots: Slots) -> Ints:
+        """Return the blocks that groups have in memory."""
+        blocks, table = np.zeros(len(slots), dtype=np.int64), self._directory.table
+        for synopsis in range(self._directory.synopses):
+            blocks += self._heap.blocks_for(table[slots, part(synopsis) + k.WORDS])
+        return blocks
+
+    def cut(self, slots: Slots, words: Ints) -> Iterator[Slots]:
+        """Cut slots into parts of so many words together that work buffers and heap can take."""
+        most = min(self._work // 3, self._heap.limit // 4) // 8
+        sums = np.concatenate(([0], np.cumsum(words)))
+        first = 0
+        while first < len(slots):
+            last = int(np.searchsorted(sums, sums[first] + most, side="right")) - 1
+            last = max(first + 1, last)
+            yield slots[first:last]
+            first = last
+
+    def _evictable(self) -> Slots:
+        """Return slots with rows in memory that the call in progress does not need."""
+        table = self._directory.table
+        held = np.zeros(len(table), dtype=np.bool_)
+        for synopsis in range(self._directory.synopses):
+            held |= table[:, part(synopsis) + k.WORDS] > 0
+        held &= (table[:, k.STAMP] != 0) & (table[:, k.PIN] != (self._pinned or -1))
+        return np.flatnonzero(held)
+
+    def _evict_oldest(self, blocks: int) -> None:
+        """Let those groups leave memory that were named longest ago."""
+        slots = self._evictable()
+        slots = slots[np.argsort(self._directory.table[slots, k.STAMP], kind="stable")]
+        held = np.cumsum(self.blocks_of(slots))
+        slots = slots[: int(np.searchsorted(held, blocks)) + 1]
+        for some in self.cut(slots, self.blocks_of(slots) * self._heap.block_words):
+            self.evict(some)
+
+    def _failure(self, needed: int) -> BudgetError:
+        return fail(self._budget, needed, self._name)
+
+
+def taken(parts: list[Slots]) -> Slots:
+    """Empty a list of slots and return them as one."""
+    together = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+    parts.clear()
+    return together
+
+
+def _distinct(hi: Ids, lo: Ids) -> tuple[Ids, Ids, Ints]:
+    """Return distinct identities in order, and the number of each one given."""
+    order = np.lexsort((lo, hi))
+    high, low = hi[order], lo[order]
+    new = np.ones(len(order), dtype=np.bool_)
+    new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    numbers = np.empty(len(order), dtype=np.int64)
+    numbers[order] = np.cumsum(new) - 1
+    return high[new], low[new], numbers

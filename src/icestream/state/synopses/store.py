@@ -1,0 +1,388 @@
+"""Rows by group, hot ones in memory and cold ones on the log: what operators keep their state in.
+
+Idea: a directory says of every group what is in memory and what is on the log; a heap has the words
+in memory; a mover takes groups from one to the other; entries of groups that are long cold are in a
+sorted file. An operator asks for rows of many groups at once and never learns where they were. When
+there is no room for more, whoever decides about cold state is asked to let groups leave, and then
+those named longest ago.
+
+Invariants:
+1. What `Groups` promises (`tests/state/synopses/test_contract.py`).
+2. Directory, heap and work buffers stay inside the share (`test_bounded_ten_times_the_budget`,
+   `test_bounded_groups_of_sixteen_bytes`).
+3. Nothing is kept outside the arena between two versions (`test_a_store_goes_on_in_another_task`).
+
+Cost: attaching is O(1); calls are O(rows and groups named), plus what is read from the log. The
+first chunk and the end of a version look at all groups of the directory.
+
+Limits: the rows of one group must fit into a quarter of the share. A chunk may name as many groups
+as `chunk_groups` says.
+
+References: ICE, incremental cold-state management.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.times import Micros
+from icestream.kernels import heap as k
+from icestream.state.synopses.cleaning import Cleaner
+from icestream.state.synopses.cold_index import ColdIndex
+from icestream.state.synopses.directory import ENTRY, Directory, entry_width, is_empty_entry, part
+from icestream.state.synopses.extents import ExtentLog, picked
+from icestream.state.synopses.facts import Fact, Facts
+from icestream.state.synopses.heap import Heap
+from icestream.state.synopses.history import History
+from icestream.state.synopses.memory import Gathered, Memory
+from icestream.state.synopses.migration import Mover
+from icestream.state.synopses.options import Past, Pressure, Space, StoreOptions, forever
+from icestream.state.synopses.residency import Residency, taken
+from icestream.state.synopses.rows import RowCodec
+from icestream.state.synopses.spec import GroupRows, Groups, Ids, Ints, Slots, Synopsis
+from icestream.state.synopses.view import GroupView
+from icestream.state.synopses.writing import ExtentWriter
+
+#: parts of the share: work buffers, directory, heap; the rest is for fences and lists
+WORK = 1 / 8
+GROUPS = 1 / 4
+HEAP = 1 / 2
+
+
+class GroupStore(Groups):
+    """The groups of one grouped sub-query in one shard."""
+
+    #: how readily it gives up memory, against other stores
+    weight = 1.0
+
+    def __init__(
+        self,
+        synopses: Sequence[Synopsis],
+        space: Space,
+        options: StoreOptions | None = None,
+        *,
+        scope: int = 0,
+        share: int | None = None,
+        shared_heap: int | None = None,
+    ) -> None:
+        """Attach to what the shard's arena has of this store, or start.
+
+        Args:
+            synopses: what is kept of each group.
+            space: arena, log and segments of the shard.
+            options: what is written when.
+            scope: number of the store in its shard.
+            share: bytes this store may hold; all of the shard's budget if left out.
+            shared_heap: bytes of rows in memory of all stores of the shard together; this store
+                has a heap of its own, of half its share, if left out.
+        """
+        self.name = f"groups-{scope}"
+        self.options = options or StoreOptions()
+        self._synopses = tuple(synopses)
+        self._space = space
+        share = space.account.budget.total if share is None else share
+        self._work = int(share * WORK)
+        space.account.reserve(self._work)
+        arena, count = space.arena, len(self._synopses)
+        self.facts = Facts(arena, self.name)
+        self.directory = Directory(arena, self.name, count, int(share * GROUPS))
+        words = self.options.block_words
+        if shared_heap is None:
+            self.heap = Heap(arena, self.name, self.directory, words, int(share * HEAP))
+        else:
+            self.heap = Heap(arena, "shared", self.directory, words, shared_heap)
+        self.index = ColdIndex(
+            arena,
+            self.name,
+            entry_width(count),
+            tuple(range(2 + ENTRY.index(k.DUE), entry_width(count), len(ENTRY))),
+            self.options.page_bytes,
+            self._work // 4,
+            is_empty_entry,
+        )
+        self.log = ExtentLog(space, scope, self.name, self.options.record_bytes)
+        self._codecs = [RowCodec(synopsis.schema) for synopsis in self._synopses]
+        expiries = [
+            -1 if synopsis.expiry is None else codec.place(synopsis.expiry)
+            for synopsis, codec in zip(self._synopses, self._codecs, strict=True)
+        ]
+        self._residency = Residency(
+            self.name,
+            self.directory,
+            self.heap,
+            self.index,
+            self.facts,
+            space.account.budget,
+            self._work,
+        )
+        ranks = [
+            (-1, False)
+            if synopsis.rank is None
+            else (
+                codec.place(synopsis.rank),
+                pa.types.is_floating(synopsis.schema.field(synopsis.rank).type),
+            )
+            for synopsis, codec in zip(self._synopses, self._codecs, strict=True)
+        ]
+        self.memory = Memory(self.directory, self.heap, self.facts, expiries)
+        writer = ExtentWriter(self.memory, self.log, self.options.durability, ranks)
+        self.mover = Mover(self.memory, writer, self.options, self._residency.make_room)
+        self._cleaner = Cleaner(arena, self.name, self.facts)
+        self._history = History(self, space, scope, self._cleaner, self.options.record_bytes)
+        self._forever = forever(scope)
+        self._residency.evict = self.mover.evict
+        self._residency.settle = self._settle
+        #: ordinals of segments that nothing needs although their expiry has not passed
+        self.released: tuple[int, ...] = ()
+
+    # -- groups ----------------------------------------------------------------------------
+
+    def begin(self, watermark: Micros) -> None:
+        """Begin a chunk of work: slots given out before are void, expired rows are gone."""
+        self.facts.next(Fact.CHUNK)
+        self.facts[Fact.WATERMARK] = max(watermark, self.facts[Fact.WATERMARK])
+        if self.facts[Fact.SWEEP]:
+            self.facts[Fact.SWEEP] = 0
+            self.mover.expire()
+            self._residency.sweep()
+
+    def locate(self, hi: Ids, lo: Ids) -> Slots:
+        """Return the slot of each group, opened if it is new; equal identities, equal slots."""
+        return self._residency.locate(np.ascontiguousarray(hi), np.ascontiguousarray(lo))
+
+    def identities(self, slots: Slots) -> tuple[Ids, Ids]:
+        """Return hi and lo of groups."""
+        return self.memory.identities(slots)
+
+    def portions(self, slots: Slots) -> Iterator[Slots]:
+        """Cut distinct slots into parts whose rows, in all synopses, fit into memory at once."""
+        table, words = self.directory.table, np.zeros(len(slots), dtype=np.int64)
+        for synopsis in range(len(self._synopses)):
+            at = part(synopsis)
+            cold = table[slots, at + k.FLAGS] & k.WHOLE == 0
+            words += table[slots, at + k.WORDS] + np.where(cold, table[slots, at + k.COLD], 0)
+        yield from self._residency.cut(slots, words)
+
+    def read(self, synopsis: int, slots: Slots) -> GroupRows:
+        """Return the rows of distinct groups, in the order of the slots, then of their appends."""
+        with self._residency.pins(slots):
+            self._bring_in(synopsis, slots)
+        live = self.memory.gather(synopsis, slots, np.zeros_like(slots))
+        held = self.memory.column(synopsis, k.WORDS, slots)
+        sizes = np.diff(live.offsets)
+        for_less = np.flatnonzero(2 * sizes < held)
+        if len(for_less):
+            self._shrink(synopsis, slots[for_less], for_less, live)
+        return self._rows(synopsis, live)
+
+    def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
+        """Return at least the `counts` best rows, by rank, of each of some distinct groups."""
+        live = self.mover.read_best(synopsis, slots, counts)
+        return self._rows(synopsis, live)
+
+    def append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
+        """Add rows to the groups of `slots`, one slot for each row, without reading them."""
+        if not self.options.add_only:
+            for some in self.portions(np.unique(slots)):
+                with self._residency.pins(some):
+                    self._bring_in(synopsis, some)
+        most = max(1, self._work // 2 * rows.num_rows // max(1, rows.nbytes))
+        for first in range(0, rows.num_rows, most):
+            self._append(synopsis, slots[first : first + most], rows.slice(first, most))
+
+    def rewrite(self, synopsis: int, slots: Slots, rows: GroupRows) -> None:
+        """Replace all rows of distinct groups; a group without rows is empty from now on."""
+        self.mover.empty(synopsis, slots)
+        self.append(synopsis, slots[rows.owners], rows.rows)
+
+    def remind(self, slots: Slots, due: Ints) -> None:
+        """Set the instant at which each group wants to be woken; INFINITY for never."""
+        self.remind_of(0, slots, due)
+
+    def due(self, watermark: Micros) -> Slots:
+        """Return groups whose instant is at or before the watermark; more when asked again."""
+        return self.due_of(0, watermark)
+
+    def remind_of(self, synopsis: int, slots: Slots, due: Ints) -> None:
+        """Set the instant of a synopsis of each group."""
+        at, table = part(synopsis), self.directory.table
+        new = table[slots, at + k.DUE] != due
+        table[slots, at + k.DUE] = due
+        table[slots[new], at + k.FLAGS] |= k.REMINDED
+
+    def due_of(self, synopsis: int, watermark: Micros) -> Slots:
+        """Return groups with a synopsis that is due.
+
+        Groups of the cold index come in as many at a time as the directory has room for.
+        """
+        return self._residency.due(synopsis, watermark, self.chunk_groups)
+
+    def view(self, first: int, count: int) -> GroupView:
+        """Return the groups as an operator sees them that has `count` of the synopses."""
+        return GroupView(self, first, count)
+
+    # -- what the cold state manager sees --------------------------------------------------
+
+    def press(self, pressure: Pressure) -> None:
+        """Ask for room here; without it, and after it, groups named longest ago leave."""
+        self._residency.pressure = pressure
+
+    @property
+    def stats(self) -> Ints:
+        """Two words of each slot, for a classifier."""
+        return self.directory.table[:, k.SCORES : k.SCORES + 2]
+
+    @property
+    def chunk_groups(self) -> int:
+        """Groups that one chunk may name."""
+        return self.directory.most // 2
+
+    def bytes_held(self) -> int:
+        """Bytes of rows in memory."""
+        return int(self.resident(self.directory.every()).sum())
+
+    def candidates(self) -> Slots:
+        """Slots of groups in memory that may leave; in the middle of a call, none of this chunk."""
+        return self._residency.candidates()
+
+    def evict(self, slots: Slots) -> int:
+        """Let groups leave memory; return the bytes freed."""
+        words = self._residency.blocks_of(slots) * self.heap.block_words
+        return sum(map(self.mover.evict, self._residency.cut(slots, words)))
+
+    def resident(self, slots: Slots) -> Ints:
+        """Return the bytes of memory that the rows of groups take."""
+        return self._residency.blocks_of(slots) * self.heap.block_bytes
+
+    def take_hits(self) -> Slots:
+        """Return the groups named since last asked, once for every chunk, as far as sampled."""
+        return taken(self._residency.hits)[:: self.options.hit_sample]
+
+    def take_opened(self) -> Slots:
+        """Return the groups that are new in the directory since last asked."""
+        return taken(self._residency.opened)
+
+    def take_returned(self) -> Slots:
+        """Return the groups read back from the log since last asked."""
+        return taken(self._residency.returned)
+
+    # -- versions --------------------------------------------------------------------------
+
+    def end_version(self, watermark: Micros, *, snapshot: bool = False) -> None:
+        """Write what a restore needs, before the segments of this version are sealed.
+
+        Nothing may be read between this call and the sealing.
+        """
+        self.facts.next(Fact.CHUNK)
+        self.facts[Fact.WATERMARK] = max(watermark, self.facts[Fact.WATERMARK])
+        self.mover.expire()
+        self._cleaner.clean(self)
+        if self.options.durability == "log":
+            self._log_news()
+        if 8 * self.directory.groups > 7 * self.directory.most:
+            self._residency.demote(self.directory.groups // 2)
+        written = self.log.traffic.classes.pop(self._forever, 0)
+        if written:
+            self._cleaner.note(self.log.open[self._forever], written)
+        if snapshot and self.options.durability == "log":
+            self._history.save(list(self.log.open.values()))
+        self.released = ()
+        if snapshot or self.options.durability == "evict":
+            self.released = self._cleaner.released()
+        self._count_reads()
+        self.facts[Fact.SWEEP] = 1
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Bytes that a snapshot would have, about."""
+        return self._history.size
+
+    @property
+    def written(self) -> int:
+        """Bytes written to the log so far."""
+        return sum(self.facts[f] for f in (Fact.LOGGED, Fact.EVICTED, Fact.CONSOLIDATED))
+
+    def restore(self, history: Sequence[Past]) -> None:
+        """Come back to the end of `history`, which begins with a snapshot or with nothing."""
+        self._history.restore(history, self.options.durability)
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Return what the progress report tells of this store."""
+        self._count_reads()
+        counted = {fact.name.lower(): self.facts[fact] for fact in Fact if fact >= Fact.LOGGED}
+        return {
+            **counted,
+            "groups": self.directory.groups,
+            "indexed": len(self.index),
+            "resident_bytes": self.bytes_held(),
+        }
+
+    def consolidate(self, synopsis: int, slots: Slots) -> None:
+        """Write groups whole, in one extent each; those that were cold are so again."""
+        for some in self.portions(slots):
+            with self._residency.pins(some):
+                cold = self.mover.bring_in(synopsis, some)
+                self.mover.consolidate(synopsis, some)
+                self.mover.release(synopsis, cold)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
+        encoded = self._codecs[synopsis].encode(rows)
+        expiry_at, watermark = self.memory.expiry_at[synopsis], self.facts[Fact.WATERMARK]
+        slots = np.ascontiguousarray(slots)
+        done = 0
+        while True:
+            done = self.heap.append(synopsis, slots, encoded, done, expiry_at, watermark)
+            if done == len(slots):
+                return
+            row, rest = encoded.offsets[done + 1] - encoded.offsets[done], encoded.offsets[-1]
+            least = int(row) // self.heap.block_words + 2
+            wished = int(rest - encoded.offsets[done]) // self.heap.block_words
+            self._residency.make_room(least, max(least, wished))
+
+    def _bring_in(self, synopsis: int, slots: Slots) -> None:
+        cold = self.mover.bring_in(synopsis, slots)
+        if len(cold):
+            self._residency.returned.append(cold)
+
+    def _rows(self, synopsis: int, live: Gathered) -> GroupRows:
+        rows = self._codecs[synopsis].decode(live.words, int(live.rows.sum()))
+        return GroupRows(np.repeat(np.arange(len(live.rows)), live.rows), rows)
+
+    def _shrink(self, synopsis: int, slots: Slots, at: Ints, live: Gathered) -> None:
+        """Keep in memory only the rows that have not expired."""
+        words, offsets = picked(live.words, live.offsets[at], np.diff(live.offsets)[at])
+        self.heap.drop(synopsis, slots)
+        self.heap.install(synopsis, slots, words, offsets)
+        table, column = self.directory.table, part(synopsis)
+        table[slots, column + k.ROWS] = live.rows[at]
+        table[slots, column + k.CLEAN] = live.cleans[at]
+
+    def _count_reads(self) -> None:
+        traffic = self.log.traffic
+        self.facts[Fact.RECORDS_READ] += traffic.records_read
+        self.facts[Fact.BYTES_READ] += traffic.bytes_read
+        traffic.records_read = traffic.bytes_read = 0
+
+    def _settle(self, slots: Slots) -> None:
+        """Write the instants of groups that leave the directory."""
+        if self.options.durability == "log":
+            self._history.log_reminders(slots)
+
+    def _log_news(self) -> None:
+        table = self.directory.table
+        used = table[:, k.STAMP] != 0
+        for synopsis in range(len(self._synopses)):
+            at = part(synopsis)
+            news = table[:, at + k.WORDS] - table[:, at + k.CLEAN]
+            slots = np.flatnonzero(used & ((news > 0) | (table[:, at + k.FLAGS] & k.STALE != 0)))
+            for some in self._residency.cut(slots, news[slots]):
+                with self._residency.pins(some):
+                    self.mover.log_news(synopsis, some)
+        self._history.log_reminders(self.directory.every())

@@ -1,0 +1,110 @@
+"""The obvious keeper of rows by group: a dictionary of lists.
+
+Idea: it does what `icestream.state.synopses.spec.Groups` asks for with Python's own containers, so
+that operators can be tried without a log and the real store can be compared with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
+from icestream.state.synopses.spec import GroupRows, Groups, Ids, Ints, Slots, Synopsis
+
+
+class PlainGroups(Groups):
+    """Rows by group, all in memory."""
+
+    def __init__(self, synopses: Sequence[Synopsis]) -> None:
+        """Keep nothing yet."""
+        self._synopses = tuple(synopses)
+        self._slots: dict[tuple[int, int], int] = {}
+        self._rows: list[list[list[dict[str, Any]]]] = []
+        self._due: list[int] = []
+        self._watermark = MINUS_INFINITY
+
+    def begin(self, watermark: Micros) -> None:
+        """Forget expired rows."""
+        self._watermark = max(watermark, self._watermark)
+        for group in self._rows:
+            for number, synopsis in enumerate(self._synopses):
+                if synopsis.expiry is not None:
+                    group[number] = [
+                        r for r in group[number] if r[synopsis.expiry] > self._watermark
+                    ]
+
+    def locate(self, hi: Ids, lo: Ids) -> Slots:
+        """Return the slot of each group."""
+        slots = []
+        for identity in zip(hi.tolist(), lo.tolist(), strict=True):
+            if identity not in self._slots:
+                self._slots[identity] = len(self._rows)
+                self._rows.append([[] for _ in self._synopses])
+                self._due.append(INFINITY)
+            slots.append(self._slots[identity])
+        return np.array(slots, dtype=np.int64)
+
+    def identities(self, slots: Slots) -> tuple[Ids, Ids]:
+        """Return hi and lo of groups."""
+        known = list(self._slots)
+        pairs = [known[slot] for slot in slots.tolist()]
+        hi, lo = ([pair[part] for pair in pairs] for part in (0, 1))
+        return np.array(hi, dtype=np.uint64), np.array(lo, dtype=np.uint64)
+
+    def portions(self, slots: Slots) -> Iterator[Slots]:
+        """Yield a few groups at a time, so that callers are seen to cope."""
+        for first in range(0, len(slots), 3):
+            yield slots[first : first + 3]
+
+    def read(self, synopsis: int, slots: Slots) -> GroupRows:
+        """Return the rows of distinct groups."""
+        owners, rows = [], []
+        for position, slot in enumerate(slots.tolist()):
+            kept = self._rows[slot][synopsis]
+            owners += [position] * len(kept)
+            rows += kept
+        schema = self._synopses[synopsis].schema
+        return GroupRows(
+            np.array(owners, dtype=np.int64), pa.RecordBatch.from_pylist(rows, schema=schema)
+        )
+
+    def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
+        """Return the best rows of each group, and no others."""
+        rank = self._synopses[synopsis].rank
+        assert rank is not None
+        owners, rows = [], []
+        for position, (slot, count) in enumerate(zip(slots.tolist(), counts.tolist(), strict=True)):
+            kept = self._rows[slot][synopsis]
+            ordered = sorted(range(len(kept)), key=lambda i: (-kept[i][rank], i))[:count]
+            owners += [position] * len(ordered)
+            rows += [kept[i] for i in sorted(ordered)]
+        schema = self._synopses[synopsis].schema
+        return GroupRows(
+            np.array(owners, dtype=np.int64), pa.RecordBatch.from_pylist(rows, schema=schema)
+        )
+
+    def append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
+        """Add rows."""
+        expiry = self._synopses[synopsis].expiry
+        for slot, row in zip(slots.tolist(), rows.to_pylist(), strict=True):
+            if expiry is None or row[expiry] > self._watermark:
+                self._rows[slot][synopsis].append(row)
+
+    def rewrite(self, synopsis: int, slots: Slots, rows: GroupRows) -> None:
+        """Replace rows."""
+        for slot in slots.tolist():
+            self._rows[slot][synopsis] = []
+        self.append(synopsis, slots[rows.owners], rows.rows)
+
+    def remind(self, slots: Slots, due: Ints) -> None:
+        """Set when groups want to be woken."""
+        for slot, instant in zip(slots.tolist(), due.tolist(), strict=True):
+            self._due[slot] = instant
+
+    def due(self, watermark: Micros) -> Slots:
+        """Return the groups that want to be woken."""
+        return np.array([s for s, due in enumerate(self._due) if due <= watermark], dtype=np.int64)

@@ -1,0 +1,168 @@
+"""Entries in sorted files, beside a dictionary."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from icestream.core.times import INFINITY
+from icestream.state.arena import Arena
+from icestream.state.budget import Budget
+from icestream.state.synopses import sorted_run
+from icestream.state.synopses.cold_index import ColdIndex
+from icestream.state.synopses.spec import Ints
+
+#: identity, payload, due; a payload of 0 says that the group is gone
+WIDTH = 4
+Entry = tuple[int, int]
+
+
+def is_empty(entries: Ints) -> npt.NDArray[np.bool_]:
+    return np.asarray(entries[:, 2] == 0)
+
+
+def index_in(arena: Arena, page_bytes: int = 128, work: int = 256) -> ColdIndex:
+    return ColdIndex(arena, "groups", WIDTH, (3,), page_bytes, work, is_empty)
+
+
+def arena_in(folder: Path) -> Arena:
+    return Arena.create(str(folder), Budget(1 << 22).account("arena"))
+
+
+def table_of(entries: dict[Entry, Entry]) -> Ints:
+    rows = [(*key, *value) for key, value in sorted(entries.items())]
+    return np.array(rows, dtype=np.uint64).reshape(-1, WIDTH).view(np.int64)
+
+
+def draw(dice: np.random.Generator, count: int) -> dict[Entry, Entry]:
+    """Draw entries of which many share hi."""
+    return {
+        (int(dice.integers(0, 8)) << 60, int(dice.integers(0, 40))): (
+            int(dice.integers(0, 4)),
+            int(dice.integers(0, 50)),
+        )
+        for _ in range(count)
+    }
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_oracle_an_index_is_a_dictionary(tmp_path: Path, seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    arena = arena_in(tmp_path)
+    index = index_in(arena, page_bytes=int(dice.choice([32, 128, 4096])))
+    expected: dict[Entry, Entry] = {}
+    for _ in range(25):
+        news = draw(dice, int(dice.choice([1, 3, 30])))
+        expected |= news
+        index.merge(table_of(news))
+        live = {key: value for key, value in expected.items() if value[0]}
+        blocks = list(index.scan())
+        assert np.concatenate([table_of({}), *blocks]).tolist() == table_of(live).tolist()
+        asked = sorted({*draw(dice, 30), *list(expected)[:5]})
+        hi, lo = (np.array([key[c] for key in asked], dtype=np.uint64) for c in (0, 1))
+        found, entries = index.fetch(hi, lo)
+        there = {
+            key: expected[key] for key, here in zip(asked, found.tolist(), strict=True) if here
+        }
+        assert entries.tolist() == table_of(there).tolist()
+        assert not [key for key in asked if key in live and key not in there]
+    files = [name for name in os.listdir(arena._folder) if ".run-" in name]
+    assert len(files) == index.runs
+    more = draw(dice, 10)
+    merged = [block for block in index.scan(table_of(more)) if len(block)]
+    visible = {key: value for key, value in (expected | more).items() if value[0]}
+    assert np.concatenate([table_of({}), *merged]).tolist() == table_of(visible).tolist()
+
+
+def test_a_page_is_read_for_what_is_due_and_not_again_for_that(tmp_path: Path) -> None:
+    index = index_in(arena_in(tmp_path))
+    entries = {(n << 40, n): (1, n % 10) for n in range(100)}
+    index.merge(table_of(entries))
+    found = np.concatenate(list(index.due(3)))
+    assert sorted(found[:, 1].tolist()) == [n for n in range(100) if n % 10 <= 3]
+    assert sum(map(len, index.due(3))) == 0
+    later = np.concatenate(list(index.due(5)))[:, 3].tolist()
+    assert (later.count(4), later.count(5), max(later)) == (10, 10, 5)
+    index.merge(table_of({(7 << 40, 7): (1, 2)}))
+    assert 7 in np.concatenate(list(index.due(2)))[:, 1].tolist()
+
+
+def test_what_was_not_taken_is_due_again(tmp_path: Path) -> None:
+    index = index_in(arena_in(tmp_path))
+    index.merge(table_of({(n << 40, n): (1, 0 if n < 50 else INFINITY) for n in range(100)}))
+    for _ in index.due(0):
+        break
+    assert sum(map(len, index.due(0))) == 50
+
+
+def test_bounded_an_index_has_few_runs(tmp_path: Path) -> None:
+    dice = np.random.default_rng(1)
+    index = index_in(arena_in(tmp_path), 4096, 1 << 20)
+    written = 0
+    writer = sorted_run.RunWriter._write
+
+    def counted(self: sorted_run.RunWriter, rows: Ints) -> None:
+        nonlocal written
+        written += len(rows)
+        writer(self, rows)
+
+    with mock.patch.object(sorted_run.RunWriter, "_write", counted):
+        for _ in range(200):
+            identities = np.sort(dice.integers(0, 2**63, 100))
+            index.merge(
+                np.column_stack([identities, identities, np.ones((100, 2), dtype=np.int64)])
+            )
+    assert len(index) == 20_000
+    assert index.runs <= 5
+    assert written <= 15 * 20_000
+
+
+def test_bounded_a_run_reads_a_few_pages_at_a_time(tmp_path: Path) -> None:
+    index = index_in(arena_in(tmp_path), page_bytes=128, work=512)
+    entries = {(n << 40, n): (1, n) for n in range(1000)}
+    index.merge(table_of(entries))
+    read = os.pread
+    most = 0
+
+    def watched(handle: int, size: int, place: int) -> bytes:
+        nonlocal most
+        most = max(most, size)
+        return read(handle, size, place)
+
+    with mock.patch.object(os, "pread", watched):
+        keys = np.arange(1000, dtype=np.uint64)
+        assert index.fetch(keys << np.uint64(40), keys)[0].all()
+        assert sum(map(len, index.scan())) == 1000
+        assert sum(map(len, index.due(500))) == 501
+    assert most <= 2048
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_parity_a_run_beside_a_dictionary(tmp_path: Path, seed: int) -> None:
+    entries = {key: (1, due) for key, (_, due) in draw(np.random.default_rng(seed), 60).items()}
+    shape = sorted_run.Shape(WIDTH, (3,), 3, 2)
+    writer = sorted_run.RunWriter(str(tmp_path / "run"), shape)
+    for row in table_of(entries):
+        writer.add(row[None])
+    writer.finish()
+    run = sorted_run.SortedRun(str(tmp_path / "run"), shape, writer.count, writer.fences)
+    asked = sorted({*entries, *draw(np.random.default_rng(seed + 100), 60)})
+    hi, lo = (np.array([key[c] for key in asked], dtype=np.uint64) for c in (0, 1))
+    found, out = np.zeros(len(asked), dtype=np.bool_), np.empty((len(asked), WIDTH), dtype=np.int64)
+    run.fetch(hi, lo, found, out)
+    assert found.tolist() == [key in entries for key in asked]
+    assert out[found].tolist() == table_of(entries).tolist()
+
+
+def test_a_refused_merge_leaves_the_index_as_it_was(tmp_path: Path) -> None:
+    index = index_in(arena_in(tmp_path))
+    index.merge(table_of({(1, 1): (1, 1)}))
+    failure = mock.patch.object(sorted_run.RunWriter, "finish", side_effect=RuntimeError)
+    with failure, pytest.raises(RuntimeError):
+        index.merge(table_of({(2, 2): (1, 1)}))
+    assert np.concatenate(list(index.scan())).tolist() == [[1, 1, 1, 1]]

@@ -1,0 +1,133 @@
+"""Chains of extents, beside lists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from icestream.core.times import INFINITY
+from icestream.kernels.heap import NO_ROOT
+from icestream.state.arena import Arena
+from icestream.state.budget import Budget
+from icestream.state.synopses.extents import ExtentLog, Extents, headers_of
+from icestream.state.synopses.spec import Ints
+from icestream.state.synopses.tail import Tail
+from icestream.testing.group_space import GroupSpace, Task
+
+GROUPS = 30
+IDS = np.arange(GROUPS, dtype=np.uint64) << np.uint64(59)
+
+
+class Chains:
+    """Writes extents of groups and remembers what is in them."""
+
+    def __init__(self, folder: Path, record_bytes: int = 256) -> None:
+        self.space = GroupSpace(str(folder), ())
+        arena = Arena.create(str(folder / "arenas"), Budget(1 << 22).account("arena"))
+        self.task = Task(self.space, Budget(1 << 22), arena)
+        self.log = ExtentLog(self.task, 0, "groups-0", record_bytes)
+        self.roots = np.full(GROUPS, NO_ROOT)
+        self.expiries = np.full(GROUPS, -(2**63))
+        self.words: list[list[tuple[int, list[int]]]] = [[] for _ in range(GROUPS)]
+
+    def write(self, groups: Ints, sizes: Ints, expiry: Ints, *, mirrored: bool) -> None:
+        words = np.random.default_rng(len(self.words[0])).integers(0, 1 << 40, int(sizes.sum()))
+        offsets = np.concatenate(([0], np.cumsum(sizes)))
+        expiry = np.maximum(expiry, self.expiries[groups])
+        none = np.zeros(len(groups), dtype=np.int64)
+        extents = Extents(
+            IDS[groups],
+            groups.astype(np.uint64),
+            none,
+            words,
+            offsets,
+            self.roots[groups],
+            self.expiries[groups],
+            expiry,
+            none,
+            none.astype(np.bool_),
+        )
+        self.roots[groups] = self.log.write(0, extents, 1, mirrored=mirrored)
+        self.expiries[groups] = expiry
+        for number, group in enumerate(groups.tolist()):
+            piece = words[offsets[number] : offsets[number + 1]].tolist()
+            self.words[group].append((int(expiry[number]), piece))
+
+    def seal(self) -> None:
+        for lifetime in self.space.lifetimes:
+            self.task.seal(lifetime)
+        self.space.next_ordinal += len(self.space.lifetimes)
+
+    def check(self, watermark: int) -> None:
+        names = np.arange(GROUPS, dtype=np.uint64)
+        words, offsets = self.log.read_chains(IDS, names, self.roots, self.expiries, watermark)
+        for group, pieces in enumerate(self.words):
+            expected = [word for expiry, piece in pieces if expiry > watermark for word in piece]
+            assert words[offsets[group] : offsets[group + 1]].tolist() == expected
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_oracle_chains_are_read_oldest_first(tmp_path: Path, seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    chains = Chains(tmp_path)
+    for step in range(12):
+        groups = np.sort(dice.choice(GROUPS, 10, replace=False))
+        expiry = np.where(dice.random(10) < 0.1, INFINITY, step + 5)
+        mirrored = bool(step % 3)
+        chains.write(groups, dice.integers(0, 60, 10), expiry, mirrored=mirrored)
+        if not mirrored or dice.random() < 0.3:
+            chains.seal()
+        chains.check(-1)
+
+
+def test_a_chain_ends_where_all_has_expired(tmp_path: Path) -> None:
+    chains = Chains(tmp_path)
+    every = np.arange(GROUPS)
+    for step in range(6):
+        chains.write(every, np.full(GROUPS, 3), np.full(GROUPS, 10 * step), mirrored=False)
+        chains.seal()
+    for info in chains.task.log.expire(25):
+        (tmp_path / info.name).unlink()
+    chains.check(25)
+
+
+def test_bounded_a_pass_reads_each_record_once(tmp_path: Path) -> None:
+    chains = Chains(tmp_path, record_bytes=2048)
+    every = np.arange(GROUPS)
+    for _ in range(3):
+        chains.write(every, np.full(GROUPS, 30), np.full(GROUPS, 10), mirrored=False)
+        chains.seal()
+    chains.check(-1)
+    assert chains.log.traffic.records_read == chains.log.traffic.records
+    assert chains.log.traffic.bytes_read == chains.log.traffic.bytes
+
+
+def test_records_keep_to_their_size_unless_an_extent_does_not(tmp_path: Path) -> None:
+    chains = Chains(tmp_path, record_bytes=1024)
+    sizes = np.full(GROUPS, 5)
+    sizes[7] = 1000
+    chains.write(np.arange(GROUPS), sizes, np.full(GROUPS, 10), mirrored=False)
+    chains.seal()
+    (info,) = [info for _, info in chains.task.sealed]
+    reader = chains.task.reader(info)
+    lengths = reader.directory["length"].tolist()
+    found = np.concatenate([headers_of(record.payload) for record in reader.scan()])
+    reader.close()
+    assert sum(length > 1024 for length in lengths) == 1
+    assert found[:, 1].tolist() == list(range(GROUPS))
+
+
+def test_a_tail_reads_what_it_kept(tmp_path: Path) -> None:
+    tail = Tail(Arena.create(str(tmp_path), Budget(1 << 20).account("arena")), "g")
+    first, second = 5 << 32 | 7, 6 << 32
+    tail.keep(first, memoryview(b"one"))
+    tail.keep(second, memoryview(b"another"))
+    assert (tail.read(first), tail.read(second)) == (b"one", b"another")
+    assert not tail.holds(5 << 32 | 8)
+    tail.begin({6})
+    assert not tail.holds(first)
+    assert tail.read(second) == b"another"
+    tail.begin(set())
+    assert not tail.holds(second)

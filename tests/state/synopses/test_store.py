@@ -1,0 +1,405 @@
+"""The store of groups: what it writes, what it holds, how it comes back."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from icestream.core.errors import BudgetError, CheckpointError, DamageError
+from icestream.core.times import INFINITY
+from icestream.state import snapshots
+from icestream.state.cold.manager import Manager
+from icestream.state.synopses.options import StoreOptions
+from icestream.state.synopses.spec import GroupRows, Ids, Ints, Synopsis
+from icestream.state.synopses.store import GroupStore
+from icestream.testing.group_space import GroupSpace
+
+NUMBERS = (Synopsis("numbers", pa.schema([("x", pa.int64()), ("y", pa.int64())])),)
+PASSING = (Synopsis("passing", pa.schema([("until", pa.int64()), ("x", pa.int64())]), "until"),)
+LOG, EVICT = StoreOptions(), StoreOptions("evict")
+
+
+def identities(groups: Ints | range | list[int]) -> tuple[Ids, Ids]:
+    numbers = np.asarray(groups, dtype=np.uint64)
+    hi = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    return hi, hi ^ (hi >> np.uint64(29)) * np.uint64(0xBF58476D1CE4E5B9)
+
+
+def rows(first: Ints | list[int], second: Ints | list[int]) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(first), pa.array(second)], NUMBERS[0].schema)
+
+
+def add(store: GroupStore, groups: Ints | range | list[int], values: Ints | list[int]) -> None:
+    """Add a row (group, value) to each of some groups."""
+    numbers = np.asarray(groups, dtype=np.int64)
+    slots = store.locate(*identities(numbers))
+    store.append(0, slots, named(store, numbers, np.asarray(values, dtype=np.int64)))
+
+
+def named(store: GroupStore, first: Ints, second: Ints) -> pa.RecordBatch:
+    columns = [pa.array(first), pa.array(second)]
+    return pa.RecordBatch.from_arrays(columns, schema=store._synopses[0].schema)
+
+
+def content(store: GroupStore, groups: Ints | range | list[int]) -> dict[int, list[int]]:
+    """Return the second column of groups."""
+    slots = store.locate(*identities(groups))
+    found: dict[int, list[int]] = {int(group): [] for group in groups}
+    names = dict(zip(slots.tolist(), found, strict=True))
+    for portion in store.portions(slots):
+        some = store.read(0, portion)
+        values = some.rows.column(1).to_pylist()
+        for owner, value in zip(portion[some.owners].tolist(), values, strict=True):
+            found[names[owner]].append(value)
+    return found
+
+
+def test_a_store_goes_on_in_another_task(tmp_path: Path) -> None:
+    space = GroupSpace(str(tmp_path), NUMBERS)
+    for version in range(3):
+        with space.version() as store:
+            store.begin(0)
+            add(store, [1, 2, 1], [version, version, version + 10])
+            assert store.statistics["returned"] == 0
+    with space.version() as store:
+        store.begin(0)
+        assert content(store, [1, 2, 3]) == {1: [0, 10, 1, 11, 2, 12], 2: [0, 1, 2], 3: []}
+
+
+@pytest.mark.parametrize("options", [LOG, EVICT], ids=["log", "evict"])
+def test_a_clean_group_leaves_for_free(tmp_path: Path, options: StoreOptions) -> None:
+    space = GroupSpace(str(tmp_path), NUMBERS, options)
+    with space.version() as store:
+        store.begin(0)
+        add(store, range(50), np.arange(50))
+        store.evict(store.candidates())
+    with space.version() as store:
+        store.begin(0)
+        assert content(store, range(50)) == {n: [n] for n in range(50)}
+        before = store.written
+        assert store.evict(store.candidates()) > 0
+        assert store.written == before
+        assert content(store, [7]) == {7: [7]}
+
+
+def test_without_the_switch_a_clean_group_is_written(tmp_path: Path) -> None:
+    space = GroupSpace(str(tmp_path), NUMBERS, StoreOptions("evict", clean_is_free=False))
+    with space.version() as store:
+        store.begin(0)
+        add(store, range(50), np.arange(50))
+        store.evict(store.candidates())
+        content(store, range(50))
+        before = store.written
+        store.evict(store.candidates())
+        assert store.written >= 2 * before
+
+
+def test_deltas_write_only_what_is_new(tmp_path: Path) -> None:
+    written = {}
+    for deltas in (True, False):
+        folder = tmp_path / str(deltas)
+        folder.mkdir()
+        space = GroupSpace(str(folder), NUMBERS, StoreOptions("evict", deltas=deltas))
+        with space.version() as store:
+            store.begin(0)
+            add(store, np.repeat(np.arange(20), 100), np.arange(2000))
+            store.evict(store.candidates())
+            content(store, range(20))
+            before = store.written
+            add(store, range(20), np.zeros(20, dtype=np.int64))
+            store.evict(store.candidates())
+            written[deltas] = store.written - before
+            assert all(len(found) == 101 for found in content(store, range(20)).values())
+    assert 10 * written[True] < written[False]
+
+
+def test_adding_to_cold_groups_reads_nothing(tmp_path: Path) -> None:
+    for add_only in (True, False):
+        folder = tmp_path / str(add_only)
+        folder.mkdir()
+        space = GroupSpace(str(folder), NUMBERS, StoreOptions("evict", add_only=add_only))
+        with space.version() as store:
+            store.begin(0)
+            add(store, range(20), np.arange(20))
+            store.evict(store.candidates())
+            add(store, range(20), np.arange(20))
+            assert store.statistics["returned"] == (0 if add_only else 20)
+
+
+def test_a_long_chain_is_made_one_when_it_leaves(tmp_path: Path) -> None:
+    space = GroupSpace(str(tmp_path), NUMBERS, StoreOptions(chain_limit=3))
+    for version in range(8):
+        with space.version() as store:
+            store.begin(0)
+            add(store, range(5), np.full(5, version))
+            if version == 7:
+                store.evict(store.candidates())
+            assert (store.statistics["consolidated"] > 0) == (version == 7)
+    with space.version() as store:
+        store.begin(0)
+        records = store.statistics["records_read"]
+        assert content(store, [3]) == {3: list(range(8))}
+        assert store.statistics["records_read"] - records == 1
+
+
+def test_groups_added_to_but_never_read_have_short_chains(tmp_path: Path) -> None:
+    space = GroupSpace(str(tmp_path), NUMBERS, StoreOptions(chain_limit=3))
+    for version in range(20):
+        with space.version() as store:
+            store.begin(0)
+            add(store, range(5), np.full(5, version))
+            store.evict(store.candidates())
+    with space.version() as store:
+        store.begin(0)
+        before = store.statistics["records_read"]
+        assert content(store, [3]) == {3: list(range(20))}
+        assert store.statistics["records_read"] - before <= 3
+
+
+def test_a_group_too_large_is_a_budget_error(tmp_path: Path) -> None:
+    space = GroupSpace(str(tmp_path), NUMBERS, quota=1 << 18)
+    with space.version() as store:
+        store.begin(0)
+        add(store, np.zeros(3000, dtype=np.int64), np.arange(3000))
+        store.evict(store.candidates())
+        add(store, np.zeros(3000, dtype=np.int64), np.arange(3000))
+        with pytest.raises(BudgetError, match="memory"):
+            content(store, [0])
+
+
+# -- bounds --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [LOG, EVICT], ids=["log", "evict"])
+def test_bounded_ten_times_the_budget(tmp_path: Path, options: StoreOptions) -> None:
+    quota, groups = 1 << 19, 400
+    space = GroupSpace(str(tmp_path), NUMBERS, options, quota=quota, block_bytes=8192)
+    dice = np.random.default_rng(1)
+    expected: dict[int, list[int]] = {n: [] for n in range(groups)}
+    size = 0
+    while size < 10 * quota:
+        with space.version() as store:
+            for _ in range(4):
+                store.begin(0)
+                some = np.sort(dice.choice(groups, 60, replace=False))
+                named_rows = np.repeat(some, 100)
+                values = dice.integers(0, 1000, len(named_rows))
+                add(store, named_rows, values)
+                for group, value in zip(named_rows.tolist(), values.tolist(), strict=True):
+                    expected[group].append(value)
+                size += 16 * len(values)
+                asked = dice.choice(groups, 3, replace=False)
+                assert content(store, asked) == {int(n): expected[int(n)] for n in asked}
+    assert space.peak <= quota
+    with space.version() as store:
+        store.begin(0)
+        assert content(store, range(groups)) == expected
+
+
+@pytest.mark.parametrize("options", [LOG, EVICT], ids=["log", "evict"])
+def test_bounded_groups_of_sixteen_bytes(
+    tmp_path: Path, options: StoreOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quota = 1 << 18
+    groups = 10 * quota // 16
+    space = GroupSpace(str(tmp_path), NUMBERS, options, quota=quota, block_bytes=8192)
+    dice = np.random.default_rng(2)
+    order = dice.permutation(groups)
+    done = 0
+    monkeypatch.setattr(snapshots, "AFTER", 4)
+    while done < groups:
+        with space.version() as store:
+            for _ in range(64):
+                store.begin(0)
+                some = order[done : done + store.chunk_groups]
+                add(store, some, some * 3)
+                done += len(some)
+    assert space.peak <= quota
+    with space.version() as store:
+        for _ in range(5):
+            store.begin(0)
+            some = dice.choice(groups, store.chunk_groups, replace=False)
+            assert content(store, some) == {int(n): [int(n) * 3] for n in some}
+        assert store.index.runs < 10
+    if options.durability == "log":
+        space.lose_arena()
+        with space.version() as store:
+            store.begin(0)
+            some = dice.choice(groups, store.chunk_groups, replace=False)
+            assert content(store, some) == {int(n): [int(n) * 3] for n in some}
+        assert space.peak <= quota
+
+
+def test_bounded_rows_without_expiry_are_cleaned(tmp_path: Path) -> None:
+    space = GroupSpace(str(tmp_path), NUMBERS, quota=1 << 20)
+    with (
+        mock.patch.object(snapshots, "AFTER", 4),
+        mock.patch("icestream.state.synopses.cleaning.SLACK", 20_000),
+    ):
+        most = 0
+        for version in range(60):
+            with space.version() as store:
+                store.begin(0)
+                slots = store.locate(*identities(range(100)))
+                news = GroupRows(
+                    np.repeat(np.arange(100), 5), rows([version] * 500, list(range(500)))
+                )
+                store.rewrite(0, slots, news)
+                store.evict(slots[::2])
+            most = max(most, space.log_bytes)
+            if version % 9 == 8 or version > 40:
+                space.lose_arena()
+        with space.version() as store:
+            store.begin(0)
+            assert content(store, [1, 2]) == {1: list(range(5, 10)), 2: list(range(10, 15))}
+    assert most < 8 * 100 * (5 * 24 + 56)
+
+
+def test_crash_cleaned_segments_are_not_missed(tmp_path: Path) -> None:
+    space = GroupSpace(str(tmp_path), NUMBERS, StoreOptions(chain_limit=2))
+    with (
+        mock.patch.object(snapshots, "AFTER", 3),
+        mock.patch("icestream.state.synopses.cleaning.SLACK", 0),
+    ):
+        for version in range(30):
+            with space.version() as store:
+                store.begin(0)
+                # group 0 is written once; the others make garbage
+                add(store, [0] if version == 0 else [], [42] if version == 0 else [])
+                slots = store.locate(*identities(range(1, 20)))
+                news = rows([version] * 19, list(range(1, 20)))
+                store.rewrite(0, slots, GroupRows(np.arange(19), news))
+            space.lose_arena()
+        assert len(glob.glob(str(tmp_path / "*.seg"))) < 30
+        with space.version() as store:
+            store.begin(0)
+            assert content(store, range(20)) == {0: [42]} | {n: [n] for n in range(1, 20)}
+
+
+def test_a_manager_decides_who_leaves(tmp_path: Path) -> None:
+    space = GroupSpace(str(tmp_path), NUMBERS, quota=1 << 19)
+    with space.version() as store:
+        manager = Manager([store])
+        store.press(manager)
+        for chunk in range(40):
+            store.begin(0)
+            hot = np.arange(20)
+            some = np.concatenate((hot, np.arange(100 * chunk, 100 * chunk + 100)))
+            add(store, np.repeat(some, 10), np.repeat(some, 10))
+            manager.opened(store.name, store.take_opened())
+            manager.returned(store.name, store.take_returned())
+            manager.note(store.name, store.take_hits())
+            manager.turn(store.heap.limit, store.bytes_held())
+        assert manager.state["ledgers"][store.name]["groups"] > 0
+        assert store.bytes_held() <= store.heap.limit
+        store.begin(0)
+        in_memory = store.resident(store.locate(*identities(np.arange(20)))) > 0
+        assert in_memory.all()
+        assert content(store, [5, 345]) == {5: [5] * 410, 345: [345] * 10}
+
+
+def test_rows_that_expire_give_their_segments_back(tmp_path: Path) -> None:
+    space = GroupSpace(str(tmp_path), PASSING)
+    for now in range(40):
+        with space.version(now) as store:
+            store.begin(now)
+            add_passing(store, range(20), now + 3)
+    assert space.log_bytes < 6 * 20_000
+    with space.version(100) as store:
+        store.begin(100)
+        assert store.directory.groups == 0
+
+
+def add_passing(store: GroupStore, groups: range | list[int], until: int) -> None:
+    slots = store.locate(*identities(groups))
+    store.append(
+        0, slots, named(store, np.full(len(slots), until), np.arange(len(slots), dtype=np.int64))
+    )
+
+
+# -- restoring -----------------------------------------------------------------------------
+
+
+def test_crash_restored_groups_are_those_before(tmp_path: Path) -> None:
+    space = GroupSpace(str(tmp_path), NUMBERS, quota=1 << 18)
+    dice = np.random.default_rng(3)
+    expected: dict[int, list[int]] = {n: [] for n in range(3000)}
+    due = dict.fromkeys(range(3000), INFINITY)
+    with mock.patch.object(snapshots, "AFTER", 5):
+        for version in range(24):
+            with space.version() as store:
+                for _ in range(3):
+                    store.begin(0)
+                    some = dice.choice(3000, 150, replace=False)
+                    add(store, some, some + version)
+                    slots = store.locate(*identities(some[:10]))
+                    store.remind(slots, np.full(10, version))
+                    due.update(dict.fromkeys(some[:10].tolist(), version))
+                    for group in some.tolist():
+                        expected[group].append(group + version)
+            if version % 5 == 4:
+                space.lose_arena()
+        space.lose_arena()
+        with space.version() as store:
+            woken: set[int] = set()
+            by_hi = {int(hi): n for n, hi in enumerate(identities(range(3000))[0].tolist())}
+            while True:
+                store.begin(0)
+                slots = store.due(20)
+                if not len(slots):
+                    break
+                woken |= {by_hi[hi] for hi in store.identities(slots)[0].tolist()}
+                store.remind(slots, np.full(len(slots), INFINITY))
+            assert woken == {group for group, instant in due.items() if instant <= 20}
+            for first in range(0, 3000, 150):
+                store.begin(0)
+                part = range(first, first + 150)
+                assert content(store, part) == {n: expected[n] for n in part}
+
+
+def test_crash_a_shorter_rewrite_does_not_bring_old_rows_back(tmp_path: Path) -> None:
+    space = GroupSpace(str(tmp_path), PASSING)
+    with space.version(0) as store:
+        store.begin(0)
+        add_passing(store, [1], 100)
+    with space.version(0) as store:
+        store.begin(0)
+        slots = store.locate(*identities([1]))
+        news = named(store, np.array([50]), np.array([7]))
+        store.rewrite(0, slots, GroupRows(np.zeros(1, dtype=np.int64), news))
+    for now in (60, 60):
+        with space.version(now) as store:
+            store.begin(now)
+            assert content(store, [1]) == {1: []}
+        space.lose_arena()
+
+
+def test_what_was_only_evicted_cannot_be_restored(tmp_path: Path) -> None:
+    space = GroupSpace(str(tmp_path), NUMBERS, EVICT)
+    with space.version() as store:
+        store.begin(0)
+        add(store, [1], [1])
+    space.lose_arena()
+    with pytest.raises(CheckpointError, match="replay the source"), space.version():
+        pass
+
+
+def test_damage_in_an_extent_names_the_file(tmp_path: Path) -> None:
+    space = GroupSpace(str(tmp_path), NUMBERS)
+    with space.version() as store:
+        store.begin(0)
+        add(store, range(100), np.arange(100))
+    (path,) = glob.glob(str(tmp_path / "*.seg"))
+    data = bytearray(Path(path).read_bytes())
+    data[200] ^= 1
+    Path(path).write_bytes(data)
+    with space.version() as store:
+        store.begin(0)
+        store.evict(store.candidates())
+        with pytest.raises(DamageError, match=path):
+            content(store, range(100))
