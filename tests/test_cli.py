@@ -23,10 +23,14 @@ from icestream.core.errors import (
 )
 
 CALL_CENTRE, MARKET = "icestream.apps.call_center.demo", "icestream.apps.market.demo"
+RECOMMENDER = "icestream.apps.recommender.demo"
+ADVERTISING = "icestream.apps.advertising.demo"
 DEMOS = [
     (["demo"], CALL_CENTRE),
     (["demo", "call-centre"], CALL_CENTRE),
     (["demo", "vwap"], MARKET),
+    (["demo", "recommender"], RECOMMENDER),
+    (["demo", "advertising"], ADVERTISING),
 ]
 
 ERRORS = [
@@ -110,10 +114,11 @@ def test_demo_passes_its_arguments_on(
     home: str,
 ) -> None:
     calls = install_demo(monkeypatch, home=home)
-    arguments = [*command, "--events", "5", "--memory", "1 GB", "--keep", str(tmp_path)]
+    size = "count" if home == RECOMMENDER else "events"
+    arguments = [*command, f"--{size}", "5", "--memory", "1 GB", "--keep", str(tmp_path)]
     assert runner.invoke(cli.app, arguments).exit_code == 0
     [given] = calls
-    assert given["events"] == 5
+    assert given[size] == 5
     assert given["memory"] == "1 GB"
     assert given["keep"] == tmp_path
 
@@ -136,11 +141,19 @@ def test_an_option_before_the_name_of_a_demo_is_told_where_it_belongs(runner: Cl
     assert "options go behind the name of the demo: vwap --events" in result.stderr
 
 
-def test_the_help_of_demo_names_both(runner: CliRunner) -> None:
+def test_the_help_of_demo_names_all(runner: CliRunner) -> None:
     text = runner.invoke(cli.app, ["demo", "--help"]).output
-    for word in ("call-centre", "vwap", "--fast-forward"):
+    for word in ("call-centre", "vwap", "recommender", "advertising", "--fast-forward"):
         assert word in text
     assert "--results" in runner.invoke(cli.app, ["demo", "vwap", "--help"]).output
+    assert "--ratings" in runner.invoke(cli.app, ["demo", "recommender", "--help"]).output
+    assert "--refresh" in runner.invoke(cli.app, ["demo", "advertising", "--help"]).output
+
+
+def test_ratings_that_are_not_there_are_told(runner: CliRunner) -> None:
+    result = runner.invoke(cli.app, ["demo", "recommender", "--ratings", "nowhere.dat"])
+    assert result.exit_code == 2
+    assert "nowhere.dat" in result.stderr
 
 
 def test_spark_workers_run_this_python(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:

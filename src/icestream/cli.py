@@ -126,7 +126,9 @@ def demo(
     """Run a stream and live figures over it on this machine, and tell what that took.
 
     Without a command the call centres run, with the options below; `icestream demo vwap` is a stock
-    market that is answered with every trade. Each has options of its own: see its --help.
+    market that is answered with every trade, `icestream demo recommender` recommends what to watch,
+    `icestream demo advertising` learns who clicks which ad. Each has options of its own: see its
+    --help.
     """
     if context.invoked_subcommand is None:
         _run_call_centre(events, memory, window, slide, by, rate, fast_forward, seed, keep)
@@ -181,6 +183,73 @@ def vwap(
         slide=slide,
         results=results,
         rate=rate,
+        seed=seed,
+        keep=keep,
+    )
+    raise typer.Exit(code)
+
+
+@demos.command()
+@reported
+def recommender(
+    ratings: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="A file of MovieLens; generated if unset."),
+    ] = None,
+    count: Annotated[int, typer.Option(help="How many ratings to use.")] = 12_000,
+    memory: Memory = "256 MB",
+    window: Annotated[str, typer.Option(help="How long a rating counts.")] = "14 days",
+    items: Annotated[int, typer.Option(help="How many items to recommend.")] = 10,
+    requests: Annotated[int, typer.Option(help="Requests for each rating.")] = 1,
+    standing: Annotated[
+        float, typer.Option(help="Share of the requests that open or close a standing one.")
+    ] = 0.001,
+    seed: Seed = 1,
+    keep: Keep = None,
+) -> None:
+    """Run a recommender: similar items by the ratings of the last days, for everyone who asks."""
+    from icestream.apps.recommender.demo import demo as run
+
+    use_this_python()
+    code = run(
+        ratings=ratings,
+        count=count,
+        memory=memory,
+        window=window,
+        items=items,
+        requests=requests,
+        standing=standing,
+        seed=seed,
+        keep=keep,
+    )
+    raise typer.Exit(code)
+
+
+@demos.command()
+@reported
+def advertising(
+    events: Annotated[int, typer.Option(help="How many events to generate.")] = 200_000,
+    memory: Memory = "128 MB",
+    window: Annotated[str, typer.Option(help="How long clicks and searches count.")] = "6 hours",
+    refresh: Annotated[str, typer.Option(help="How often the model changes.")] = "1 hour",
+    ads: Annotated[int, typer.Option(help="How many ads there are.")] = 20,
+    keywords: Annotated[int, typer.Option(help="How many keywords there are.")] = 100,
+    asking: Annotated[int, typer.Option(help="One of so many users is scored.")] = 50,
+    seed: Seed = 1,
+    keep: Keep = None,
+) -> None:
+    """Run behavioural targeting: drop bots, learn what speaks for an ad, score who asks."""
+    from icestream.apps.advertising.demo import demo as run
+
+    use_this_python()
+    code = run(
+        events=events,
+        memory=memory,
+        window=window,
+        refresh=refresh,
+        ads=ads,
+        keywords=keywords,
+        asking=asking,
         seed=seed,
         keep=keep,
     )

@@ -1,37 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from icestream.apps.progress import Progress, show_speed, show_time, show_watermark
 
-
-def report(batch: int, rows: int, **own: Any) -> dict[str, Any]:
-    return {
-        "batchId": batch,
-        "version": batch + 1,
-        "numInputRows": rows,
-        "inputRowsPerSecond": 900_000.0,
-        "processedRowsPerSecond": 1_500_000.0,
-        "durationMs": {
-            "triggerExecution": 700,
-            "ingest": 410,
-            "component": 150,
-            "commit": 9,
-            "sink": 88,
-        },
-        "icestream": {
-            "watermark": "2026-01-01T13:00:00+00:00",
-            "lateEvents": 2,
-            "stateMemoryBytes": 3 << 20,
-            "budgetBytes": 64 << 20,
-            "logBytes": 20 << 20,
-            "groups": 24,
-            "resultRows": 8640,
-            **own,
-        },
-    }
+Report = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
@@ -39,7 +15,7 @@ def progress() -> Progress:
     return Progress()
 
 
-def test_oracle_a_batch_is_counted_once(progress: Progress) -> None:
+def test_oracle_a_batch_is_counted_once(progress: Progress, report: Report) -> None:
     # a query reports late events in all, and result rows of the batch
     first = report(0, 1_000_000)
     second = report(1, 500_000, stateMemoryBytes=1 << 20, lateEvents=4)
@@ -51,7 +27,7 @@ def test_oracle_a_batch_is_counted_once(progress: Progress) -> None:
     assert (progress.memory, progress.peak) == (1 << 20, 3 << 20)
 
 
-def test_a_watermark_is_kept_when_a_batch_has_none(progress: Progress) -> None:
+def test_a_watermark_is_kept_when_a_batch_has_none(progress: Progress, report: Report) -> None:
     progress.absorb([report(0, 1), report(1, 0, watermark=None)])
     assert progress.watermark == "2026-01-01T13:00:00+00:00"
     assert show_watermark(progress) == "2026-01-01 13:00:00"

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import CheckpointError, DefinitionError, InputError
+from icestream.plan.nodes import Plan
 from icestream.runtime.driver import LEAST_QUOTA, Delivery, Settings
 from icestream.runtime.local import LocalQuery, read_rows
 from icestream.state.versions import COMMITS, RESULTS, SEGMENTS, VersionStore
@@ -137,6 +138,7 @@ def test_an_error_in_a_batch_leaves_the_version_before(tmp_path: Path) -> None:
 def test_another_plan_is_refused_naming_what_differs(tmp_path: Path) -> None:
     disk = SimulatedDisk()
     query(disk, tmp_path)
+    assert isinstance(SCRIPT.plan, Plan)
     other = replace(SCRIPT.plan, late="drop")
     with pytest.raises(CheckpointError, match="late: the checkpoint has 'keep'"):
         LocalQuery(other, SCRIPT.settings(str(tmp_path)), disk)

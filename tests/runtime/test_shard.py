@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from icestream.core.errors import BudgetError
+from icestream.plan.nodes import Plan
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.shard import ShardSpace, ShardTask, WindowShard
 from icestream.state.arena import Arena
@@ -80,8 +81,10 @@ def test_bounded_a_segment_without_room_in_the_table_is_sealed_later(tmp_path: P
     disk = SimulatedDisk()
     budget = Budget(64 << 10)
     arena = Arena.create(str(tmp_path), budget.account("groups"))
+    plan = SCRIPT.plan
+    assert isinstance(plan, Plan)
     task = ShardTask(
-        work=WindowShard(SCRIPT.plan), files=disk, root="checkpoint", arenas=str(tmp_path), shard=0,
+        work=WindowShard(plan), files=disk, root="checkpoint", arenas=str(tmp_path), shard=0,
         version=1, watermark=0, first_ordinal=0, quota=64 << 10, arena=None, parcels=(),
         parcel_files=disk,
     )  # fmt: skip

@@ -62,6 +62,7 @@ from icestream.plan.events import (
     compiled,
 )
 from icestream.plan.explain_dataflow import explained_dataflow
+from icestream.plan.needed import needed_columns
 from icestream.plan.nodes import SOURCE, TIME
 from icestream.runtime.sink import as_they_are
 
@@ -141,16 +142,11 @@ class Events:
 
     def union(self, other: Events) -> Events:
         """Take the events of both; their columns must agree."""
-        if not self._node.payload.equals(other._node.payload):
-            msg = (
-                f"a union needs equal columns: {_shown(self._node.payload)} and "
-                f"{_shown(other._node.payload)}; choose and cast them with select(...)"
-            )
-            raise DefinitionError(msg)
         self._check_together(other, "union")
-        nodes = (self._node, other._node)
+        columns = _common(self._node.payload, other._node.payload)
+        nodes = (self._loosened(columns)._node, other._loosened(columns)._node)
         united = United(
-            self._node.payload,
+            columns,
             self._node.scope,
             all(node.grows for node in nodes),
             max(node.reach for node in nodes),
@@ -262,18 +258,20 @@ class Events:
 
         Args:
             other: the other stream; inside a group, of the same group.
-            on: columns with equal values, in both; needed outside a group.
+            on: columns with equal values, in both; needed outside a group. Null equals nothing.
             where: what a pair must fulfil beside, in SQL.
             within: instead of their own lifetimes, pair events at most so far apart in time.
         """
+        self._check_together(other, "join")
         if within is not None:
             length = parse_interval(within)
             near = Windowed(length + 1)
             return self._altered(near).join(other._altered(near), on, where=where)
         if on is not None:
-            return self.groupApply(on, lambda a, b: a.join(b, where=where), other)
+            keys = (on,) if isinstance(on, str) else tuple(on)
+            mine, theirs = (each._with_keys(keys, "join") for each in (self, other))
+            return mine.groupApply(keys, lambda a, b: a.join(b, where=where), theirs)
         scope = self._scope("join", "join(other, on=...)")
-        self._check_together(other, "join")
         left, right = self._node.payload, other._node.payload
         names = [*left.names, *(_twin(n) if n in scope.keys else n for n in right.names)]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -323,7 +321,8 @@ class Events:
             raise DefinitionError(msg)
         tags = list(self._parts)
         parts = [self._parts[tag] for tag in tags]
-        columns = [_columns_of(part) for part in parts]
+        needed = needed_columns(self._node)
+        columns = [needed[tag] for tag in tags]
         frames = [_projected(part, number, columns) for number, part in enumerate(parts)]
         schema = frames[0].schema
         plan = compiled(
@@ -362,6 +361,13 @@ class Events:
             text=text,
         )
         return replace(self, _node=made)
+
+    def _loosened(self, columns: pa.Schema) -> Events:
+        """Allow nulls where other columns of the same types do."""
+        if self._node.payload.equals(columns):
+            return self
+        projection = replace(Projection.bind(self._node.payload, ["*"]), schema=columns)
+        return self._mapped(Projecting(projection), columns, "allow nulls")
 
     def _altered(self, lifetime: Lifetime) -> Events:
         match lifetime:
@@ -409,6 +415,13 @@ class Events:
             raise DefinitionError(msg)
         return self._node.scope
 
+    def _with_keys(self, names: Sequence[str], method: str) -> Events:
+        """Keep the events that have a value in all of some columns."""
+        self._check_columns(names, method)
+        fields = [self._node.payload.field(name) for name in names]
+        missing = [_quoted(each.name) for each in fields if each.nullable]
+        return self.where(" AND ".join(f"{n} IS NOT NULL" for n in missing)) if missing else self
+
     def _check_columns(self, names: Sequence[str], method: str) -> None:
         unknown = [name for name in names if name not in self._node.payload.names]
         if unknown:
@@ -433,6 +446,18 @@ def events_of(stream: Stream) -> Events:
     nodes = tuple(FromSource(_columns_of(part), source=tag) for tag, part in parts.items())
     streams = [Events(node, {node.source: parts[node.source]}) for node in nodes]
     return reduce(Events.union, streams)
+
+
+def _common(one: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """Return the columns of a union."""
+    if one.names != other.names or one.types != other.types:
+        msg = (
+            f"a union needs equal columns: {_shown(one)} and {_shown(other)}; choose and cast "
+            "them with select(...)"
+        )
+        raise DefinitionError(msg)
+    pairs = zip(one, other, strict=True)
+    return pa.schema([a.with_nullable(a.nullable or b.nullable) for a, b in pairs])
 
 
 def _columns_of(part: Part) -> pa.Schema:

@@ -10,6 +10,8 @@ DataFrame. `memory` and `shards` are what Icestream adds, and these options:
 - `input`: `rows` to take events from the JVM also where tasks could read the files themselves.
 - `localDir`: a folder on the local disk of each host for what need not survive.
 - `compression.log`: `lz4` or `zstd`, for segments of the log.
+- `cold.classifier`: `clock`, `lfu`, `plain-lfu` or `smoothing`, which groups leave memory first.
+- `cold.targets`: `proportional` or `benefit`, how sub-queries share what must leave.
 - `durability`: of groups of events: `log`, every batch is on the log (the default); `evict`, only
   what leaves memory is written and a restart replays the source.
 - `plan`: `panes` or `tuples`, what the log keeps of windows; chosen by size unless said.
@@ -58,6 +60,7 @@ from icestream.runtime.sink import (
 )
 from icestream.runtime.spark import FileExchangeExecutor, ShuffleExchangeExecutor
 from icestream.runtime.work import Executor
+from icestream.state.cold.manager import Policy
 from icestream.state.files import Files, LocalFiles
 from icestream.state.synopses.options import StoreOptions
 from icestream.state.versions import VersionStore
@@ -67,6 +70,8 @@ DEFAULT_MEMORY = "512 MB"
 
 _OWN_OPTIONS = (
     "checkpointLocation",
+    "cold.classifier",
+    "cold.targets",
     "compression.log",
     "durability",
     "exchange",
@@ -326,8 +331,10 @@ class StreamWriter:
 
     def _cold_options(self) -> ColdOptions:
         """Return how cold state is kept."""
-        durability = self._options.get("durability", "log")
-        return ColdOptions(StoreOptions(durability=durability))  # type: ignore[arg-type]
+        durability: Any = self._options.get("durability", "log")
+        rule: Any = self._options.get("cold.targets", "proportional")
+        policy = Policy(classifier=self._options.get("cold.classifier", "clock"), targets=rule)
+        return ColdOptions(StoreOptions(durability=durability), policy)
 
     def _executor(self, events: DataFrame, files: Files, settings: Settings) -> Executor[DataFrame]:
         spark, root, shards = self._spark, settings.root, settings.shards

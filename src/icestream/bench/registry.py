@@ -37,6 +37,10 @@ MODULES = (
     "vwap",
     "shared_windows",
     "call_centre",
+    "cold_state",
+    "recommender",
+    "user_state",
+    "stream_join",
 )
 
 #: JSON values by name

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.times import Micros
@@ -77,8 +79,15 @@ class Inputs(Protocol):
 class ChangeInputs(Protocol):
     """What the exchange brought for one shard of a dataflow; can be asked for again."""
 
-    def changes(self, edge: int) -> Iterator[pa.RecordBatch]:
-        """Yield the changes that came on an edge."""
+    def ranges(self, edge: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """Return first identity and bytes of each record of changes that came on an edge."""
+        ...
+
+    def changes(self, edge: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """Yield the changes on an edge whose `hi` is at least `first` and less than `last`.
+
+        Each batch is in the order of identities.
+        """
         ...
 
 

@@ -50,6 +50,7 @@ from icestream.state.budget import Refused
 from icestream.state.keys import KeyCodec
 from icestream.state.log.ipc import read_table, write_table
 from icestream.state.log.reader import SegmentReader
+from icestream.state.snapshots import SnapshotSchedule
 from icestream.state.versions import BASE
 
 #: lifetime classes: slices, and what left in a version; keys and snapshots are of the class `BASE`
@@ -63,11 +64,6 @@ GROUP_KEYS = 3
 SLICES = 4
 POSITION = 5
 
-#: a snapshot is due after this many versions, if it costs less than what was logged meanwhile
-SNAPSHOT_AFTER = 16
-#: and after this many in any case
-SNAPSHOT_AT_LATEST = 128
-
 
 class WindowOperator:
     """Window aggregates of one shard."""
@@ -80,7 +76,7 @@ class WindowOperator:
         self._shard = shard
         self._refolds = store != PANES
         self._header = shard.arena.header
-        self._header.setdefault("since", {"versions": 0, "bytes": 0, "base": 0})
+        self._schedule = SnapshotSchedule(self._header)
         quota = shard.account.budget.total
         #: bytes of entries sorted at once, and of result fields kept before they are handed on
         self._chunk_bytes = max(SLICE_BYTES, quota // 32)
@@ -132,7 +128,7 @@ class WindowOperator:
         """Write the batch to the log, close the windows that end by the watermark, yield rows."""
         if self._inputs is not None and not self._replaying:
             self._write(self._inputs, watermark)
-        snapshot = not self._replaying and self._snapshot_due()
+        snapshot = self._schedule.version_ends(self._snapshot_bytes) and not self._replaying
         try:
             for number in self._spec.order:
                 yield from self._pass(number, watermark, snapshot=snapshot)
@@ -189,7 +185,7 @@ class WindowOperator:
 
     def _take_in(self, slices: Slices) -> None:
         changes = [slices, *self._leaving]
-        self._header["since"]["bytes"] += sum(self._slices.bytes_of(each) for each in changes)
+        self._schedule.log(sum(self._slices.bytes_of(each) for each in changes))
         self._with_room(lambda: self._directory.append(slices))
 
     def _open_groups(self, number: int, partition: Any) -> None:
@@ -236,14 +232,10 @@ class WindowOperator:
 
     # -- snapshot and restore --------------------------------------------------------------
 
-    def _snapshot_due(self) -> bool:
-        since = self._header["since"]
-        since["versions"] += 1
-        if since["versions"] < SNAPSHOT_AFTER:
-            return False
-        partitions = max(len(family.partitions) for family in self._families)
-        size = self._shard.arena.bytes * partitions
-        return bool(since["bytes"] >= size or since["versions"] >= SNAPSHOT_AT_LATEST)
+    @property
+    def _snapshot_bytes(self) -> int:
+        """Return about how many bytes a snapshot takes."""
+        return self._shard.arena.bytes * max(len(family.partitions) for family in self._families)
 
     def _save_groups(self, number: int, partition: Any) -> None:
         writer = self._shard.segment(BASE)
@@ -259,14 +251,12 @@ class WindowOperator:
             part = slices[at : at + 1024]
             writer.append(part.tobytes(), synopsis=SLICES, rows=len(part))
         writer.append(json.dumps(self._header["positions"]).encode(), synopsis=POSITION)
-        since = self._header["since"]
-        since.update(versions=0, bytes=0, base=since["base"] + 1)
+        self._schedule.take()
 
     @property
     def took_snapshot(self) -> bool:
         """Tell whether the version just written stands without those before it."""
-        since = self._header["since"]
-        return bool(since["versions"] == 0 and since["base"] > 0)
+        return self._schedule.taken
 
     @property
     def released(self) -> tuple[int, ...]:
@@ -277,7 +267,6 @@ class WindowOperator:
         """Load the snapshot that begins `history`, if it does, and replay the versions after it."""
         self._replaying = True
         for past in history:
-            self._header["since"]["versions"] += 1
             if not self._load(past):
                 self._replay(past)
         for family in self._families:
@@ -299,7 +288,7 @@ class WindowOperator:
                             self._families[int(number)].position.update(position)
                 for number, family in enumerate(self._families):
                     family.partitions.import_image(_group_records(reader, number))
-            self._header["since"].update(versions=0, bytes=0)
+            self._schedule.resume(0, 0)
             return True
         return False
 

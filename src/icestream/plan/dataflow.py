@@ -126,8 +126,12 @@ class Dataflow:
                 [f"{number}: {described(step)}" for number, step in enumerate(steps)]
                 for steps in self.components
             ],
-            "views": [{"columns": [_field(each) for each in v.payload]} for v in self.views],
+            "views": [
+                {"mode": view.mode, "result": [_field(each) for each in view.payload]}
+                for view in self.views
+            ],
             "late": self.late,
+            "durability": self.cold.store.durability,
             "key groups": self.key_groups,
         }
 

@@ -19,6 +19,7 @@ from graphlib import TopologicalSorter
 
 import pyarrow as pa
 
+from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.dataflow.steps import (
     Emit,
@@ -160,7 +161,12 @@ class _Building:
         """Let the events of a node be the rows of a view."""
         for place in self._ungrouped(node):
             component, step = place.component, place.step
-            assert component is not None, "a query over events has a group or a join in it"
+            if component is None:
+                msg = (
+                    "some of these events come straight from a source, where Spark itself does all "
+                    "that can be done: group them with groupApply(...), or join them"
+                )
+                raise DefinitionError(msg)
             if mode == "append" and not node.grows:
                 step = self._settled(component, step, node.payload)
             self._add(component, Emit((step,), node.payload, self._of(component, step), view))

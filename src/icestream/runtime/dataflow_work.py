@@ -10,8 +10,8 @@ Invariant: a version is the work of all components or of none
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from icestream.core.errors import DefinitionError
@@ -27,10 +27,13 @@ from icestream.runtime.exchange import Parcels
 from icestream.runtime.sending import Sends
 from icestream.runtime.shard import ShardReport
 from icestream.runtime.work import Executor, Made, Making, Parcel
+from icestream.state.cold.targets import Load, Targets, targets
 from icestream.state.files import Files, LocalFiles
+from icestream.state.synopses.store import HEAP
 
-#: least bytes of one shard of a component
+#: least bytes of one shard of a component, and of each grouping in it that keeps something
 LEAST_QUOTA = 16 * SLICE_BYTES
+LEAST_SHARE = 8 * SLICE_BYTES
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class ComponentShard:
 
     plan: Dataflow
     component: int
+    #: bytes that each store is told to give up
+    targets: Mapping[str, int]
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
@@ -53,7 +58,8 @@ class ComponentShard:
     def operator(self, space: Shard) -> Operator:
         """Open the component on the state of the shard."""
         spec = self.plan.specs[self.component]
-        return ComponentOperator(spec, space, ShardStores(spec.groupings, space, self.plan.cold))
+        stores = ShardStores(spec.groupings, space, self.plan.cold, self.targets)
+        return ComponentOperator(spec, space, stores)
 
     def inputs(self, files: Files, paths: Sequence[str], shard: int) -> Parcels:
         """Return the changes that came on edges."""
@@ -71,11 +77,13 @@ class DataflowWork:
         """Refuse a budget that the components have no room in."""
         self.components = len(plan.components)
         self._plan = plan
-        least = shards * self.components * LEAST_QUOTA
+        kept = max(sum(map(bool, spec.groupings)) for spec in plan.specs)
+        quota = max(LEAST_QUOTA, kept * LEAST_SHARE)
+        least = shards * self.components * quota
         if budget < least:
             msg = (
                 f"memory of {format_bytes(budget)} is too small for {self.components} components "
-                f"of {shards} shards: each needs {format_bytes(LEAST_QUOTA)}. Give the query at "
+                f"of {shards} shards: each needs {format_bytes(quota)}. Give the query at "
                 f"least {format_bytes(least)} with .memory(...), or fewer shards"
             )
             raise DefinitionError(msg)
@@ -102,11 +110,13 @@ class DataflowWork:
         paths = [parcel.path for parcel in parcels if parcel.report.entries]
         reports: list[ShardReport] = []
         ordinal = making.first_ordinal
+        before = making.before
+        told = Targets.from_json(before.decisions["targets"]) if before else Targets({})
         for component, spec in enumerate(self._plan.specs):
             first, lifetimes = component * making.shards, len(spec.lifetimes)
             tasks = [
                 making.task(
-                    work=ComponentShard(self._plan, component),
+                    work=ComponentShard(self._plan, component, told.of(shard)),
                     shard=shard,
                     watermark=reached,
                     first_ordinal=ordinal + (shard - first) * lifetimes,
@@ -122,7 +132,24 @@ class DataflowWork:
             reports += done
             ordinal += making.shards * lifetimes
             making.note(f"component {component}")
-        return Made(reports, {}, (), _facts(reports))
+        decided = self._targets(reports, making.budget)
+        return Made(reports, {"targets": decided.to_json()}, (), _facts(reports))
+
+    def _targets(self, reports: Sequence[ShardReport], budget: int) -> Targets:
+        """Return what the stores of all shards must give up in the next version."""
+        loads = [
+            replace(Load.from_json(each), shard=report.shard)
+            for report in reports
+            for each in report.statistics["loads"]
+        ]
+        policy = self._plan.cold.policy
+        return targets(
+            loads,
+            int(HEAP * budget),
+            threshold=policy.threshold,
+            free=policy.free,
+            rule=policy.targets,
+        )
 
     def _sends(self, making: Making, files: Files) -> Sends:
         targets = tuple(edge.target for edge in self._plan.edges)

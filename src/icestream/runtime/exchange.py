@@ -15,12 +15,14 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.times import INFINITY, Micros
 from icestream.kernels.words import Table
+from icestream.operators.dataflow.gathering import between, by_group, first_and_last
 from icestream.state.files import Files
-from icestream.state.log.format import SegmentInfo
+from icestream.state.log.format import ENTRY_DTYPE, SegmentInfo
 from icestream.state.log.ipc import read_batch, read_table, write_table
 from icestream.state.log.reader import SegmentReader
 from icestream.state.log.writer import SegmentWriter
@@ -109,10 +111,20 @@ class ExchangeWriter:
         self._writer.append(payload, synopsis=TUPLES, group=shard, rows=events.num_rows)
 
     def changes(self, shard: int, edge: int, changes: pa.RecordBatch) -> None:
-        """Send changes on an edge."""
-        payload = write_table(changes)
-        kind, rows = CHANGES + edge, changes.num_rows
-        self._writer.append(payload, synopsis=kind, group=shard, rows=rows)
+        """Send changes on an edge: records in the order of groups, which tell their range."""
+        ordered = by_group(changes)
+        step = max(1, RECORD_BYTES // 4 * ordered.num_rows // max(1, ordered.nbytes))
+        for start in range(0, ordered.num_rows, step):
+            part = ordered.slice(start, step)
+            first, last = first_and_last(part)
+            self._writer.append(
+                write_table(part),
+                synopsis=CHANGES + edge,
+                group=shard,
+                rows=part.num_rows,
+                back=first,
+                expiry=last - (1 << 63),
+            )
 
     def late(self, events: pa.RecordBatch) -> None:
         """Keep events that came too late."""
@@ -173,15 +185,30 @@ class Parcels:
         for payload in self._payloads(TUPLES):
             yield read_batch(payload)
 
-    def changes(self, edge: int) -> Iterator[pa.RecordBatch]:
-        """Yield the changes that came on an edge."""
-        for payload in self._payloads(CHANGES + edge):
-            yield read_batch(payload)
+    def ranges(self, edge: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """Return first identity and bytes of each record of changes."""
+        found = [mine for _, mine in self._records(CHANGES + edge)]
+        rows = np.concatenate(found) if found else np.empty(0, dtype=ENTRY_DTYPE)
+        return rows["back"].astype(np.uint64), rows["length"].astype(np.int64)
+
+    def changes(self, edge: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """Yield the changes on an edge from one identity up to another."""
+        for reader, rows in self._records(CHANGES + edge):
+            greatest = rows["expiry"].astype(np.uint64) ^ np.uint64(1 << 63)
+            meets = (greatest >= np.uint64(first)) & (rows["back"] <= np.uint64(last - 1))
+            for record in reader.read_many(rows["marker"][meets]):
+                part = between(read_batch(record.payload), first, last)
+                if part.num_rows:
+                    yield part
 
     def _payloads(self, synopsis: int) -> Iterator[memoryview]:
+        for reader, rows in self._records(synopsis):
+            for record in reader.read_many(rows["marker"]):
+                yield record.payload
+
+    def _records(self, synopsis: int) -> Iterator[tuple[SegmentReader, npt.NDArray[np.void]]]:
+        """Yield every parcel with the directory of what it has for this shard."""
         for path in self.paths:
             with closing(SegmentReader(self.files, path)) as reader:
                 rows = reader.directory
-                mine = rows[(rows["group"] == self.shard) & (rows["synopsis"] == synopsis)]
-                for record in reader.read_many(mine["marker"]):
-                    yield record.payload
+                yield reader, rows[(rows["group"] == self.shard) & (rows["synopsis"] == synopsis)]

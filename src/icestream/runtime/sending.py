@@ -53,6 +53,8 @@ class Routing:
 
     def cut(self, edge: int, changes: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the part of each shard that has one."""
+        if not changes.num_rows:
+            return
         hi = np.asarray(changes.column(HI).to_numpy())
         shards = np.empty(len(hi), dtype=np.int64)
         routes_of(hi, len(self._routes), self._routes, shards, self.load)

@@ -29,7 +29,7 @@ import pyarrow as pa
 from pyspark import RDD, StorageLevel, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from icestream.core.errors import IcestreamError
+from icestream.core.errors import DefinitionError, IcestreamError
 from icestream.runtime.direct import FileSource, UnlikeSpark, pieces_of, read, shared_out
 from icestream.runtime.exchange import ExchangeWriter, SplitReport
 from icestream.runtime.ingest import IngestTask
@@ -254,6 +254,12 @@ class ShuffleExchangeExecutor:
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
         """Bring the blobs of each shard to one task and run it there."""
+        if tasks[0].shard:
+            msg = (
+                "a query of several components sends changes between its shards through files: run "
+                "it on executors that share a disk, with .option('exchange', 'files')"
+            )
+            raise DefinitionError(msg)
 
         def one(shard: int, blobs: Iterable[Any]) -> Iterator[tuple[str, bytes]]:
             with tempfile.TemporaryDirectory(prefix="icestream-") as local:

@@ -30,6 +30,7 @@ from icestream.operators import groups, slice_log, window
 from icestream.plan.nodes import Plan
 from icestream.runtime import driver, exchange
 from icestream.runtime.local import LocalQuery, Splits
+from icestream.state import snapshots
 from icestream.testing.faulty_files import SimulatedDisk
 from icestream.testing.oracles import ObviousWindows, Row, differences, rows_of, same_multiset
 from icestream.testing.plans import open_query
@@ -63,12 +64,8 @@ def small_sizes(*, slice_bytes: int = 1024, image_rows: int = 16, snapshot: int 
     Returns a context that is entered already; leave it with `with`.
     """
     stack = ExitStack()
-    sizes = {
-        "SNAPSHOT_AFTER": snapshot,
-        "SNAPSHOT_AT_LATEST": snapshot + 1,
-    }
-    for name, size in sizes.items():
-        stack.enter_context(mock.patch.object(window, name, size))
+    stack.enter_context(mock.patch.object(snapshots, "AFTER", snapshot))
+    stack.enter_context(mock.patch.object(snapshots, "AT_LATEST", snapshot + 1))
     for module in (slice_log, window):
         stack.enter_context(mock.patch.object(module, "SLICE_BYTES", slice_bytes))
     stack.enter_context(mock.patch.object(groups, "IMAGE_CHUNK", image_rows))

@@ -18,13 +18,14 @@ import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.dataflow.component import ComponentOperator, ComponentSpec
+from icestream.operators.dataflow.gathering import between, by_group
 from icestream.operators.dataflow.steps import regrouped
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.operators.temporal.changes import changes_of
 from icestream.plan.dataflow import Dataflow, source_column
 from icestream.plan.nodes import SOURCE, TIME
 from icestream.runtime.local import Splits
-from icestream.state.synopses.spec import Groups, Synopsis
+from icestream.state.synopses.spec import Groups, Ids, Ints, Synopsis
 from icestream.testing.plain_groups import PlainGroups
 
 
@@ -32,6 +33,7 @@ class PlainStores:
     """The stores of a component, in dictionaries: one for each operator."""
 
     took_snapshot = False
+    gathered_bytes = 1 << 16
     released: tuple[int, ...] = ()
 
     def __init__(self, groupings: Sequence[Sequence[Synopsis]]) -> None:
@@ -82,9 +84,14 @@ class ChangeLists:
         """Hold nothing yet."""
         self.lists: dict[int, list[pa.RecordBatch]] = defaultdict(list)
 
-    def changes(self, edge: int) -> Iterator[pa.RecordBatch]:
+    def ranges(self, edge: int) -> tuple[Ids, Ints]:
+        """Return that there is one record, of all changes."""
+        return np.zeros(1, dtype=np.uint64), np.ones(1, dtype=np.int64)
+
+    def changes(self, edge: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
         """Yield the changes of an edge."""
-        return iter(self.lists[edge])
+        for changes in self.lists[edge]:
+            yield between(by_group(changes), first, last)
 
 
 class PlainDataflow:

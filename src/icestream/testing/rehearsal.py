@@ -32,10 +32,11 @@ from icestream.core.errors import IcestreamError, StorageError
 from icestream.operators import window
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.panes import Windows
-from icestream.plan.nodes import Plan, Source
+from icestream.plan.nodes import Computation, Plan, Source
 from icestream.runtime import driver
 from icestream.runtime.driver import Settings
 from icestream.runtime.local import LocalQuery, Splits, read_rows
+from icestream.state import snapshots
 from icestream.state.files import Files
 from icestream.testing.faulty_files import Crash, CrashMode, SimulatedDisk
 
@@ -61,7 +62,7 @@ class Script:
     seed: int = 7
 
     @cached_property
-    def plan(self) -> Plan:
+    def plan(self) -> Computation:
         """Return what is computed: fields with and without an inverse, late events kept."""
         return Plan.of(
             sources=(Source("events", 1 * SECOND),),
@@ -90,14 +91,15 @@ class Script:
     def inputs(self) -> tuple[Splits, ...]:
         """Return the batches, two splits each."""
         return tuple(
-            [[self._events(batch, split)] for split in range(2)] for batch in range(self.batches)
+            [[self.events_in(batch, split)] for split in range(2)] for batch in range(self.batches)
         )
 
     def settings(self, local: str) -> Settings:
         """Return the settings of a process whose arenas are in `local`."""
         return Settings(root=ROOT, local=local, budget=self.budget, shards=self.shards)
 
-    def _events(self, batch: int, split: int) -> pa.RecordBatch:
+    def events_in(self, batch: int, split: int) -> pa.RecordBatch:
+        """Return the events of one split of a batch."""
         dice = np.random.default_rng([self.seed, batch, split])
         count = self.events // 2
         # a flush in the middle closes windows up to 6 seconds ahead: go on behind them
@@ -121,12 +123,11 @@ class Script:
 def staged(*, tight: bool = False) -> Iterator[None]:
     """Let snapshots come often and, if `tight`, blocks be so small that groups exceed the quota."""
     with ExitStack() as stack:
-        sizes = {"SNAPSHOT_AFTER": 3, "SNAPSHOT_AT_LATEST": 5}
+        stack.enter_context(mock.patch.object(snapshots, "AFTER", 3))
+        stack.enter_context(mock.patch.object(snapshots, "AT_LATEST", 5))
         if tight:
-            sizes["SLICE_BYTES"] = 1024
+            stack.enter_context(mock.patch.object(window, "SLICE_BYTES", 1024))
             stack.enter_context(mock.patch.object(driver, "LEAST_QUOTA", 1024))
-        for name, size in sizes.items():
-            stack.enter_context(mock.patch.object(window, name, size))
         yield
 
 

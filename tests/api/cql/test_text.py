@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from icestream.api.cql.text import Place, error_at, guess, statements
+from icestream.api.cql.text import statements
 from icestream.core.errors import DefinitionError
+from icestream.core.text import Place
 
 
 def test_statements_end_at_semicolons() -> None:
@@ -36,33 +37,15 @@ def test_what_is_never_closed_is_shown_where_it_opens(opening: str) -> None:
     ]
 
 
-def test_errors_point_at_the_place() -> None:
-    text = "SELECT a,\n\tb + missing\nFROM s"
-    start = text.index("missing")
-    error = error_at(text, Place(start, start + 7), "it is not there")
+def test_errors_give_the_line_in_the_whole_text() -> None:
+    _, text = statements("SELECT 1;\nSELECT a,\n\tb + missing\nFROM s")
+    start = text.whole.index("missing")
+    error = text.error(Place(start, start + 7), "it is not there")
     assert str(error).splitlines() == [
         "it is not there",
-        "  line 2:  b + missing",
+        "  line 3:  b + missing",
         "               ^^^^^^^",
     ]
-
-
-def test_a_mark_stays_on_its_line() -> None:
-    told = str(error_at("ab\ncd", Place(1, 5), "wrong")).splitlines()
-    assert told == ["wrong", "  line 1: ab", "           ^"]
-
-
-def test_long_lines_are_shown_around_the_place() -> None:
-    text = "x" * 300 + "HERE" + "y" * 300
-    _, line, mark = str(error_at(text, Place(300, 304), "wrong")).splitlines()
-    start = mark.index("^")
-    assert line[start : start + mark.count("^")] == "HERE"
-    assert len(line) < 120
-
-
-def test_guesses_are_close_or_none() -> None:
-    assert guess("PRISE", ["volume", "Price"]) == "; did you mean 'Price'?"
-    assert guess("quux", ["volume", "Price"]) == ""
 
 
 def test_keywords_are_found_outside_of_parentheses_and_strings() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icestream.api.cql.text import Place, statements
+from icestream.api.cql.text import statements
 from icestream.api.cql.windows import (
     CumulativeWindow,
     RangeWindow,
@@ -18,6 +18,7 @@ from icestream.api.cql.windows import (
     parse_window,
 )
 from icestream.core.errors import DefinitionError
+from icestream.core.text import Place
 from icestream.core.units import format_interval, parse_interval
 
 SECOND = 1_000_000

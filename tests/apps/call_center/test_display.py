@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,33 +17,7 @@ from icestream.apps.call_center.display import (
 from icestream.apps.call_center.generator import BEGIN
 
 HOUR = 3_600_000_000
-
-
-def report(batch: int, rows: int, **own: Any) -> dict[str, Any]:
-    return {
-        "batchId": batch,
-        "version": batch + 1,
-        "numInputRows": rows,
-        "inputRowsPerSecond": 900_000.0,
-        "processedRowsPerSecond": 1_500_000.0,
-        "durationMs": {
-            "triggerExecution": 700,
-            "ingest": 410,
-            "component": 150,
-            "commit": 9,
-            "sink": 88,
-        },
-        "icestream": {
-            "watermark": "2026-01-01T13:00:00+00:00",
-            "lateEvents": 2,
-            "stateMemoryBytes": 3 << 20,
-            "budgetBytes": 64 << 20,
-            "logBytes": 20 << 20,
-            "groups": 24,
-            "resultRows": 8640,
-            **own,
-        },
-    }
+Report = Callable[..., dict[str, Any]]
 
 
 def kpi(service: int, calls: int) -> dict[str, Any]:
@@ -75,7 +50,7 @@ def test_before_the_first_batch_there_is_a_page_too(status: Status) -> None:
     assert "0 events/s" in plain_line(status)
 
 
-def test_the_page_shows_progress_memory_and_figures(status: Status) -> None:
+def test_the_page_shows_progress_memory_and_figures(status: Status, report: Report) -> None:
     status.absorb([report(0, 6_000_000)])
     status.running = 4.0
     status.window_end = BEGIN + 13 * HOUR
@@ -95,7 +70,7 @@ def test_the_page_shows_progress_memory_and_figures(status: Status) -> None:
         assert part in page, part
 
 
-def test_the_line_shows_the_same_without_a_terminal(status: Status) -> None:
+def test_the_line_shows_the_same_without_a_terminal(status: Status, report: Report) -> None:
     status.absorb([report(0, 6_000_000)])
     status.running, status.elapsed = 4.0, 9.0
     assert plain_line(status) == (
@@ -133,7 +108,7 @@ def test_a_window_that_is_not_full_says_so(status: Status) -> None:
     assert "the stream began 2 hours before" in text(kpi_table(status, most=5))
 
 
-def test_the_summary_tells_what_it_took(status: Status) -> None:
+def test_the_summary_tells_what_it_took(status: Status, report: Report) -> None:
     status.absorb([report(0, 12_000_000)])
     status.running, status.elapsed = 8.0, 14.5
     shown = text(summary_table(status, kept="/data/kept"))

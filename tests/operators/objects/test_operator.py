@@ -23,6 +23,7 @@ from icestream.operators.objects import operator
 from icestream.operators.objects.user import UserAggregate
 from icestream.operators.panes import Cumulative
 from icestream.plan.nodes import Plan
+from icestream.state import snapshots
 from icestream.state.log import Log, Record
 from icestream.state.versions import SEGMENTS
 from icestream.testing.conformance import QueryConformance
@@ -84,7 +85,7 @@ class ObjectConformance(QueryConformance):
     @pytest.fixture(autouse=True)
     def small_slices(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(operator, "SLICE_BYTES", 8192)
-        monkeypatch.setattr(operator, "SNAPSHOT_AFTER", 3)
+        monkeypatch.setattr(snapshots, "AFTER", 3)
 
     def oracle(self) -> ObviousObjects:
         return ObviousObjects(self.plan)

@@ -22,6 +22,7 @@ from icestream.operators.aggregates import Aggregate
 from icestream.operators.ordered import Frame, RowsSlide, operator, tuples
 from icestream.plan.nodes import Plan
 from icestream.runtime import driver
+from icestream.state import snapshots
 from icestream.testing.conformance import Oracle, QueryConformance
 from icestream.testing.oracles import Row, differences, same_multiset
 from icestream.testing.ordered_oracle import ObviousFrames, frame_rows, frames_by_sql
@@ -69,9 +70,8 @@ INVERTIBLE = AGGREGATES[:2]
 def small_blocks(block_bytes: int = 1024, snapshot: int = 2) -> Iterator[None]:
     """Let little data do what much data does: several blocks and chunks, snapshots often."""
     with ExitStack() as stack:
-        sizes = {"SNAPSHOT_AFTER": snapshot, "SNAPSHOT_AT_LATEST": snapshot + 1}
-        for name, size in sizes.items():
-            stack.enter_context(mock.patch.object(operator, name, size))
+        stack.enter_context(mock.patch.object(snapshots, "AFTER", snapshot))
+        stack.enter_context(mock.patch.object(snapshots, "AT_LATEST", snapshot + 1))
         for module in (operator, tuples):
             stack.enter_context(mock.patch.object(module, "BLOCK_BYTES", block_bytes))
         stack.enter_context(mock.patch.object(groups, "IMAGE_CHUNK", 16))

@@ -20,7 +20,8 @@ from icestream.kernels.words import Table
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.fold import HI, LO
 from icestream.operators.protocol import PastVersion
-from icestream.operators.session import Session, SessionOperator, SessionSpec, fragments, operator
+from icestream.operators.session import Session, SessionOperator, SessionSpec, fragments
+from icestream.state import snapshots
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.files import LocalFiles
@@ -209,8 +210,8 @@ def test_oracle_sessions_equal_the_obvious_computation(
     versions: list[tuple[list[Event], int, bool]], quota: int, every: int, runs: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operator, "SNAPSHOT_AFTER", every)
-        patch.setattr(operator, "SNAPSHOT_AT_LATEST", every)
+        patch.setattr(snapshots, "AFTER", every)
+        patch.setattr(snapshots, "AT_LATEST", every)
         patch.setattr(fragments, "MOST_RUNS", runs)
         space, slow = Space(Path(folder), quota), Slow()
         watermark = 0
@@ -275,8 +276,8 @@ def test_a_session_is_emitted_when_the_watermark_reaches_its_end(tmp_path: Path)
 def test_crash_restored_sessions_emit_the_same_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operator, "SNAPSHOT_AFTER", 3)
-    monkeypatch.setattr(operator, "SNAPSHOT_AT_LATEST", 3)
+    monkeypatch.setattr(snapshots, "AFTER", 3)
+    monkeypatch.setattr(snapshots, "AT_LATEST", 3)
     dice = np.random.default_rng(4)
     (tmp_path / "kept").mkdir()
     (tmp_path / "lost").mkdir()

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.operators.aggregates import Aggregate
-from icestream.operators.session import Session, operator
+from icestream.operators.session import Session
 from icestream.plan.nodes import Computation, Plan
 from icestream.runtime.local import LocalQuery
+from icestream.state import snapshots
 from icestream.state.versions import SEGMENTS
 from icestream.testing.conformance import Oracle, QueryConformance
 from icestream.testing.oracles import Row, differences, rows_of
@@ -32,8 +33,8 @@ class SessionConformance(QueryConformance):
 
     @pytest.fixture(autouse=True)
     def _snapshots_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(operator, "SNAPSHOT_AFTER", 3)
-        monkeypatch.setattr(operator, "SNAPSHOT_AT_LATEST", 4)
+        monkeypatch.setattr(snapshots, "AFTER", 3)
+        monkeypatch.setattr(snapshots, "AT_LATEST", 4)
 
     def oracle(self) -> Oracle:
         return ObviousSessions(self.plan)
@@ -146,8 +147,8 @@ def test_a_flush_closes_every_session_once(tmp_path: Path) -> None:
 
 
 def test_snapshots_let_old_segments_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operator, "SNAPSHOT_AFTER", 3)
-    monkeypatch.setattr(operator, "SNAPSHOT_AT_LATEST", 4)
+    monkeypatch.setattr(snapshots, "AFTER", 3)
+    monkeypatch.setattr(snapshots, "AT_LATEST", 4)
     plan = window_plan(windows=Session(4 * SECOND), slack=0, aggregates=COUNT)
     query = open_query(plan, str(tmp_path), shards=1)
     counts = []

@@ -19,8 +19,9 @@ from typing import Any
 
 from sqlglot import exp
 
-from icestream.api.cql.text import Place, Text
+from icestream.api.cql.text import Text
 from icestream.core.errors import DefinitionError
+from icestream.core.text import Place
 
 
 @dataclass(frozen=True)

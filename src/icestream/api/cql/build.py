@@ -20,7 +20,7 @@ from icestream.api import functions as aggregate_functions
 from icestream.api.cql.aggregates import Call
 from icestream.api.cql.names import Scope
 from icestream.api.cql.statement import Description, Named, describe
-from icestream.api.cql.text import Place, Text
+from icestream.api.cql.text import Text
 from icestream.api.cql.windows import (
     CumulativeWindow,
     RangeWindow,
@@ -32,6 +32,7 @@ from icestream.api.functions import AggregateExpression
 from icestream.api.result import Result
 from icestream.api.stream import Stream, Windowed
 from icestream.core.errors import DefinitionError
+from icestream.core.text import Place
 from icestream.core.units import format_interval
 from icestream.operators.objects.user import UserAggregate
 from icestream.operators.ordered import RowsSlide

@@ -19,8 +19,9 @@ from sqlglot import exp
 
 from icestream.api.cql.aggregates import ABSENT, NAMES, called
 from icestream.api.cql.dialect import Cql, written
-from icestream.api.cql.text import Place, Text, guess
+from icestream.api.cql.text import Text
 from icestream.core.errors import DefinitionError
+from icestream.core.text import Place, guess
 
 
 @dataclass(frozen=True)

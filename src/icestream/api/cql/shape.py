@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from sqlglot import Token, TokenType, exp
 
-from icestream.api.cql.text import Place, Text, guess, with_depth
+from icestream.api.cql.text import Text, with_depth
 from icestream.api.cql.windows import Window, parse_window
 from icestream.core.errors import DefinitionError
+from icestream.core.text import Place, guess
 
 _TWO_STREAMS = (
     "a statement reads one stream: union streams of one kind with a.union(b), and join others "

@@ -23,9 +23,10 @@ from icestream.api.cql.dialect import Cql, column, written
 from icestream.api.cql.grouping import read_grouping
 from icestream.api.cql.names import Names, Scope
 from icestream.api.cql.shape import read_shape
-from icestream.api.cql.text import Place, Text, statements
+from icestream.api.cql.text import Text, statements
 from icestream.api.cql.windows import RowsWindow, Window, heading
 from icestream.core.errors import DefinitionError
+from icestream.core.text import Place
 
 
 @dataclass(frozen=True)

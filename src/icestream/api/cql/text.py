@@ -2,10 +2,11 @@
 
 Idea: a text is cut into tokens once; a statement is a run of them, up to a semicolon. Positions are
 always those of the whole text, because what a statement does not parse is blanked and not cut out.
-An error shows the line, marks the place and says what to do.
+An error points at a place and gives the number of its line.
 
 Invariants:
-1. The mark is under the words the message is about (`test_errors_point_at_the_place`).
+1. An error shows the words it is about, where they are in the whole text
+   (`test_errors_give_the_line_in_the_whole_text`).
 2. Semicolons and brackets in strings and comments separate nothing
    (`test_strings_and_comments_are_not_read_as_syntax`).
 """
@@ -15,51 +16,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from sqlglot import Token, TokenType, exp
 from sqlglot.errors import ParseError, TokenError
 
 from icestream.api.cql.dialect import Cql
 from icestream.core.errors import DefinitionError
-
-#: columns of a shown line, at most
-_SHOWN = 100
+from icestream.core.text import Place, error_at
 
 _CLOSED_OR_OPEN = re.compile(
     r"""--[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|(?P<open>['"`]|/\*)""",
     re.DOTALL,
 )
-
-
-@dataclass(frozen=True, order=True)
-class Place:
-    """A part of the text: from a character up to another, without it."""
-
-    start: int
-    end: int
-
-
-def error_at(text: str, place: Place, message: str) -> DefinitionError:
-    """Return an error that shows the line of a place and marks it."""
-    start = min(place.start, len(text))
-    first = text.rfind("\n", 0, start) + 1
-    last = text.find("\n", start)
-    line = text[first : len(text) if last < 0 else last].replace("\t", " ")
-    before = start - first
-    cut = max(0, before - _SHOWN // 2)
-    shown = line[cut : cut + _SHOWN].rstrip()
-    label = f"  line {text.count(chr(10), 0, start) + 1}: "
-    width = max(1, min(place.end - start, len(shown) - (before - cut)))
-    mark = " " * (len(label) + before - cut) + "^" * width
-    return DefinitionError(f"{message}\n{label}{shown}\n{mark}")
-
-
-def guess(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean ...?` if a known word is close, otherwise nothing."""
-    names = {name.lower(): name for name in known}
-    close = get_close_matches(word.lower(), names, n=1, cutoff=0.6)
-    return f"; did you mean {names[close[0]]!r}?" if close else ""
 
 
 @dataclass(frozen=True)
@@ -76,7 +44,7 @@ class Text:
 
     def error(self, where: Place | exp.Expr | Token, message: str) -> DefinitionError:
         """Return an error that points at a part of the statement."""
-        return error_at(self.whole, self.place_of(where), message)
+        return error_at(self.whole, self.place_of(where), message, numbered=True)
 
     def place_of(self, where: Place | exp.Expr | Token) -> Place:
         """Return where something stands; of a call that is its name."""
@@ -148,7 +116,8 @@ def statements(whole: str) -> list[Text]:
     except TokenError:
         opened = next((m for m in _CLOSED_OR_OPEN.finditer(whole) if m["open"]), None)
         start, end = opened.span() if opened else (0, 1)
-        raise error_at(whole, Place(start, end), "this is opened and never closed") from None
+        message = "this is opened and never closed"
+        raise error_at(whole, Place(start, end), message, numbered=True) from None
     texts: list[Text] = []
     run: list[Token] = []
     for token in tokens:

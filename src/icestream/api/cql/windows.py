@@ -22,8 +22,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from icestream.api.cql.text import Place, Text, guess
+from icestream.api.cql.text import Text
 from icestream.core.errors import DefinitionError
+from icestream.core.text import Place, guess
 from icestream.core.times import Micros
 from icestream.core.units import format_interval, parse_interval
 

@@ -33,7 +33,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +42,7 @@ import pyarrow.compute as pc
 from icestream.apps.advertising.generator import CLICK, IMPRESSION, SEARCH
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
+from icestream.kernels.ranges import numbers_of
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -124,7 +124,7 @@ def behaviour(events: pa.Table, at: pa.Table, rules: Rules) -> pa.Table:
     end = _count_up_to((user, time), (at_user, at_time))
     begin = _count_up_to((user, time), (at_user, at_time - rules.window))
     row = np.repeat(np.arange(at.num_rows), end - begin)
-    found = keyword[_ranges(begin, end)]
+    found = keyword[numbers_of(begin, end)]
     table = pa.table({"row": row, "keyword": found})
     counted = table.group_by(["row", "keyword"]).aggregate([([], "count_all")])
     return counted.rename_columns(["row", "keyword", "count"]).sort_by(
@@ -277,7 +277,7 @@ class Model:
         by_keyword = self.kept.sort_by([("keyword", "ascending"), ("ad", "ascending")])
         keywords, wanted = _ints(by_keyword, "keyword"), _ints(now, "keyword")
         begin, end = (np.searchsorted(keywords, wanted, side=side) for side in ("left", "right"))
-        chosen = _ranges(begin, end)
+        chosen = numbers_of(begin, end)
         row = np.repeat(_ints(now, "row"), end - begin)
         column = np.searchsorted(ads, _ints(by_keyword, "ad")[chosen])
         np.add.at(log_odds, (row, column), by_keyword.column("weight").to_numpy()[chosen])
@@ -335,10 +335,3 @@ def _count_up_to(rows: tuple[Ints, ...], bounds: tuple[Ints, ...]) -> Ints:
     counts = np.empty(len(order), dtype=np.int64)
     counts[order] = np.cumsum(~is_bound[order])
     return counts[size:]
-
-
-def _ranges(begin: Any, end: Any) -> Ints:
-    """List the numbers of all half-open ranges, one range after the other."""
-    length = end - begin
-    offset: Ints = np.repeat(begin - (np.cumsum(length) - length), length)
-    return offset + np.arange(len(offset))

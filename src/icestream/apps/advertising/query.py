@@ -21,6 +21,7 @@ Invariants:
 2. With `refresh` the model is, between two of its multiples, that of the first
    (`test_oracle_a_model_that_is_refreshed_is_that_of_the_last_refresh`).
 3. Who asks twice at an instant is answered once (`test_oracle_scores`).
+4. What is told together is what the steps tell (`test_oracle_what_is_told_is_what_the_steps_tell`).
 
 Cost: an act of a user with n alive ones revises up to n counts of the future, once for each batch.
 An example revises all keywords of its ad, at the instants from when on it counts: without `refresh`
@@ -45,8 +46,12 @@ from icestream.core.times import Micros
 
 #: the keyword that everybody has
 BIAS = 0
-#: label of rows that ask for a score
+#: the ad of rows that ask about all ads, and their label
+ANY_AD = 0
 ASKED = -1
+#: kinds of what is told, and its columns
+BOT, WEIGHT, SCORE = range(3)
+TOLD = ("kind", "user", "ad", "keyword", "z", "value")
 
 
 @dataclass(frozen=True)
@@ -75,12 +80,12 @@ class Targeting:
     @cached_property
     def behaviour(self) -> Events:
         """Count keywords at impressions: `user`, `ad`, `at`, `keyword`, `count`."""
-        return self.events.groupApply("user", lambda raw: self._shown(self._without_bots(raw)))
+        return self.events.groupApply("user", self._behaviour)
 
     @cached_property
     def examples(self) -> Events:
         """Label behaviour: `ad`, `keyword`, `label`, for as long as an example counts."""
-        known = self._rows.where(f"label <> {ASKED}").select("ad", "keyword", "label")
+        known = self._rows.where(f"ad <> {ANY_AD}").select("ad", "keyword", "label")
         counting = known.alterLifetime(self.rules.memory)
         return counting if self.refresh is None else counting.window(1, slide=self.refresh)
 
@@ -91,20 +96,37 @@ class Targeting:
 
     @cached_property
     def model(self) -> Events:
-        """Keep what tells something about an ad, and its prior: `ad`, `keyword`, `weight`."""
+        """Keep what tells something about an ad, and its prior: `ad`, `keyword`, `z`, `weight`."""
         telling = f"abs(z) > {self.rules.threshold}D AND examples >= {self.rules.least_examples}"
         chosen = self.keyword_scores.where(f"keyword = {BIAS} OR ({telling})")
-        return chosen.select("ad", "keyword", "weight")
+        return chosen.select("ad", "keyword", "z", "weight")
 
     @cached_property
     def scores(self) -> Events:
         """Answer requests: `user`, `at`, `ad`, `log_odds`, `probability`."""
-        asked = self._rows.where(f"label = {ASKED}").select("user", "at", "keyword")
+        asked = self._rows.where(f"ad = {ANY_AD}").select("user", "at", "keyword")
         weighed = asked.join(self.model, on="keyword")
         sums = weighed.groupApply(
             ("user", "at", "ad"), lambda answer: answer.agg(ice.sum("weight").alias("log_odds"))
         )
         return sums.withColumn("probability", "1 / (1 + exp(-log_odds))")
+
+    @cached_property
+    def told(self) -> Events:
+        """Tell of bots, weights and probabilities in one stream: `kind` and the columns of `TOLD`.
+
+        What they have in common is computed once, which three queries could not do.
+        """
+        bots = self.bots.select(
+            f"{BOT} AS kind", "user", "0L AS ad", "0L AS keyword", "0D AS z", "1D AS value"
+        )
+        weights = self.model.select(
+            f"{WEIGHT} AS kind", "0L AS user", "ad", "keyword", "z", "weight AS value"
+        )
+        answers = self.scores.select(
+            f"{SCORE} AS kind", "user", "ad", "0L AS keyword", "0D AS z", "probability AS value"
+        )
+        return bots.union(weights).union(answers)
 
     @cached_property
     def _rows(self) -> Events:
@@ -115,7 +137,10 @@ class Targeting:
 
     def _of_user(self, raw: Events, requests: Events) -> Events:
         clean = self._without_bots(raw)
-        return self._labelled(clean).union(self._asked(clean, requests))
+        instants = _shown(clean).union(_asked(requests))
+        vectors = self._with_keywords(instants, clean)
+        asked = vectors.where(f"ad = {ANY_AD}").withColumn("label", f"{ASKED}")
+        return self._labelled(vectors.where(f"ad <> {ANY_AD}"), clean).union(asked)
 
     def _bots(self, raw: Events) -> Events:
         """Count what a user does that bots do too often."""
@@ -125,10 +150,16 @@ class Targeting:
             ice.sum(f"if(stream = {SEARCH}, 1, 0)").alias("searches"),
         )
         most = f"clicks > {self.rules.most_clicks} OR searches > {self.rules.most_searches}"
-        return counts.where(most).select("user")
+        too_often = counts.where(most).select("user")
+        # what is counted again is as long as it lasts, however the counts before changed
+        return too_often.agg(ice.count().alias("reasons")).select("user")
 
     def _without_bots(self, raw: Events) -> Events:
         return raw.difference(self._bots(raw))
+
+    def _behaviour(self, raw: Events) -> Events:
+        clean = self._without_bots(raw)
+        return self._with_keywords(_shown(clean), clean)
 
     def _with_keywords(self, instants: Events, clean: Events) -> Events:
         """Pair instants with the keywords that a user has then, and with the bias."""
@@ -139,22 +170,11 @@ class Targeting:
         bias = instants.withColumn("keyword", f"{BIAS}L").withColumn("count", "1L")
         return instants.join(counts).union(bias)
 
-    def _shown(self, clean: Events) -> Events:
-        shown = clean.where(f"stream = {IMPRESSION}").select("subject AS ad", "time AS at")
-        return self._with_keywords(shown, clean)
-
-    def _labelled(self, clean: Events) -> Events:
+    def _labelled(self, vectors: Events, clean: Events) -> Events:
         """Look at the last instant for a click, and know the label at the next."""
         within = self.rules.click_within
         clicks = clean.where(f"stream = {CLICK}").select("subject AS ad").window(within)
-        shown = self._shown(clean).shift(within - 1)
-        return shown.groupApply("ad", _clicked_or_not, clicks).shift(1)
-
-    def _asked(self, clean: Events, requests: Events) -> Events:
-        """Give what those who ask have done; asking twice is asking once."""
-        once = requests.groupApply("at", lambda same: same.agg(ice.count().alias("times")))
-        asked = self._with_keywords(once.select("0L AS ad", "at"), clean)
-        return asked.withColumn("label", f"{ASKED}")
+        return vectors.shift(within - 1).groupApply("ad", _clicked_or_not, clicks).shift(1)
 
     # -- of an ad --------------------------------------------------------------------------
 
@@ -192,6 +212,17 @@ _Z = (
 )
 
 
+def _shown(clean: Events) -> Events:
+    """Give what a user was shown: `user`, `ad`, `at`."""
+    return clean.where(f"stream = {IMPRESSION}").select("subject AS ad", "time AS at")
+
+
+def _asked(requests: Events) -> Events:
+    """Give when a user asks, in the same columns; asking twice is asking once."""
+    once = requests.groupApply("at", lambda same: same.agg(ice.count().alias("times")))
+    return once.select(f"{ANY_AD}L AS ad", "at")
+
+
 def _clicked_or_not(shown: Events, clicks: Events) -> Events:
     """Label what was shown by whether a click is alive; several clicks are one."""
     clicked = shown.join(clicks.agg(ice.count().alias("clicks")))
@@ -201,4 +232,4 @@ def _clicked_or_not(shown: Events, clicks: Events) -> Events:
     )
 
 
-__all__ = ["ASKED", "BIAS", "Targeting"]
+__all__ = ["BIAS", "BOT", "SCORE", "TOLD", "WEIGHT", "Targeting"]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -68,11 +68,11 @@ class Answers:
         lifetime = rows.column("lifetime").combine_chunks()
         columns = {
             "user": rows.column("user"),
-            "asked": rows.column("asked").cast(pa.int64()),
+            "asked": _micros(rows.column("asked")),
             "item": rows.column("item"),
             "score": rows.column("score"),
-            "start": lifetime.field("start").cast(pa.int64()),
-            "end": pc.fill_null(lifetime.field("end").cast(pa.int64()), INFINITY),
+            "start": _micros(lifetime.field("start")),
+            "end": pc.fill_null(_micros(lifetime.field("end")), INFINITY),
             "change": rows.column("change")
             if "change" in rows.column_names
             else pa.array(np.ones(rows.num_rows, dtype=np.int32)),
@@ -127,3 +127,8 @@ def wrong(answer: Sequence[Item], model: Model, user: int, k: int) -> str | None
         if not np.isclose(own.get(each.item, np.nan), each.score, rtol=_CLOSE, atol=_CLOSE):
             return f"user {user}: item {each.item} does not have the score {each.score}"
     return None
+
+
+def _micros(times: Any) -> Any:
+    """Turn timestamps into microseconds since the epoch; those in Spark's files are finer."""
+    return times.cast(pa.timestamp("us", tz="UTC"), safe=False).cast(pa.int64())

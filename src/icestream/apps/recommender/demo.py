@@ -59,7 +59,7 @@ _DAYS = 60
 _WARM_UP = 3 / 4
 _EVENTS_PER_FILE = 1_000
 #: answers to compare at the end, and to show
-_CHECKED = 20
+_CHECKED = 40
 _SHOWN = 12
 
 
@@ -67,7 +67,7 @@ def demo(
     *,
     ratings: Path | None = None,
     count: int = 12_000,
-    memory: str = "1 GB",
+    memory: str = "256 MB",
     window: str = "14 days",
     items: int = 10,
     requests: int = 1,

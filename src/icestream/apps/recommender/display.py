@@ -26,7 +26,7 @@ from icestream.core.units import format_bytes
 
 _BAR = 36
 #: items of an answer that the table has room for
-_ITEMS = 5
+_ITEMS = 4
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ def answer_table(status: Status, *, most: int) -> Table:
     title = f"Latest recommendations, of the ratings of {status.window}"
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("user", justify="right")
-    table.add_column("asked, UTC")
+    table.add_column("asked, UTC", no_wrap=True)
     table.add_column("items, with the rating they will get", no_wrap=True)
     for request, answer in status.latest[:most]:
         items = "  ".join(f"{each.item} ({each.score:.2f})" for each in answer[:_ITEMS])

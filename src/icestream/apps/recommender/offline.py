@@ -35,6 +35,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.times import INFINITY, Micros
+from icestream.kernels.ranges import numbers_of
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -118,7 +119,7 @@ class Model:
         mine = slice(*np.searchsorted(self.rater, [user, user + 1]))
         rated, rating = self.rated[mine], self.rating[mine]
         begin, end = self.first[rated], self.first[rated + 1]
-        near = _ranges(begin, end)
+        near = numbers_of(begin, end)
         weight, other = self.similarity[near], self.neighbour[near]
         weighted = weight * np.repeat(rating, end - begin)
         total = np.bincount(other, weight, len(self.items))
@@ -148,13 +149,6 @@ class _Pairs:
     second: Floats
 
 
-def _ranges(begin: Ints, end: Ints) -> Ints:
-    """List the numbers of all half-open ranges, one range after the other."""
-    length = end - begin
-    offset = np.repeat(begin - (np.cumsum(length) - length), length)
-    return offset + np.arange(len(offset))
-
-
 def _pairs(user: Ints, item: Ints, rating: Floats, at_once: int) -> Iterator[_Pairs]:
     """Pair the ratings of each user, ordered by user and item, with those of higher items."""
     items = int(item.max()) + 1 if len(item) else 1
@@ -166,7 +160,7 @@ def _pairs(user: Ints, item: Ints, rating: Floats, at_once: int) -> Iterator[_Pa
         before = int(done[row - 1]) if row else 0
         stop = max(row + 1, int(np.searchsorted(done, before + at_once, side="right")))
         one = np.repeat(np.arange(row, stop), (end - begin)[row:stop])
-        other = _ranges(begin[row:stop], end[row:stop])
+        other = numbers_of(begin[row:stop], end[row:stop])
         apart = item[one] != item[other]
         one, other = one[apart], other[apart]
         r1, r2 = rating[one], rating[other]

@@ -1,9 +1,9 @@
 """The grouped sub-queries of one shard, run over the changes of a batch.
 
-Idea: changes are pushed through the graph of steps as they come, a chunk at a time: what a step
-yields goes to the steps after it at once, so only the chunks under way are in memory. Where a
-grouping begins, small batches are collected to a chunk, because operators work on many groups at
-once or not at all. Each grouping has a store of its own; the cold state manager of the shard is
+Idea: changes are pushed through the graph of steps in the order of their groups, a chunk at a time:
+what a step yields goes to the steps after it at once, so only chunks under way are in memory. Where
+a grouping begins, small batches are collected to a chunk: operators work on many groups at once
+or not at all. Each grouping has a store of its own; the cold state manager of the shard is
 told what was touched and says between two chunks which groups leave memory.
 
 Invariants:
@@ -27,6 +27,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.dataflow.gathering import gathered
 from icestream.operators.dataflow.steps import (
     Emit,
     Map,
@@ -56,6 +57,11 @@ class Stores(Protocol):
 
     def groups(self, grouping: int, first: int, count: int) -> Groups:
         """Return the synopses of one operator, numbered from 0."""
+        ...
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Return the bytes of changes that may be put in the order of groups at once."""
         ...
 
     def begin(self, grouping: int, watermark: Micros) -> None:
@@ -161,8 +167,9 @@ class ComponentOperator:
         before = self._header["watermark"]
         for number, step in enumerate(self._spec.steps):
             if isinstance(step, Receive) and self._inputs is not None:
-                for changes in self._inputs.changes(step.edge):
-                    yield from self._enter(number, changes, before)
+                room = self._stores.gathered_bytes
+                for changes in gathered(self._inputs, step.edge, room):
+                    yield from self._push_chunks(number, changes, before)
         yield from self._settle(before)
         for number, step in enumerate(self._spec.steps):
             if isinstance(step, Stateful):
@@ -210,10 +217,16 @@ class ComponentOperator:
             yield from self._push_waiting(min(self._waiting), watermark)
 
     def _push_waiting(self, number: int, watermark: Micros) -> Iterator[Emitted]:
-        step = self._spec.steps[number]
         together = pa.concat_batches(self._waiting.pop(number))
+        yield from self._push_chunks(number, together, watermark)
+
+    def _push_chunks(
+        self, number: int, changes: pa.RecordBatch, watermark: Micros
+    ) -> Iterator[Emitted]:
+        """Push changes that enter a grouping, a chunk at a time."""
+        step = self._spec.steps[number]
         most = self._stores.chunk_groups(step.grouping)
-        for chunk in pieces(together, CHUNK_ROWS, most):
+        for chunk in pieces(changes, CHUNK_ROWS, most):
             self._stores.begin(step.grouping, watermark)
             yield from self._pass_on(number, chunk, watermark)
             self._stores.rest()

@@ -1,8 +1,9 @@
 """The state of a component in one shard: a store for each grouping, one heap, one manager.
 
 Idea: every grouping has its own directory and log records, but hot rows of all groupings lie in one
-heap, so memory goes to whoever needs it. The cold state manager hears what each chunk touched and
-says, in the pause after a chunk or when the heap is full, which groups of which grouping leave.
+heap, and heap and directories grow into the same bytes, so memory goes to whoever needs it. The
+cold state manager hears what each chunk touched and says, in the pause after a chunk or when the
+heap is full, which groups of which grouping leave.
 
 Invariants:
 1. All stores of a shard take their snapshots in the same version
@@ -14,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +25,13 @@ from icestream.state.cold.manager import Manager, Policy
 from icestream.state.snapshots import SnapshotSchedule
 from icestream.state.synopses.options import StoreOptions, lifetimes
 from icestream.state.synopses.spec import Groups, Synopsis
-from icestream.state.synopses.store import HEAP, GroupStore
+from icestream.state.synopses.store import GROUPS, HEAP, GroupStore
 from icestream.state.versions import BASE
+
+#: bytes that a small shard needs more than changes in the order of groups
+SMALL = 1 << 16
+#: bytes of each store for what comes in whole pages: lists of segments, fences of the cold index
+LISTS = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -40,22 +46,31 @@ class ShardStores:
     """The stores of all groupings."""
 
     def __init__(
-        self, groupings: Sequence[Sequence[Synopsis]], shard: Shard, options: ColdOptions
+        self,
+        groupings: Sequence[Sequence[Synopsis]],
+        shard: Shard,
+        options: ColdOptions,
+        targets: Mapping[str, int] | None = None,
     ) -> None:
-        """Attach to the shard's arena."""
+        """Attach to the shard's arena; `targets` are bytes that each store is told to give up."""
         self._shard = shard
         self._lifetimes = lifetimes(len(groupings))
         kept = [number for number, synopses in enumerate(groupings) if synopses]
         quota = shard.account.budget.total
-        #: bytes of rows in memory
+        #: bytes of changes that may be put in the order of groups at once
+        self.gathered_bytes = max(quota // 32, quota // 12 - SMALL)
+        shard.account.reserve(self.gathered_bytes)
+        quota -= self.gathered_bytes
+        #: bytes of rows in memory, and of the directories beside them
         self._limit = int(quota * HEAP)
+        self._pool = int(quota * (HEAP + GROUPS)) - len(kept) * LISTS
         self._stores = {
             number: GroupStore(
                 groupings[number],
                 shard,
                 options.store,
                 scope=number,
-                share=quota // len(kept),
+                share=quota // max(1, len(kept)),
                 shared_heap=self._limit,
             )
             for number in kept
@@ -66,6 +81,8 @@ class ShardStores:
         self._header: dict[str, Any] = header
         self._schedule = SnapshotSchedule(header)
         self._manager = Manager(list(self._stores.values()), options.policy, header.get("cold"))
+        if targets:
+            self._manager.assign(targets)
 
     def groups(self, grouping: int, first: int, count: int) -> Groups:
         """Return the synopses of one operator, numbered from 0."""
@@ -74,7 +91,20 @@ class ShardStores:
     def begin(self, grouping: int, watermark: Micros) -> None:
         """Begin a chunk of a grouping."""
         if grouping in self._stores:
+            self._balance()
             self._stores[grouping].begin(watermark)
+
+    def _balance(self) -> None:
+        """Let rows and directories grow into what is free, half of it each until the next chunk."""
+        stores = self._stores.values()
+        heap = next(iter(stores)).heap
+        directories = sum(store.directory.bytes for store in stores)
+        free = max(0, self._pool - heap.bytes - directories)
+        self._limit = max(self._pool // 4, heap.bytes + free // 2)
+        for store in stores:
+            store.heap.limit = self._limit
+            more = free // (2 * len(stores))
+            store.directory.limit = max(store.least_directory, store.directory.bytes + more)
 
     def rest(self) -> None:
         """Tell the manager what the last chunk touched, and let cold groups leave."""
@@ -128,7 +158,8 @@ class ShardStores:
         told = [store.statistics for store in self._stores.values()]
         names = dict.fromkeys(name for each in told for name in each)
         sums = {name: sum(each.get(name, 0) for each in told) for name in names}
-        return {"groups": sums.get("groups", 0), "partitions": 1, "cold": sums}
+        loads = [load.to_json() for load in self._manager.loads()]
+        return {"groups": sums.get("groups", 0), "partitions": 1, "cold": sums, "loads": loads}
 
     @property
     def _held(self) -> int:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.core.text import Place, error_at, guess
 from icestream.operators.expressions import tree, types
 from icestream.operators.expressions.context import Context
 from icestream.operators.expressions.functions import FUNCTIONS
@@ -37,7 +38,6 @@ from icestream.operators.expressions.rows import (
     Value,
     as_array,
 )
-from icestream.operators.expressions.text import Place, error_at, guess
 from icestream.operators.expressions.types import BOOLEAN, type_name
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError, InputError
+from icestream.core.text import error_at
 from icestream.operators.expressions import casts, tree, types
 from icestream.operators.expressions.arithmetic import arrays
 from icestream.operators.expressions.rows import (
@@ -29,7 +30,6 @@ from icestream.operators.expressions.rows import (
     Rows,
     Value,
 )
-from icestream.operators.expressions.text import error_at
 from icestream.operators.expressions.types import type_name
 
 #: what goes wrong, and what to write instead

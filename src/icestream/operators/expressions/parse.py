@@ -27,9 +27,9 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.parsers.spark import SparkParser
 
 from icestream.core.errors import DefinitionError
+from icestream.core.text import Place, error_at
 from icestream.operators.expressions import tree, types
 from icestream.operators.expressions.intervals import micros_in, parts_of
-from icestream.operators.expressions.text import Place, error_at
 
 _WITH_WORDS_INSIDE = ("CAST", "EXTRACT", "SUBSTR", "SUBSTRING", "TRIM", "TRY_CAST")
 _PREFIX = "SELECT "

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot.dialects.spark import Spark
 
-from icestream.operators.expressions.text import Place
+from icestream.core.text import Place
 from icestream.operators.expressions.types import type_name
 
 INFIX = frozenset({

@@ -55,6 +55,7 @@ from icestream.operators.objects.tree import (
 from icestream.operators.panes import Grid, Step
 from icestream.operators.protocol import Inputs, PastVersion, Shard
 from icestream.operators.runs import slice_bounds
+from icestream.state.snapshots import SnapshotSchedule
 from icestream.state.versions import BASE
 
 Ints = npt.NDArray[np.int64]
@@ -68,8 +69,6 @@ SNAPSHOT = 2
 SLICE_BYTES = 65536
 #: rows of one batch of results
 RESULT_ROWS = 4096
-#: a snapshot is due after this many versions
-SNAPSHOT_AFTER = 16
 
 
 class ObjectOperator:
@@ -89,7 +88,7 @@ class ObjectOperator:
         self._states = States(spec)
         self._header = shard.arena.header
         self._header.setdefault("position", {"start": MINUS_INFINITY, "done": MINUS_INFINITY})
-        self._header.setdefault("since", {"versions": 0, "base": 0})
+        self._schedule = SnapshotSchedule(self._header)
         self._header.setdefault("groups", 0)
         self._directory = Directory(shard.arena)
         self._portion = max(1, shard.account.budget.total // (2 * WORK))
@@ -173,7 +172,8 @@ class ObjectOperator:
         self._combine_nodes(steps)
         yield from self._emit(steps)
         self._settle(watermark)
-        if self._snapshot_due():
+        # a snapshot lists slices and holds no states: it costs too little to wait for
+        if self._schedule.version_ends(size=0):
             self._save()
         self._shard.seal(BASE)
 
@@ -273,33 +273,28 @@ class ObjectOperator:
 
     # -- snapshot and restore --------------------------------------------------------------
 
-    def _snapshot_due(self) -> bool:
-        self._header["since"]["versions"] += 1
-        return bool(self._header["since"]["versions"] >= SNAPSHOT_AFTER)
-
     def _save(self) -> None:
         """Write the directory down; where the windows stand follows from the watermark."""
         self._shard.segment(BASE).append(
             self._directory.all.tobytes(), synopsis=SNAPSHOT, rows=len(self._directory.all)
         )
-        since = self._header["since"]
-        since.update(versions=0, base=since["base"] + 1)
+        self._schedule.take()
 
     @property
     def took_snapshot(self) -> bool:
         """Tell whether the version just written stands without those before it."""
-        since = self._header["since"]
-        return bool(since["versions"] == 0 and since["base"] > 0)
+        return self._schedule.taken
 
     def restore(self, history: Sequence[PastVersion]) -> None:
         """Load the snapshot that begins `history`, if it does, and the slices written since."""
+        versions = 0
         for past in history:
             snapshot = list(self._recorded(past, SNAPSHOT))
             for slices in snapshot or self._recorded(past, INDEX):
                 self._directory.append(slices)
-            since = self._header["since"]
-            since["versions"] = 0 if snapshot else since["versions"] + 1
+            versions = 0 if snapshot else versions + 1
             self._settle(past.watermark)
+        self._schedule.resume(versions, 0)
 
     def _recorded(self, past: PastVersion, kind: int) -> Iterator[Slices]:
         """Yield the slices that a past version lists, level by level."""

@@ -51,6 +51,7 @@ from icestream.state.budget import Refused, shortage
 from icestream.state.keys import KeyCodec
 from icestream.state.log.ipc import read_table, write_table
 from icestream.state.log.reader import SegmentReader
+from icestream.state.snapshots import SnapshotSchedule
 from icestream.state.versions import BASE
 
 #: kinds of records of the class BASE
@@ -60,11 +61,6 @@ GROUP_KEYS = 3
 BLOCKS = {ARRIVALS: 4, SETTLED: 5}
 RING_PIECE = 6
 POSITION = 7
-
-#: a snapshot is due after this many versions, if it costs less than what was logged meanwhile
-SNAPSHOT_AFTER = 16
-#: and after this many in any case
-SNAPSHOT_AT_LATEST = 128
 
 
 class OrderedOperator:
@@ -95,7 +91,7 @@ class OrderedOperator:
                 "rings": 0,
             },
         )
-        self._since = header.setdefault("since", {"versions": 0, "bytes": 0, "base": 0})
+        self._schedule = SnapshotSchedule(header)
         quota = shard.account.budget.total
         #: bytes of tuples held at once, and of result fields before they are handed on
         self._chunk_bytes = max(BLOCK_BYTES, quota // 64)
@@ -128,7 +124,7 @@ class OrderedOperator:
     def on_batch(self, inputs: Inputs) -> None:
         """Write the tuples of a batch to the log; their groups are opened with the watermark."""
         self._inputs = inputs
-        self._since["bytes"] += self._tuples.arrive(self._lifted(inputs))
+        self._schedule.log(self._tuples.arrive(self._lifted(inputs)))
 
     def _lifted(self, inputs: Inputs) -> Iterator[Table]:
         for batch in self._pieces(inputs):
@@ -151,7 +147,7 @@ class OrderedOperator:
 
     def on_watermark(self, watermark: Micros) -> Iterator[pa.RecordBatch]:
         """Let the tuples before the watermark enter and leave their windows; yield the rows."""
-        snapshot = self._past is None and self._snapshot_due()
+        snapshot = self._schedule.version_ends(self._snapshot_bytes) and self._past is None
         watermark = max(watermark, self._position["watermark"])
         if self._past is None:
             self._tuples.settle(self._position["watermark"], watermark)
@@ -232,15 +228,11 @@ class OrderedOperator:
 
     # -- snapshot and restore --------------------------------------------------------------
 
-    def _snapshot_due(self) -> bool:
-        since = self._since
-        since["versions"] += 1
-        if since["versions"] < SNAPSHOT_AFTER:
-            return False
-        size = self._shard.arena.bytes * len(self._partitions)
-        if self._rings is not None:
-            size += self._rings.disk_bytes
-        return bool(since["bytes"] >= size or since["versions"] >= SNAPSHOT_AT_LATEST)
+    @property
+    def _snapshot_bytes(self) -> int:
+        """Return about how many bytes a snapshot takes."""
+        rings = 0 if self._rings is None else self._rings.disk_bytes
+        return self._shard.arena.bytes * len(self._partitions) + rings
 
     def _save_groups(self, partition: Partition) -> None:
         writer = self._shard.segment(BASE)
@@ -258,12 +250,12 @@ class OrderedOperator:
         self._released = self._tuples.release()
         facts = {"position": self._position, "sequence": self._tuples.books}
         writer.append(json.dumps(facts).encode(), synopsis=POSITION)
-        self._since.update(versions=0, bytes=0, base=self._since["base"] + 1)
+        self._schedule.take()
 
     @property
     def took_snapshot(self) -> bool:
         """Tell whether the version just written stands without those before it."""
-        return bool(self._since["versions"] == 0 and self._since["base"] > 0)
+        return self._schedule.taken
 
     @property
     def released(self) -> tuple[int, ...]:
@@ -273,7 +265,6 @@ class OrderedOperator:
     def restore(self, history: Sequence[PastVersion]) -> None:
         """Load the snapshot that begins `history`, if it does, and replay the versions after it."""
         for past in history:
-            self._since["versions"] += 1
             if not self._load(past):
                 self._replay(past)
 
@@ -286,7 +277,7 @@ class OrderedOperator:
                     with self._open_rings():
                         self._load_rest(reader)
                     self._partitions.import_image(_group_records(reader))
-                    self._since.update(versions=0, bytes=0)
+                    self._schedule.resume(0, 0)
                     return True
         return False
 
@@ -304,7 +295,7 @@ class OrderedOperator:
 
     def _replay(self, past: PastVersion) -> None:
         size = self._tuples.replay(past)
-        self._since["bytes"] += size
+        self._schedule.log(size)
         self._position["arrived"] += size // self._layout.tuple_bytes
         self._past = past
         for _ in self.on_watermark(past.watermark):

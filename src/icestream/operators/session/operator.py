@@ -39,6 +39,7 @@ from icestream.operators.session.pages import Pages
 from icestream.operators.session.rows import Sessions, fragments_of, portions, united
 from icestream.operators.session.spec import END, SESSION_FIELDS, START, SessionSpec
 from icestream.state.log.reader import SegmentReader
+from icestream.state.snapshots import SnapshotSchedule
 from icestream.state.versions import BASE
 
 #: kinds of records
@@ -50,10 +51,6 @@ POSITION = 2
 PAGE_BYTES = 65536
 #: rows handed on at once, at most
 RESULT_ROWS = 4096
-#: a snapshot is due after this many versions, if it costs less than what was logged meanwhile
-SNAPSHOT_AFTER = 16
-#: and after this many in any case
-SNAPSHOT_AT_LATEST = 128
 
 
 class SessionOperator:
@@ -72,9 +69,7 @@ class SessionOperator:
         self._position: dict[str, int] = header.setdefault(
             "position", {"watermark": MINUS_INFINITY, "arrivals": 0}
         )
-        self._since: dict[str, int] = header.setdefault(
-            "since", {"versions": 0, "bytes": 0, "base": 0}
-        )
+        self._schedule = SnapshotSchedule(header)
         quota = shard.account.budget.total
         #: bytes of events, of fragments and of results handled at once
         self._chunk_bytes = quota // 20
@@ -119,8 +114,7 @@ class SessionOperator:
     def _logged(self, fragments: Sessions) -> Sessions:
         """Write fragments to the log, unless they come from there."""
         if not self._replaying and len(fragments):
-            size = self._append(FRAGMENTS, fragments, self._position["arrivals"])
-            self._since["bytes"] += size
+            self._schedule.log(self._append(FRAGMENTS, fragments, self._position["arrivals"]))
         return fragments
 
     def _append(self, kind: int, sessions: Sessions, number: int = 0) -> int:
@@ -139,7 +133,7 @@ class SessionOperator:
 
     def on_watermark(self, watermark: Micros) -> Iterator[pa.RecordBatch]:
         """Yield the sessions that end at or before the watermark."""
-        snapshot = not self._replaying and self._snapshot_due()
+        snapshot = self._schedule.version_ends(self._pages.size) and not self._replaying
         waiting: list[Sessions] = []
         for due in self._pages.advance(self._fragments, self._position["watermark"], watermark):
             waiting.append(due)
@@ -172,24 +166,17 @@ class SessionOperator:
 
     # -- snapshot and restore --------------------------------------------------------------
 
-    def _snapshot_due(self) -> bool:
-        since = self._since
-        since["versions"] += 1
-        if since["versions"] < SNAPSHOT_AFTER:
-            return False
-        return since["bytes"] >= self._pages.size or since["versions"] >= SNAPSHOT_AT_LATEST
-
     def _save(self) -> None:
         closed = self._position["watermark"]
         for sessions in self._pages.contents():
             self._append(OPEN_SESSIONS, sessions.where(sessions.ends > closed))
         self._shard.segment(BASE).append(json.dumps(self._position).encode(), synopsis=POSITION)
-        self._since.update(versions=0, bytes=0, base=self._since["base"] + 1)
+        self._schedule.take()
 
     @property
     def took_snapshot(self) -> bool:
         """Tell whether the version just written stands without those before it."""
-        return self._since["versions"] == 0 and self._since["base"] > 0
+        return self._schedule.taken
 
     @property
     def released(self) -> tuple[int, ...]:
@@ -200,7 +187,6 @@ class SessionOperator:
         """Load the snapshot that begins `history`, if it does, and replay the versions after it."""
         self._replaying = True
         for past in history:
-            self._since["versions"] += 1
             if not self._load(past):
                 self._replay(past)
         self._replaying = False
@@ -213,7 +199,7 @@ class SessionOperator:
                     (marker,) = reader.directory["marker"][kinds == POSITION].tolist()
                     self._position.update(json.loads(bytes(reader.read(marker).payload)))
                     self._pages.fill(self._recorded(reader, OPEN_SESSIONS))
-                    self._since.update(versions=0, bytes=0)
+                    self._schedule.resume(0, 0)
                     return True
         return False
 
@@ -222,7 +208,7 @@ class SessionOperator:
             with closing(self._shard.reader(info)) as reader:
                 for fragments in self._recorded(reader, FRAGMENTS):
                     self._take(fragments)
-            self._since["bytes"] += info.bytes
+            self._schedule.log(info.bytes)
         self._fragments.newest = self._united()
         for _ in self.on_watermark(past.watermark):
             pass

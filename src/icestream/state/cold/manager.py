@@ -86,7 +86,7 @@ class Policy:
     #: part of what is held that a refused reservation frees at least
     urgent: float = 0.02
     #: groups in a batch, at most
-    k: int = 1024
+    k: int = 8192
     #: chunks of data between two batches
     every: int = 1
     #: one of so many hits is counted

@@ -108,13 +108,22 @@ class ColdIndex:
             yield block[~self._is_empty(block)]
 
     def due(self, watermark: int) -> Iterator[Ints]:
-        """Yield entries that are due, some at a time; those out of date are among them.
+        """Yield entries that are due, some at a time.
 
         A page that was yielded and followed by another is not read again for the same entries. No
         merge may come in between.
         """
         for number in range(self.runs):
-            yield from self._run(number).due(watermark)
+            for entries in self._run(number).due(watermark):
+                yield self._newest(number, entries)
+
+    def _newest(self, number: int, entries: Ints) -> Ints:
+        """Leave out sorted entries of a run that those of newer runs have replaced."""
+        replaced, newer = np.zeros(len(entries), dtype=np.bool_), np.empty_like(entries)
+        hi, lo = entries[:, 0].view(np.uint64), entries[:, 1].view(np.uint64)
+        for later in range(number + 1, self.runs):
+            self._run(later).fetch(hi, lo, replaced, newer)
+        return entries[~replaced]
 
     def merge(self, entries: Ints) -> None:
         """Take in sorted entries instead of those that are there."""

@@ -65,7 +65,7 @@ class Directory:
         width = part(synopses)
         self._rows = arena.array(f"{name}.groups", np.int64, width)
         self._index = arena.array(f"{name}.places", np.int32)
-        self._facts = arena.array(f"{name}.slots", np.int64, 1, 3)
+        self._facts = arena.array(f"{name}.slots", np.int64, 1, 4)
         self._blank = np.zeros(width, dtype=np.int64)
         for synopsis in range(synopses):
             at = part(synopsis)
@@ -90,6 +90,12 @@ class Directory:
         return int(self._facts.view[kernels.USED_SLOTS])
 
     @property
+    def owned_blocks(self) -> Ints:
+        """A number: the blocks of memory that rows of these groups take."""
+        view: Ints = self._facts.view[3:4]
+        return view
+
+    @property
     def room(self) -> int:
         """Groups that can be opened without growing."""
         facts = self._facts.view
@@ -108,7 +114,21 @@ class Directory:
     @property
     def most(self) -> int:
         """Groups that fit into the limit, about."""
-        return max(LEAST_SLOTS, self.limit // (self._rows.row_bytes + 16))
+        return self.fitting(self.limit)
+
+    def fitting(self, size: int) -> int:
+        """Return the groups that fit into so many bytes, about, or have room already."""
+        return max(LEAST_SLOTS, self._rows.capacity, size // self._group_bytes)
+
+    @property
+    def held(self) -> int:
+        """Bytes that the open groups need, about."""
+        return self.groups * self._group_bytes
+
+    @property
+    def _group_bytes(self) -> int:
+        """Bytes of a row and its places in the index."""
+        return int(self._rows.row_bytes) + 16
 
     def find(self, hi: Ids, lo: Ids) -> Slots:
         """Return the slot of each group, -1 for those that are not open."""

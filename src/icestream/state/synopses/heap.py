@@ -11,6 +11,9 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
 from icestream.kernels import heap as kernels
@@ -27,9 +30,17 @@ class Heap:
     """Words in memory, by group and synopsis."""
 
     def __init__(
-        self, arena: Arena, name: str, directory: Directory, block_words: int, limit: int
+        self,
+        arena: Arena,
+        name: str,
+        directory: Directory,
+        block_words: int,
+        limit: int,
     ) -> None:
-        """Attach to the arena's blocks, or start with none; they take at most `limit` bytes."""
+        """Attach to the arena's blocks, or start with none; they take at most `limit` bytes.
+
+        Stores may share the blocks of one name.
+        """
         self.limit = limit
         self.block_words = block_words
         self._directory = directory
@@ -58,6 +69,11 @@ class Heap:
         """Blocks that hold words."""
         facts = self._facts.view
         return int(facts[kernels.USED] - facts[kernels.FREE_COUNT])
+
+    @property
+    def owned(self) -> int:
+        """Blocks that hold words of this store."""
+        return int(self._directory.owned_blocks[0])
 
     @property
     def bytes(self) -> int:
@@ -93,33 +109,43 @@ class Heap:
         watermark: int,
     ) -> int:
         """Append rows from `first` on until blocks run out; return the row it stopped before."""
-        return kernels.append(
-            self._directory.table,
-            part(synopsis),
-            *self._memory,
-            slots,
-            rows.words,
-            rows.offsets,
-            first,
-            expiry_at,
-            watermark,
-        )
+        with self._counted():
+            return kernels.append(
+                self._directory.table,
+                part(synopsis),
+                *self._memory,
+                slots,
+                rows.words,
+                rows.offsets,
+                first,
+                expiry_at,
+                watermark,
+            )
 
     def install(self, synopsis: int, slots: Slots, words: Ints, offsets: Ints) -> None:
         """Append runs of words to distinct groups; there must be blocks for them."""
         table = self._directory.table
-        kernels.install(table, part(synopsis), *self._memory, slots, words, offsets)
+        with self._counted():
+            kernels.install(table, part(synopsis), *self._memory, slots, words, offsets)
 
     def drop(self, synopsis: int, slots: Slots) -> None:
         """Free the words of groups."""
         table, facts = self._directory.table, self._facts.view
-        kernels.drop(table, part(synopsis), self.block_words, self._links.view, facts, slots)
+        with self._counted():
+            kernels.drop(table, part(synopsis), self.block_words, self._links.view, facts, slots)
 
     def gather(self, synopsis: int, slots: Slots, skipped: Ints, out: Ints, places: Ints) -> None:
         """Copy the words of groups, without the first `skipped`, to places; move those past."""
         blocks, links, _ = self._memory
         table = self._directory.table
         kernels.gather(table, part(synopsis), blocks, links, slots, skipped, out, places)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count the blocks that this store takes and gives back."""
+        before = self.taken
+        yield
+        self._directory.owned_blocks[0] += self.taken - before
 
     @property
     def _blocks_there(self) -> int:

@@ -3,8 +3,8 @@
 Idea: a chunk *names* groups; what it names is in the directory until the chunk ends. A call *pins*
 the groups whose rows it needs at once. When blocks run out, whoever decides about cold state is
 asked to let groups leave; if that is not enough, those named longest ago leave, pinned ones never.
-When slots run out, the entries of groups named longest ago go to the cold index, half the directory
-at a time.
+When slots run out, the entries of groups named longest ago go to the cold index, an eighth of the
+directory at a time.
 
 Invariants:
 1. A slot given out in a chunk is that of the same group until the chunk ends
@@ -13,7 +13,7 @@ Invariants:
 3. If nothing can leave, the error says who holds what (`test_a_group_too_large_is_a_budget_error`).
 
 Cost: making room looks at all groups of the directory, and frees at least an eighth of the heap or
-half of the directory.
+an eighth of the directory.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ from icestream.state.synopses.facts import Fact, Facts
 from icestream.state.synopses.heap import Heap
 from icestream.state.synopses.options import Pressure
 from icestream.state.synopses.spec import Ids, Ints, Slots
+
+#: one in so many entries of the directory goes to the cold index when slots run out
+DEMOTED = 8
 
 Mask = npt.NDArray[np.bool_]
 
@@ -100,7 +103,7 @@ class Residency:
         try:
             slots = self._directory.open(hi, lo, chunk)
         except Refused:
-            self.demote(max(len(hi), self._directory.groups // 2))
+            self.demote(max(len(hi), self._directory.groups // DEMOTED))
             try:
                 slots = self._directory.open(hi, lo, chunk)
             except Refused as refused:

@@ -41,7 +41,7 @@ from icestream.state.synopses.history import History
 from icestream.state.synopses.memory import Gathered, Memory
 from icestream.state.synopses.migration import Mover
 from icestream.state.synopses.options import Past, Pressure, Space, StoreOptions, forever
-from icestream.state.synopses.residency import Residency, taken
+from icestream.state.synopses.residency import DEMOTED, Residency, taken
 from icestream.state.synopses.rows import RowCodec
 from icestream.state.synopses.spec import GroupRows, Groups, Ids, Ints, Slots, Synopsis
 from icestream.state.synopses.view import GroupView
@@ -49,8 +49,8 @@ from icestream.state.synopses.writing import ExtentWriter
 
 #: parts of the share: work buffers, directory, heap; the rest is for fences and lists
 WORK = 1 / 8
-GROUPS = 1 / 4
-HEAP = 1 / 2
+GROUPS = 5 / 16
+HEAP = 7 / 16
 
 
 class GroupStore(Groups):
@@ -89,6 +89,8 @@ class GroupStore(Groups):
         space.account.reserve(self._work)
         arena, count = space.arena, len(self._synopses)
         self.facts = Facts(arena, self.name)
+        #: bytes that the directory may take at any time
+        self.least_directory = int(share * GROUPS / 2)
         self.directory = Directory(arena, self.name, count, int(share * GROUPS))
         words = self.options.block_words
         if shared_heap is None:
@@ -238,12 +240,12 @@ class GroupStore(Groups):
 
     @property
     def chunk_groups(self) -> int:
-        """Groups that one chunk may name."""
-        return self.directory.most // 2
+        """Groups that one chunk may name, whatever becomes of the limits."""
+        return self.directory.fitting(self.least_directory) // 2
 
     def bytes_held(self) -> int:
         """Bytes of rows in memory."""
-        return int(self.resident(self.directory.every()).sum())
+        return self.heap.owned * self.heap.block_bytes
 
     def candidates(self) -> Slots:
         """Slots of groups in memory that may leave; in the middle of a call, none of this chunk."""
@@ -284,7 +286,7 @@ class GroupStore(Groups):
         if self.options.durability == "log":
             self._log_news()
         if 8 * self.directory.groups > 7 * self.directory.most:
-            self._residency.demote(self.directory.groups // 2)
+            self._residency.demote(self.directory.groups // DEMOTED)
         written = self.log.traffic.classes.pop(self._forever, 0)
         if written:
             self._cleaner.note(self.log.open[self._forever], written)
@@ -320,6 +322,7 @@ class GroupStore(Groups):
             "groups": self.directory.groups,
             "indexed": len(self.index),
             "resident_bytes": self.bytes_held(),
+            "directory_bytes": self.directory.held,
         }
 
     def consolidate(self, synopsis: int, slots: Slots) -> None:

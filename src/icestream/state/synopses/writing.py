@@ -130,7 +130,7 @@ class ExtentWriter:
         live = self.memory.gather(synopsis, slots, np.where(whole, 0, clean))
         lives = (root != k.NO_ROOT) & (root_expiry > self.memory.watermark)
         follows = ~whole & lives
-        hides = stale & lives & (root >> 32 >= self.memory.facts[Fact.FLOOR])
+        hides = stale & lives
         if self.durability == "evict":
             hides[:] = False
         before = np.where(follows | hides, root_expiry, MINUS_INFINITY)

@@ -1,4 +1,4 @@
-"""Places in the text of an expression, and errors that point at them.
+"""Places in a text, and errors that point at them.
 
 Idea: a place is a span of characters. An error shows the line of a place, marks it and says what to
 do; a word that is not known comes with the closest one that is.
@@ -27,17 +27,18 @@ class Place:
     end: int
 
 
-def error_at(text: str, place: Place, message: str) -> DefinitionError:
-    """Return an error that shows the line of a place and marks it."""
+def error_at(text: str, place: Place, message: str, *, numbered: bool = False) -> DefinitionError:
+    """Return an error that shows the line of a place, with its number if asked, and marks it."""
     start = max(0, min(place.start, len(text)))
     first = text.rfind("\n", 0, start) + 1
     line = text[first:].split("\n", 1)[0].replace("\t", " ")
     before = start - first
     cut = max(0, before - _SHOWN // 2)
     shown = line[cut : cut + _SHOWN].rstrip()
+    label = f"  line {text.count(chr(10), 0, start) + 1}: " if numbered else "  "
     width = max(1, min(place.end - start, len(shown) - (before - cut)))
-    mark = " " * (2 + before - cut) + "^" * width
-    return DefinitionError(f"{message}\n  {shown}\n{mark}")
+    mark = " " * (len(label) + before - cut) + "^" * width
+    return DefinitionError(f"{message}\n{label}{shown}\n{mark}")
 
 
 def guess(word: str, known: Iterable[str]) -> str:

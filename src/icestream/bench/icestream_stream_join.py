@@ -1,0 +1,67 @@
+"""Measure Icestream's join of two streams with a bound on time.
+
+Run as `python -m icestream.bench.icestream_stream_join PLAN`; prints one JSON line per run of the
+plan.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import icestream as ice
+from icestream.api.events import Events
+from icestream.bench import keyed_rows
+from icestream.bench.steady import steady_rate
+
+
+def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
+    """Run one query over all its files."""
+
+    def side(name: str) -> Events:
+        files = ice.files(
+            spark,
+            plan[name],
+            "parquet",
+            schema=keyed_rows.SPARK_SCHEMA,
+            maxFilesPerTrigger=plan["files_per_trigger"],
+        )
+        stream = ice.stream(files, time="ts", slack=plan["slack"])
+        return stream.events().select("key", f"id AS {name}_id")
+
+    query = (
+        side("left")
+        .join(side("right"), on="key", within=plan["within"])
+        .writeStream.format("parquet")
+        .option("path", plan["output"])
+        .option("checkpointLocation", plan["checkpoint"])
+        .memory(plan["memory"])
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    reports = query.recentProgress
+    return {
+        "name": plan["name"],
+        "eps": steady_rate(reports, plan["skip"]),
+        "batches": [(r["numInputRows"], r["durationMs"]["triggerExecution"]) for r in reports],
+        "phases": [report["durationMs"] for report in reports],
+    }
+
+
+def main() -> None:
+    """Run every query of the plan, one after the other."""
+    plan = json.loads(sys.argv[1])
+    spark = ice.local_session(
+        "icestream-bench", cores=plan["cores"], conf={"spark.sql.session.timeZone": "UTC"}
+    )
+    for one in plan["runs"]:
+        print(json.dumps(run(spark, one)), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

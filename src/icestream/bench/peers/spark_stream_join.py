@@ -1,0 +1,73 @@
+"""Measure Spark's own inner join of two streams: a bound on time, RocksDB state store.
+
+Run as `python -m icestream.bench.peers.spark_stream_join PLAN`; prints one JSON line per run of the
+plan. Beyond Spark's defaults: changelog checkpoints, as many shuffle partitions as cores, and at
+least one file per core and stream in a batch.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark program uses
+
+from icestream.bench import keyed_rows
+from icestream.bench.peers.spark_window import session
+from icestream.bench.steady import steady_rate
+
+
+def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
+    """Run one query over all its files."""
+
+    def side(name: str) -> DataFrame:
+        events = (
+            spark.readStream.schema(keyed_rows.SPARK_SCHEMA)
+            .option("maxFilesPerTrigger", plan["files_per_trigger"])
+            .parquet(plan[name])
+            .withWatermark("ts", plan["slack"])
+        )
+        return events.select(
+            F.col("ts").alias(f"{name}_ts"),
+            F.col("key").alias(f"{name}_key"),
+            F.col("id").alias(f"{name}_id"),
+        )
+
+    near = F.expr(
+        "left_key = right_key"
+        f" AND right_ts >= left_ts - INTERVAL {plan['within']}"
+        f" AND right_ts <= left_ts + INTERVAL {plan['within']}"
+    )
+    query = (
+        side("left")
+        .join(side("right"), near)
+        .select(F.col("left_key").alias("key"), "left_id", "right_id")
+        .writeStream.format("parquet")
+        .outputMode("append")
+        .option("path", plan["output"])
+        .option("checkpointLocation", plan["checkpoint"])
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    batches = [
+        (batch["numInputRows"], batch["durationMs"]["triggerExecution"])
+        for batch in query.recentProgress
+    ]
+    eps = steady_rate(query.recentProgress, plan["skip"])
+    return {"name": plan["name"], "eps": eps, "batches": batches}
+
+
+def main() -> None:
+    """Run every query of the plan, one after the other."""
+    plan = json.loads(sys.argv[1])
+    spark = session(plan["cores"])
+    for one in plan["runs"]:
+        print(json.dumps(run(spark, one)), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The changes of a batch in the order of their groups, as many at a time as there is room for.
+
+Idea: a chunk in the order of groups names each group once and reads a record of the log once. What
+a batch brought lies in records that are in this order each; a pass takes the groups of one range of
+identities from all of them, and puts them in order together. Ranges are chosen by the first
+identity and the size of each record, so that passes are about as large.
+
+Invariants:
+1. Passes together yield every change once, changes of a group in their order
+   (`test_oracle_passes_yield_every_change_once_in_order`).
+2. A pass takes about as many bytes as there is room for, unless one record alone is larger
+   (`test_bounded_passes_take_about_what_there_is_room_for`).
+
+Cost: a record is read by the passes whose range it meets, most by one or two; a sort of each pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.operators.fold import HI
+from icestream.operators.protocol import ChangeInputs
+from icestream.state.synopses.spec import Ids, Ints
+
+#: one more than the greatest identity
+END = 1 << 64
+
+
+def gathered(inputs: ChangeInputs, edge: int, room: int) -> Iterator[pa.RecordBatch]:
+    """Yield the changes of an edge in the order of groups."""
+    for first, last in pairwise([0, *_bounds(*inputs.ranges(edge), room), END]):
+        parts = list(inputs.changes(edge, first, last))
+        if parts:
+            yield by_group(pa.concat_batches(parts))
+
+
+def by_group(changes: pa.RecordBatch) -> pa.RecordBatch:
+    """Return changes in the order of their groups; those of a group in the order they came."""
+    identities = _identities(changes)
+    if len(identities) < 2 or (identities[1:] >= identities[:-1]).all():
+        return changes
+    return changes.take(pa.array(np.argsort(identities, kind="stable")))
+
+
+def between(changes: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
+    """Return the changes of groups from one identity up to another, given those in order."""
+    if changes.num_rows == 0:
+        return changes
+    identities = _identities(changes)
+    start = int(np.searchsorted(identities, np.uint64(first)))
+    end = len(identities) if last == END else int(np.searchsorted(identities, np.uint64(last)))
+    return changes.slice(start, end - start)
+
+
+def first_and_last(changes: pa.RecordBatch) -> tuple[int, int]:
+    """Return the least and the greatest identity of changes in order."""
+    identities = _identities(changes)
+    return int(identities[0]), int(identities[-1])
+
+
+def _bounds(firsts: Ids, sizes: Ints, room: int) -> list[int]:
+    """Return identities at which to cut, so that records between them fill the room."""
+    order = np.argsort(firsts, kind="stable")
+    passes = np.cumsum(sizes[order]) // room
+    begins = np.flatnonzero(np.diff(passes)) + 1
+    return [each for each in np.unique(firsts[order][begins]).tolist() if each > 0]
+
+
+def _identities(changes: pa.RecordBatch) -> Ids:
+    return np.asarray(changes.column(HI).to_numpy())

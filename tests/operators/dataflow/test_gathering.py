@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icestream.operators.dataflow.gathering import between, by_group, first_and_last, gathered
+from icestream.operators.fold import HI
+from icestream.operators.temporal.changes import changes_of
+from icestream.state.synopses.spec import Ids, Ints
+
+
+def changes(identities: list[int], first: int = 0) -> pa.RecordBatch:
+    hi = np.array(identities, dtype=np.uint64)
+    numbers = np.arange(first, first + len(hi))
+    payload = pa.record_batch([pa.array(numbers)], names=["number"])
+    ones = np.ones(len(hi), dtype=np.int64)
+    return changes_of(payload, ones, 2 * ones, ones, hi, hi)
+
+
+class Records:
+    """Changes in records, each in the order of identities."""
+
+    def __init__(self, batches: list[pa.RecordBatch]) -> None:
+        self.batches = [by_group(batch) for batch in batches if batch.num_rows]
+
+    def ranges(self, edge: int) -> tuple[Ids, Ints]:
+        del edge
+        firsts = [first_and_last(batch)[0] for batch in self.batches]
+        sizes = [batch.nbytes for batch in self.batches]
+        return np.array(firsts, dtype=np.uint64), np.array(sizes, dtype=np.int64)
+
+    def changes(self, edge: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        del edge
+        for batch in self.batches:
+            yield between(batch, first, last)
+
+
+def rows_of(batches: Iterable[pa.RecordBatch]) -> list[tuple[int, int]]:
+    return [
+        pair
+        for batch in batches
+        for pair in zip(
+            batch.column(HI).to_pylist(), batch.column("number").to_pylist(), strict=True
+        )
+    ]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 3), max_size=30), max_size=5),
+    st.integers(1, 4000),
+)
+def test_oracle_passes_yield_every_change_once_in_order(
+    batches: list[list[int]], room: int
+) -> None:
+    made, first = [], 0
+    for identities in batches:
+        made.append(changes(identities, first))
+        first += len(identities)
+    assert rows_of(gathered(Records(made), 0, room)) == sorted(rows_of(made))
+
+
+@pytest.mark.parametrize("rooms", [1, 3, 17])
+def test_bounded_passes_take_about_what_there_is_room_for(rooms: int) -> None:
+    dice = np.random.default_rng(rooms)
+    whole = changes(np.sort(dice.integers(0, 2**63, 40_000)).tolist())
+    records = Records([whole.slice(start, 400) for start in range(0, 40_000, 400)])
+    size = sum(each.nbytes for each in records.batches)
+    parts = list(gathered(records, 0, size // rooms))
+    assert sum(part.num_rows for part in parts) == 40_000
+    assert max(part.nbytes for part in parts) <= 1.3 * size / rooms

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from icestream.operators.dataflow.identity import identified
+from icestream.operators.dataflow.steps import (
+    Emit,
+    Filtering,
+    Map,
+    Merge,
+    Projecting,
+    Receive,
+    Step,
+    consumers,
+    pieces,
+    regrouped,
+)
+from icestream.operators.expressions import Predicate, Projection
+from icestream.operators.fold import HI, LO
+from icestream.operators.temporal.changes import HEAD, changes_of, payload_of
+from icestream.testing import dataflow_plans as plans
+
+PAYLOAD = pa.schema([("k", pa.int64()), ("name", pa.string())])
+
+
+def changes(keys: list[int | None]) -> pa.RecordBatch:
+    count = len(keys)
+    payload = pa.record_batch([pa.array(keys, pa.int64()), [f"n{key}" for key in keys]], PAYLOAD)
+    ones, nobody = np.ones(count, dtype=np.int64), np.zeros(count, dtype=np.uint64)
+    bare = changes_of(payload, np.arange(count), np.arange(count) + 5, ones, nobody, nobody)
+    return regrouped(bare, ("k",))
+
+
+def test_steps_come_after_their_inputs() -> None:
+    for make in (plans.recommender, plans.nested, plans.united, plans.difference):
+        for steps in make().components:
+            assert all(before < number for number, s in enumerate(steps) for before in s.inputs)
+    receive = Receive(0, PAYLOAD)
+    wrong: tuple[Step, ...] = (Emit((1,), PAYLOAD, 0, 0), receive)
+    with pytest.raises(AssertionError, match="step 0 takes changes of step 1"):
+        consumers(wrong)
+
+
+def test_consumers_know_the_port_they_take_changes_on() -> None:
+    steps: tuple[Step, ...] = (
+        Receive(0, PAYLOAD),
+        Map((0,), PAYLOAD, 0, lambda batch: batch, "same"),
+        Merge((1, 0), PAYLOAD, 0),
+        Emit((2,), PAYLOAD, 0, 0),
+    )
+    assert consumers(steps) == (((1, 0), (2, 1)), ((2, 0),), ((3, 0),), ())
+
+
+def test_changes_are_regrouped_by_the_identity_of_columns() -> None:
+    found = changes([3, None, 3, 4])
+    again = regrouped(found, ("name", "k"))
+    hi, lo = identified(payload_of(found), ("name", "k"))
+    assert again.column(HI).to_numpy().tolist() == hi.tolist()
+    assert again.column(LO).to_numpy().tolist() == lo.tolist()
+    assert payload_of(again).equals(payload_of(found))
+    first = found.column(HI).to_pylist()
+    assert first[0] == first[2]
+    assert len(set(first)) == 3
+
+
+def test_filters_and_projections_leave_lifetimes_alone() -> None:
+    found = changes([3, None, 5])
+    kept = Filtering(Predicate.bind(PAYLOAD, "k > 3"))(found)
+    assert kept.equals(found.slice(2))
+    shown = Projecting(Projection.bind(PAYLOAD, ["name", "k * 2 AS twice"]))(found)
+    assert shown.schema.names[len(HEAD) :] == ["name", "twice"]
+    assert shown.column("twice").to_pylist() == [6, None, 10]
+    assert shown.columns[: len(HEAD)] == found.columns[: len(HEAD)]
+
+
+@pytest.mark.parametrize(("rows", "groups"), [(3, 99), (99, 2), (4, 1), (99, 99), (1, 1)])
+def test_pieces_have_few_rows_and_few_groups(rows: int, groups: int) -> None:
+    found = changes([1, 1, 2, 1, 3, 3, None, 2, 2, 2, 4])
+    cut = list(pieces(found, rows, groups))
+    assert pa.concat_batches(cut).equals(found)
+    for piece in cut:
+        assert 0 < piece.num_rows <= rows
+        assert len(set(piece.column(HI).to_pylist())) <= groups
+    if rows == groups == 99:
+        assert len(cut) == 1
+
+
+def test_nothing_is_cut_into_nothing() -> None:
+    assert list(pieces(changes([]), 5, 5)) == []

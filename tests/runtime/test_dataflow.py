@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from icestream.core.errors import DefinitionError
+from icestream.operators.slice_log import SLICE_BYTES
+from icestream.plan.dataflow import Dataflow
+from icestream.runtime.dataflow_work import DataflowWork
+from icestream.testing import dataflow_plans as plans
+from icestream.testing.dataflow_conformance import (
+    DataflowConformance,
+    open_dataflow,
+    stream_of,
+)
+from icestream.testing.sources import Shape, batches_of
+
+
+class TestRunningAggregate(DataflowConformance):
+    flow = plans.running_aggregate()
+
+
+class TestWindowedAggregate(DataflowConformance):
+    flow = plans.running_aggregate("append")
+
+
+class TestSelfJoin(DataflowConformance):
+    flow = plans.self_join()
+    exact = True
+
+
+class TestJoinWithin(DataflowConformance):
+    flow = plans.join_within()
+    exact = True
+
+
+class TestDifference(DataflowConformance):
+    flow = plans.difference()
+
+
+class TestSettledDifference(DataflowConformance):
+    flow = plans.difference("append")
+
+
+class TestBest(DataflowConformance):
+    flow = plans.best()
+
+
+class TestSettledBest(DataflowConformance):
+    flow = plans.best("append")
+
+
+class TestNested(DataflowConformance):
+    flow = plans.nested()
+
+
+class TestRecommender(DataflowConformance):
+    flow = plans.recommender()
+    many_groups = 60
+    many_events = 240
+
+    def shape(self) -> Shape:
+        # pairs of what a user rated are many
+        return replace(super().shape(), events=50, batches=4, skew=0.5)
+
+
+class TestUserDefined(DataflowConformance):
+    flow = plans.user_defined()
+    exact = True
+
+
+class TestUnited(DataflowConformance):
+    flow = plans.united()
+
+
+FLOWS = {
+    "running aggregate": plans.running_aggregate(),
+    "settled aggregate": plans.running_aggregate("append"),
+    "join within": plans.join_within(),
+    "settled difference": plans.difference("append"),
+    "settled best": plans.best("append"),
+    "nested": plans.nested("append"),
+    "recommender": plans.recommender("append"),
+    "user-defined": plans.user_defined(),
+}
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_bounded_the_least_memory_is_enough(name: str, tmp_path: Path) -> None:
+    flow = FLOWS[name]
+    with pytest.raises(DefinitionError, match="memory of 1 B is too small"):
+        DataflowWork(flow, 1, 1)
+    least = next(
+        budget for budget in range(SLICE_BYTES, 64 << 20, SLICE_BYTES) if _is_enough(flow, budget)
+    )
+    events = 300 if name == "recommender" else 5000
+    items = stream_of(flow, Shape(events=events, groups=events // 2, batches=3), 1)
+    query = open_dataflow(flow, tmp_path, budget=least, shards=1)
+    for batch in batches_of(items):
+        (delivery,) = query.driver.batch(query.next_batch, batch)
+        assert delivery.progress["icestream"]["peakMemoryBytes"] <= least
+    query.flush()
+
+
+def _is_enough(flow: Dataflow, budget: int) -> bool:
+    try:
+        DataflowWork(flow, 1, budget)
+    except DefinitionError:
+        return False
+    return True

@@ -1,0 +1,135 @@
+"""Dataflows killed at a sample of their steps, on disks that are full, and with flipped bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from icestream.core.errors import DamageError
+from icestream.runtime.dataflow_work import DataflowWork
+from icestream.runtime.local import LocalExecutor
+from icestream.runtime.shard import ShardReport, ShardTask
+from icestream.state.versions import SEGMENTS, VersionStore
+from icestream.testing.dataflow_conformance import small_sizes
+from icestream.testing.dataflow_rehearsal import DataflowRot, DataflowScript
+from icestream.testing.faulty_files import SimulatedDisk
+from icestream.testing.rehearsal import ROOT, Process, Rehearsal
+from icestream.testing.rot import HARMLESS, NOTICED
+
+SCRIPT = DataflowScript(batches=6, budget=8 << 20)
+
+
+def test_crash_every_step_of_a_run(tmp_path: Path) -> None:
+    with small_sizes():
+        rehearsal = Rehearsal(SCRIPT, str(tmp_path))
+        disk = rehearsal.undisturbed()
+        assert any(rows for rows, _ in rehearsal.expected)
+        every = disk.steps // 24
+        rehearsal.crash_everywhere(lambda step: step % every == 0)
+    assert rehearsal.points >= 24
+    assert rehearsal.differences == []
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_full_disk_at_any_step_loses_nothing(tmp_path: Path, restart: bool) -> None:
+    with small_sizes():
+        rehearsal = Rehearsal(DataflowScript(batches=4, budget=8 << 20), str(tmp_path))
+        disk = rehearsal.undisturbed()
+        for step in range(1 + restart, disk.steps + 1, disk.steps // 9):
+            rehearsal.refuse(step, restart=restart)
+    assert rehearsal.points >= 9
+    assert rehearsal.differences == []
+
+
+class _Dies(Exception):
+    pass
+
+
+def test_crash_between_two_components_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = LocalExecutor.run
+
+    def only_the_first(self: LocalExecutor, tasks: list[ShardTask]) -> list[ShardReport]:
+        if tasks[0].shard >= SCRIPT.shards and tasks[0].version == 3:
+            raise _Dies
+        return run(self, tasks)
+
+    with small_sizes():
+        rehearsal = Rehearsal(SCRIPT, str(tmp_path))
+        rehearsal.undisturbed()
+        assert len(SCRIPT.plan.components) == 2
+        disk = SimulatedDisk()
+        process = Process(SCRIPT, disk, rehearsal.local())
+        assert [process.act(action) for action in range(2)] == rehearsal.expected[:2]
+        before = set(disk.list(f"{ROOT}/{SEGMENTS}"))
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalExecutor, "run", only_the_first)
+            with pytest.raises(_Dies):
+                process.act(2)
+        assert set(disk.list(f"{ROOT}/{SEGMENTS}")) > before
+        assert VersionStore(disk, ROOT).versions()[-1] == 2
+        again = Process(SCRIPT, disk, rehearsal.local())
+        assert set(disk.list(f"{ROOT}/{SEGMENTS}")) == before
+        found = [again.act(action) for action in range(2, len(SCRIPT.actions))]
+    assert found == rehearsal.expected[2:]
+
+
+def test_a_version_names_the_shards_of_all_components() -> None:
+    work = DataflowWork(SCRIPT.plan, 3, 64 << 20)
+    assert work.components == 2
+    assert work.ordinals(3) == 3 * sum(len(spec.lifetimes) for spec in SCRIPT.plan.specs)
+
+
+@pytest.fixture(scope="module")
+def rot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataflowRot]:
+    with small_sizes(snapshot=3):
+        rehearsal = Rehearsal(SCRIPT, str(tmp_path_factory.mktemp("rot")))
+        rehearsal.undisturbed()
+        yield DataflowRot(rehearsal, 5)
+
+
+KINDS = (
+    "plan",
+    "last commit",
+    "commit of a snapshot",
+    "snapshot",
+    "rows",
+    "forever-0",
+    "results",
+    "late events",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_in_any_durable_file_is_noticed_and_named(rot: DataflowRot, kind: str) -> None:
+    path = rot.durable_files()[kind]
+    size = rot.size(path)
+    rot.flip_durable(kind, path, range(3, size, max(1, size // 6)))
+    assert rot.undetected == []
+    assert set(rot.outcomes[kind]) <= {NOTICED, HARMLESS}
+    assert rot.outcomes[kind][NOTICED] > 0
+
+
+def test_damage_in_the_exchange_is_noticed_and_the_batch_can_be_fed_again(
+    rot: DataflowRot,
+) -> None:
+    size = rot.parcel_size()
+    rot.flip_parcel(range(5, size, size // 8))
+    assert rot.undetected == []
+    assert set(rot.outcomes["parcel"]) == {NOTICED}
+
+
+def test_a_missing_segment_is_damage_that_is_named(tmp_path: Path) -> None:
+    with small_sizes():
+        disk = SimulatedDisk()
+        process = Process(SCRIPT, disk, str(tmp_path / "a"))
+        for action in range(2):
+            process.act(action)
+        gone = f"{ROOT}/{SEGMENTS}/{disk.list(f'{ROOT}/{SEGMENTS}')[-1]}"
+        disk.unlink(gone)
+        again = Process(SCRIPT, disk, str(tmp_path / "b"))
+        with pytest.raises(DamageError, match=gone):
+            again.act(2)
