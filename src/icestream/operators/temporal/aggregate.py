@@ -61,7 +61,10 @@ class TemporalAggregate:
             final = mode == "final"
             self._kept = EdgeAggregate(payload, lifting, tuple(keys), final=final, empty=empty)
         else:
-            alive = AliveAggregate(payload, lifting, tuple(keys), empty=empty)
+            if empty:
+                msg = "answers over no events need aggregates that can be taken back: counts, sums"
+                raise DefinitionError(msg)
+            alive = AliveAggregate(payload, lifting, tuple(keys))
             self._kept = Settled(alive) if mode == "final" else alive
         self.synopses = self._kept.synopses
         self.result = self._kept.result

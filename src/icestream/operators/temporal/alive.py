@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.times import INFINITY, Micros
+from icestream.core.times import Micros
 from icestream.kernels import words
 from icestream.kernels.sweep import scale_rows
 from icestream.kernels.top import cover_segments, fill_segments
@@ -37,18 +36,15 @@ from icestream.operators.temporal.shown import (
 )
 from icestream.operators.temporal.slots import BySlot, clipped, first_rows, keep, located
 from icestream.operators.temporal.stretches import Segments, Stretches
-from icestream.state.synopses.spec import GroupRows, Groups, Ints, Slots, Synopsis
+from icestream.state.synopses.spec import Groups, Slots, Synopsis
 
 
 class AliveAggregate:
     """An aggregate over fields of which some have no inverse; see `TemporalAggregate`."""
 
-    def __init__(
-        self, payload: pa.Schema, lifting: Lifting, keys: tuple[str, ...], *, empty: bool
-    ) -> None:
+    def __init__(self, payload: pa.Schema, lifting: Lifting, keys: tuple[str, ...]) -> None:
         """Keep events as words, and the answers shown."""
         self._lifting = lifting
-        self._empty = empty
         self._keys = pa.schema([payload.field(name) for name in keys])
         numbers = range(lifting.width)
         self._words = pa.schema([pa.field(f"__w{n}", pa.int64(), nullable=False) for n in numbers])
@@ -114,9 +110,8 @@ class AliveAggregate:
         after = rows_of(events, words_of_kinds.take(pa.array(events.kind)), schema=schema)
         keep(groups, 0, portion, kept.owners, rows_of(new, new_words, schema=schema), after)
         told = payload_of(shown.rows, self.result)
-        begins = self._begins(events, shown, len(portion), watermark)
-        segments, table = self._swept(events, table_of(words_of_kinds.columns), begins)
-        chosen = np.flatnonzero(self._is_shown(segments, table, begins))
+        segments, table = self._swept(events, table_of(words_of_kinds.columns))
+        chosen = np.flatnonzero(table[:, 0] > 0)
         owners = segments.owner[chosen]
         answers = pa.RecordBatch.from_arrays(
             [*keys.take(pa.array(owners)).columns, *self._lifting.lower(table[chosen])],
@@ -137,23 +132,10 @@ class AliveAggregate:
             groups, portion, before, answer, payloads.take(pa.array(answer_heads)), watermark
         )
 
-    def _begins(self, events: Stretches, shown: GroupRows, count: int, watermark: Micros) -> Ints:
-        """Return where the answer of each group begins if it has one without events too."""
-        begins = np.full(count, INFINITY)
-        if self._empty:
-            there = events.count > 0
-            np.minimum.at(begins, events.owner[there], events.le[there])
-            le = stretches_of(shown.rows, shown.owners, shown.owners).le
-            begins[shown.owners[le <= watermark]] = watermark
-        return begins
-
-    def _swept(self, events: Stretches, kinds: Table, begins: Ints) -> tuple[Segments, Table]:
+    def _swept(self, events: Stretches, kinds: Table) -> tuple[Segments, Table]:
         """Return the segments of groups and their merged words."""
         there = events.where(events.count > 0)
-        begun = np.flatnonzero(begins < INFINITY)
-        ends = np.full(len(begun), INFINITY)
-        marks = Stretches(begun, begun, begins[begun], ends, np.ones_like(begun))
-        segments = Segments.of(there.and_(marks))
+        segments = Segments.of(there)
         first, last = segments.spans(there)
         rows, size = kinds[there.kind], len(segments.owner)
         table = np.zeros((size + 1, self._lifting.width), dtype=np.int64)
@@ -178,12 +160,6 @@ class AliveAggregate:
                 choice[row], lengths, axis=0
             )
         return segments, table[:-1]
-
-    @staticmethod
-    def _is_shown(segments: Segments, table: Table, begins: Ints) -> npt.NDArray[np.bool_]:
-        # the last cut of a group begins no segment; there all sums are zero
-        last = np.append(segments.owner[1:] != segments.owner[:-1], [True])[: len(segments.owner)]
-        return (table[:, 0] > 0) | (~last & (begins[segments.owner] < INFINITY))
 
     def _batch(self, table: Table) -> pa.RecordBatch:
         columns = [pa.array(np.ascontiguousarray(column)) for column in table.T]
