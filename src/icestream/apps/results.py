@@ -81,7 +81,7 @@ class NewestWindow:
     def _take(self, table: pa.Table) -> None:
         """Keep the rows of the newest window of a file, if it is as new as the newest known."""
         window = table.column("window").combine_chunks()
-        ends = _micros(window.field("end"))
+        ends = micros_of(window.field("end"))
         end = pc.max(ends).as_py()
         if end < self.end:
             return
@@ -89,7 +89,7 @@ class NewestWindow:
         if end > self.end:
             self._groups = {}
             self.end = end
-            self.start = pc.min(_micros(window.field("start")).filter(newest)).as_py()
+            self.start = pc.min(micros_of(window.field("start")).filter(newest)).as_py()
         for row in table.drop_columns(["window"]).filter(newest).to_pylist():
             self._groups[row[self._grouping]] = row
 
@@ -111,7 +111,7 @@ class LatestRows:
 
     def _take(self, table: pa.Table) -> None:
         """Keep the last row of each group of a file, where none is known that is later."""
-        times = _micros(table.column("time").combine_chunks())
+        times = micros_of(table.column("time").combine_chunks())
         order = np.argsort(times.to_numpy(), kind="stable")
         groups = table.column(self._grouping).combine_chunks().dictionary_encode()
         last = np.zeros(len(groups.dictionary), np.int64)
@@ -124,7 +124,7 @@ class LatestRows:
                 self.rows[group] = row
 
 
-def _micros(times: pa.Array) -> pa.Array:
+def micros_of(times: pa.Array) -> pa.Array:
     """Turn timestamps of any unit into microseconds since the epoch."""
     if times.type.tz is None:
         return times.cast(pa.timestamp("us"), safe=False).cast(pa.int64())

@@ -6,8 +6,6 @@ plan.
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -15,7 +13,7 @@ from pyspark.sql import SparkSession
 import icestream as ice
 from icestream.api.events import Events
 from icestream.bench import keyed_rows
-from icestream.bench.steady import steady_rate
+from icestream.bench.query_runs import icestream_session, measured, run_all
 
 
 def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
@@ -43,25 +41,8 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
         .start()
     )
     query.awaitTermination()
-    reports = query.recentProgress
-    return {
-        "name": plan["name"],
-        "eps": steady_rate(reports, plan["skip"]),
-        "batches": [(r["numInputRows"], r["durationMs"]["triggerExecution"]) for r in reports],
-        "phases": [report["durationMs"] for report in reports],
-    }
-
-
-def main() -> None:
-    """Run every query of the plan, one after the other."""
-    plan = json.loads(sys.argv[1])
-    spark = ice.local_session(
-        "icestream-bench", cores=plan["cores"], conf={"spark.sql.session.timeZone": "UTC"}
-    )
-    for one in plan["runs"]:
-        print(json.dumps(run(spark, one)), flush=True)
-    spark.stop()
+    return measured(query, plan, phases=True)
 
 
 if __name__ == "__main__":
-    main()
+    run_all(icestream_session, run)

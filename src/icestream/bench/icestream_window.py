@@ -5,8 +5,6 @@ Run as `python -m icestream.bench.icestream_window PLAN`; prints one JSON line p
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,7 +14,7 @@ from pyspark.sql import SparkSession
 import icestream as ice
 from icestream.api.functions import AggregateExpression
 from icestream.bench import rows
-from icestream.bench.steady import steady_rate
+from icestream.bench.query_runs import icestream_session, measured, run_all
 
 #: aggregates of a window by the names of their columns
 AGGREGATES: dict[str, Callable[[], AggregateExpression]] = {
@@ -51,25 +49,8 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
         .start()
     )
     query.awaitTermination()
-    batches = [
-        (batch["numInputRows"], batch["durationMs"]["triggerExecution"])
-        for batch in query.recentProgress
-    ]
-    eps = steady_rate(query.recentProgress, plan["skip"])
-    phases = [batch["durationMs"] for batch in query.recentProgress]
-    return {"name": plan["name"], "eps": eps, "batches": batches, "phases": phases}
-
-
-def main() -> None:
-    """Run every query of the plan, one after the other."""
-    plan = json.loads(sys.argv[1])
-    spark = ice.local_session(
-        "icestream-bench", cores=plan["cores"], conf={"spark.sql.session.timeZone": "UTC"}
-    )
-    for one in plan["runs"]:
-        print(json.dumps(run(spark, one)), flush=True)
-    spark.stop()
+    return measured(query, plan, phases=True)
 
 
 if __name__ == "__main__":
-    main()
+    run_all(icestream_session, run)

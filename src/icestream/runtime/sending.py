@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
 from icestream.kernels.fold import routes_of
+from icestream.operators.dataflow.gathering import by_group
 from icestream.operators.fold import HI
+from icestream.operators.runs import slice_bounds
 from icestream.runtime.exchange import ExchangeWriter
 from icestream.state.files import Files
 
@@ -52,21 +55,22 @@ class Routing:
         self._routes = np.array(self.sends.routes, dtype=np.int64)
 
     def cut(self, edge: int, changes: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield the part of each shard that has one."""
+        """Yield the part of each shard that has one, in the order of groups.
+
+        Where shards own ranges of identities, which is usual, parts are slices of one sort.
+        """
         if not changes.num_rows:
             return
+        changes = by_group(changes)
         hi = np.asarray(changes.column(HI).to_numpy())
         shards = np.empty(len(hi), dtype=np.int64)
         routes_of(hi, len(self._routes), self._routes, shards, self.load)
         first = self.sends.targets[edge] * self.sends.shards
-        order = np.argsort(shards, kind="stable")
-        present, starts = np.unique(shards[order], return_index=True)
-        ends = [*starts[1:].tolist(), len(order)]
-        if len(present) == 1:
-            yield first + int(present[0]), changes
-            return
-        for shard, start, end in zip(present.tolist(), starts.tolist(), ends, strict=True):
-            yield first + shard, changes.take(pa.array(order[start:end]))
+        if (shards[1:] < shards[:-1]).any():
+            order = np.argsort(shards, kind="stable")
+            changes, shards = changes.take(pa.array(order)), shards[order]
+        for start, end in pairwise(slice_bounds(shards).tolist()):
+            yield first + int(shards[start]), changes.slice(start, end - start)
 
 
 class Sending:

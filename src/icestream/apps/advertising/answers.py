@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 
 from icestream.apps.advertising.offline import Model, Rules, bot_lifetimes, without_bots
 from icestream.apps.advertising.query import BIAS, BOT, SCORE, TOLD, WEIGHT
+from icestream.apps.results import micros_of
 from icestream.core.times import INFINITY, Micros
 
 _CLOSE = 1e-9
@@ -57,8 +58,8 @@ class Told:
         """Add rows with lifetimes and changes."""
         lifetime = rows.column("lifetime").combine_chunks()
         new = rows.select([*TOLD, "change"])
-        new = new.append_column("start", _micros(lifetime.field("start")))
-        new = new.append_column("end", pc.fill_null(_micros(lifetime.field("end")), INFINITY))
+        new = new.append_column("start", micros_of(lifetime.field("start")))
+        new = new.append_column("end", pc.fill_null(micros_of(lifetime.field("end")), INFINITY))
         everything = new if self._rows is None else pa.concat_tables([self._rows, new])
         summed = everything.group_by(_COLUMNS).aggregate([("change", "sum")])
         summed = summed.rename_columns([*_COLUMNS, "change"])
@@ -194,8 +195,3 @@ def _wrong_numbers(found: Mapping[Any, float], wanted: Mapping[Any, float], name
         or key not in wanted
         or not isclose(found[key], wanted[key], rel_tol=_CLOSE, abs_tol=_CLOSE)
     ]
-
-
-def _micros(times: Any) -> Any:
-    """Turn timestamps into microseconds since the epoch; those in Spark's files are finer."""
-    return times.cast(pa.timestamp("us", tz="UTC"), safe=False).cast(pa.int64())

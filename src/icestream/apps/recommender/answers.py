@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.apps.recommender.offline import Model
+from icestream.apps.results import micros_of
 from icestream.core.times import INFINITY, Micros
 
 #: scores that differ by less are equal
@@ -68,11 +69,11 @@ class Answers:
         lifetime = rows.column("lifetime").combine_chunks()
         columns = {
             "user": rows.column("user"),
-            "asked": _micros(rows.column("asked")),
+            "asked": micros_of(rows.column("asked")),
             "item": rows.column("item"),
             "score": rows.column("score"),
-            "start": _micros(lifetime.field("start")),
-            "end": pc.fill_null(_micros(lifetime.field("end")), INFINITY),
+            "start": micros_of(lifetime.field("start")),
+            "end": pc.fill_null(micros_of(lifetime.field("end")), INFINITY),
             "change": rows.column("change")
             if "change" in rows.column_names
             else pa.array(np.ones(rows.num_rows, dtype=np.int32)),
@@ -127,8 +128,3 @@ def wrong(answer: Sequence[Item], model: Model, user: int, k: int) -> str | None
         if not np.isclose(own.get(each.item, np.nan), each.score, rtol=_CLOSE, atol=_CLOSE):
             return f"user {user}: item {each.item} does not have the score {each.score}"
     return None
-
-
-def _micros(times: Any) -> Any:
-    """Turn timestamps into microseconds since the epoch; those in Spark's files are finer."""
-    return times.cast(pa.timestamp("us", tz="UTC"), safe=False).cast(pa.int64())

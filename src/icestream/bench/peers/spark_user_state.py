@@ -10,8 +10,6 @@ to write.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +19,7 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from icestream.bench import keyed_rows
 from icestream.bench.peers.spark_window import session
-from icestream.bench.steady import steady_rate
+from icestream.bench.query_runs import measured, run_all
 
 STATE = "n long, total double"
 OUTPUT = "key long, n long, total double"
@@ -65,22 +63,8 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
         .start()
     )
     query.awaitTermination()
-    batches = [
-        (batch["numInputRows"], batch["durationMs"]["triggerExecution"])
-        for batch in query.recentProgress
-    ]
-    eps = steady_rate(query.recentProgress, plan["skip"])
-    return {"name": plan["name"], "eps": eps, "batches": batches}
-
-
-def main() -> None:
-    """Run every query of the plan, one after the other."""
-    plan = json.loads(sys.argv[1])
-    spark = session(plan["cores"])
-    for one in plan["runs"]:
-        print(json.dumps(run(spark, one)), flush=True)
-    spark.stop()
+    return measured(query, plan)
 
 
 if __name__ == "__main__":
-    main()
+    run_all(session, run)

@@ -7,15 +7,13 @@ least one file per core in a batch.
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark program uses
 
 from icestream.bench import rows
-from icestream.bench.steady import steady_rate
+from icestream.bench.query_runs import measured, run_all
 
 
 def session(cores: int) -> SparkSession:
@@ -61,22 +59,8 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
         .start()
     )
     query.awaitTermination()
-    batches = [
-        (batch["numInputRows"], batch["durationMs"]["triggerExecution"])
-        for batch in query.recentProgress
-    ]
-    eps = steady_rate(query.recentProgress, plan["skip"])
-    return {"name": plan["name"], "eps": eps, "batches": batches}
-
-
-def main() -> None:
-    """Run every query of the plan, one after the other."""
-    plan = json.loads(sys.argv[1])
-    spark = session(plan["cores"])
-    for one in plan["runs"]:
-        print(json.dumps(run(spark, one)), flush=True)
-    spark.stop()
+    return measured(query, plan)
 
 
 if __name__ == "__main__":
-    main()
+    run_all(session, run)

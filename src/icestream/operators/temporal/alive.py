@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from icestream.core.times import Micros
 from icestream.kernels import words
+from icestream.kernels.ranges import numbers_of
 from icestream.kernels.sweep import scale_rows
 from icestream.kernels.top import cover_segments, fill_segments
 from icestream.kernels.words import Table
@@ -154,11 +155,8 @@ class AliveAggregate:
                 order, first, last, once, 1, np.arange(size + 1), np.ones(size, np.int64), runs
             )
             row, start, stop, _ = runs[:made].T
-            lengths = stop - start
-            offsets = np.repeat(start - (np.cumsum(lengths) - lengths), lengths)
-            table[np.arange(len(offsets)) + offsets, place:end] = np.repeat(
-                choice[row], lengths, axis=0
-            )
+            chosen = np.repeat(choice[row], stop - start, axis=0)
+            table[numbers_of(start, stop), place:end] = chosen
         return segments, table[:-1]
 
     def _batch(self, table: Table) -> pa.RecordBatch:

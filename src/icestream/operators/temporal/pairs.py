@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from icestream.kernels.ranges import numbers_of
 from icestream.kernels.temporal_join import is_in_order, narrow, pair_up
 from icestream.operators.fold import HI, LO
 from icestream.operators.temporal.changes import LE, RE, column_of
@@ -115,4 +116,4 @@ def _ids(changes: pa.RecordBatch, name: str) -> Ids:
 def _ranges(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """Return the numbers from each start up to its end, in one array, and where each begins."""
     bounds = np.concatenate([[0], np.cumsum(ends - starts)])
-    return np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1], ends - starts), bounds
+    return numbers_of(starts, ends), bounds

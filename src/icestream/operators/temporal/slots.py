@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
+from icestream.kernels.ranges import numbers_of
 from icestream.operators.fold import HI, LO
 from icestream.operators.temporal.changes import DIFF, LE, RE, column_of
 from icestream.state.synopses.spec import GroupRows, Groups, Ints, Slots
@@ -40,10 +41,9 @@ class BySlot:
     def within(self, portion: Slots) -> tuple[Ints, Ints]:
         """Return the rows of some of the slots, and each one's position in `portion`."""
         at = np.searchsorted(self.distinct, portion)
-        first, sizes = self._bounds[at], self._bounds[at + 1] - self._bounds[at]
-        owners = np.repeat(np.arange(len(portion)), sizes)
-        skipped = np.repeat(first - (np.cumsum(sizes) - sizes), sizes)
-        return self._order[np.arange(len(owners)) + skipped], owners
+        begins, ends = self._bounds[at], self._bounds[at + 1]
+        owners = np.repeat(np.arange(len(portion)), ends - begins)
+        return self._order[numbers_of(begins, ends)], owners
 
 
 def located(changes: pa.RecordBatch, groups: Groups) -> Slots:

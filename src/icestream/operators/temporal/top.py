@@ -37,6 +37,7 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
+from icestream.kernels.ranges import numbers_of
 from icestream.kernels.top import fill_segments
 from icestream.kernels.words import Table
 from icestream.operators.temporal.changes import DIFF, column_of
@@ -306,7 +307,5 @@ def _worst(segments: Segments, events: Stretches, places: Ints) -> Ints:
     mine = places[events.kind]
     row, start, stop, _ = _filled(segments, events, np.argsort(-mine, kind="stable"), 1)
     worst = np.full(len(segments.owner), -1)
-    lengths = stop - start
-    skipped = np.repeat(start - (np.cumsum(lengths) - lengths), lengths)
-    worst[np.arange(len(skipped)) + skipped] = np.repeat(mine[row], lengths)
+    worst[numbers_of(start, stop)] = np.repeat(mine[row], stop - start)
     return worst

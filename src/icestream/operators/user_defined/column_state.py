@@ -16,6 +16,7 @@ Cost: a few Arrow calls for each variable and portion, whatever the number of gr
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -108,7 +109,7 @@ def _unfit(name: str, schema: pa.Schema, found: Any, why: str = "") -> Definitio
     )
 
 
-class ColumnVariable:
+class ColumnVariable(ABC):
     """A state variable of all groups of a portion."""
 
     def __init__(self, stage: Stage, number: int, name: str, declared: Declared) -> None:
@@ -120,9 +121,9 @@ class ColumnVariable:
         self._lifetime = declared.lifetime
         self._found: GroupRows | None = None
 
+    @abstractmethod
     def flush(self) -> None:
         """Write what changed."""
-        raise NotImplementedError
 
     def _read(self) -> GroupRows:
         """Return the stored rows, read once."""

@@ -15,6 +15,7 @@ Limits: keys of maps are of simple types, so that Python and the log agree on wh
 from __future__ import annotations
 
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,21 +40,21 @@ DATA = "data"
 
 
 @dataclass(frozen=True)
-class Declared:
+class Declared(ABC):
     """A state variable: what it keeps and for how long."""
 
     #: what users call this kind
     kind: ClassVar[str]
 
     @property
+    @abstractmethod
     def columns(self) -> pa.Schema:
         """Return the columns of its rows, without the expiry."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def lifetime(self) -> Micros | None:
         """Return how long a row lives, in microseconds of event time, or None for ever."""
-        raise NotImplementedError
 
     def synopsis(self, name: str) -> Synopsis:
         """Return what the store is asked to keep."""
@@ -202,6 +203,11 @@ class ObjectState(Declared):
         if self.ttl is not None and self.apply is not None:
             msg = f"object state {name!r} has deltas and a ttl: choose one, or set a timer"
             raise DefinitionError(msg)
+
+
+def undefined(processor: object, method: str) -> DefinitionError:
+    """Return the error for something a processor is asked for and does not define."""
+    return DefinitionError(f"{type(processor).__name__} is asked for {method}: define it")
 
 
 def pickled(*, initial: Callable[[], Any] | None = None) -> ObjectState:

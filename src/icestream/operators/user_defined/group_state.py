@@ -18,6 +18,7 @@ Cost: one call of the store for each variable and portion; about 1 us for each a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -79,7 +80,7 @@ def with_expiry(rows: pa.RecordBatch, expiry: Sequence[Micros] | Ints) -> pa.Rec
     )
 
 
-class GroupVariable:
+class GroupVariable(ABC):
     """A state variable as user code sees it: that of the group it is called for."""
 
     def __init__(self, scene: Scene, number: int, name: str, declared: Declared) -> None:
@@ -90,13 +91,13 @@ class GroupVariable:
         self._declared = declared
         self._lifetime = declared.lifetime
 
+    @abstractmethod
     def begin(self) -> None:
         """Forget what was read and written: the scene is another."""
-        raise NotImplementedError
 
+    @abstractmethod
     def flush(self) -> None:
         """Write what changed."""
-        raise NotImplementedError
 
     def _read(self) -> GroupRows:
         scene = self._scene

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from icestream.kernels.ranges import numbers_of
 from icestream.operators.fold import HI, LO
 from icestream.operators.temporal.changes import DIFF, LE, RE, column_of, payload_of
 from icestream.state.synopses.spec import Groups, Ints, Slots
@@ -78,4 +79,4 @@ def _ranges(bounds: Ints, positions: Ints) -> tuple[Ints, Any]:
     first = int(bounds[positions[0]])
     if len(positions) == positions[-1] - positions[0] + 1 and (np.diff(positions) == 1).all():
         return starts, slice(first, first + int(starts[-1]))
-    return starts, np.repeat(bounds[positions] - starts[:-1], sizes) + np.arange(starts[-1])
+    return starts, numbers_of(bounds[positions], bounds[positions + 1])

@@ -41,6 +41,7 @@ from icestream.operators.user_defined.declared import (
     ObjectState,
     TableState,
     ValueState,
+    undefined,
 )
 from icestream.operators.user_defined.group_map import GroupMap
 from icestream.operators.user_defined.group_object import GroupObject
@@ -179,19 +180,19 @@ class StatefulProcessor:
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
-        raise NotImplementedError
+        raise undefined(self, "init")
 
     def handleInputRows(self, key: Row, rows: Rows, timers: TimerValues) -> Made:
         """Take rows of a group, in time order; yield dicts or batches."""
-        raise NotImplementedError
+        raise undefined(self, "handleInputRows")
 
     def handleExpiredTimer(self, key: Row, timers: TimerValues, expired: ExpiredTimerInfo) -> Made:
         """Take a timer that the watermark has reached; yield dicts or batches."""
-        raise NotImplementedError
+        raise undefined(self, "handleExpiredTimer")
 
     def handleInitialState(self, key: Row, initial: Rows, timers: TimerValues) -> None:
         """Take what is known of a group before its first rows."""
-        raise NotImplementedError
+        raise undefined(self, "handleInitialState")
 
 
 class Decoded:

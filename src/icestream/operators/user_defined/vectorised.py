@@ -37,7 +37,7 @@ import pyarrow as pa
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.user_defined.column_state import ColumnVariable, Stage, chosen_groups
-from icestream.operators.user_defined.declared import Declared
+from icestream.operators.user_defined.declared import Declared, undefined
 from icestream.operators.user_defined.timers import TimerBook, too_early, unhandled
 from icestream.state.synopses.spec import Ints
 
@@ -187,12 +187,12 @@ class VectorisedProcessor:
 
     def process(self, batch: GroupedBatch, state: State) -> Any:
         """Take events of groups; return columns of output, or None."""
-        raise NotImplementedError
+        raise undefined(self, "process")
 
     def on_timers(self, batch: DueBatch, state: State) -> Any:
         """Take groups whose timers fire; return columns of output, or None."""
-        raise NotImplementedError
+        raise undefined(self, "on_timers")
 
     def on_initial(self, batch: GroupedBatch, state: State) -> None:
         """Take what is known of groups before their first rows."""
-        raise NotImplementedError
+        raise undefined(self, "on_initial")

@@ -23,8 +23,6 @@ class Fact(IntEnum):
     SEQUENCE = auto()
     #: whether a version ended since groups without rows were last looked for
     SWEEP = auto()
-    #: restoring reads no segment with a smaller ordinal
-    FLOOR = auto()
     #: bytes of live extents that never expire, when last counted, and segments of them
     FOREVER = auto()
     FOREVER_SEGMENTS = auto()

@@ -57,9 +57,8 @@ class History:
 
     # -- writing ---------------------------------------------------------------------------
 
-    def log_reminders(self, slots: Slots) -> int:
-        """Write the instants of groups that were changed; return the bytes."""
-        size = 0
+    def log_reminders(self, slots: Slots) -> None:
+        """Write the instants of groups that were changed."""
         for synopsis in range(self.store.directory.synopses):
             table, at = self.store.directory.table, part(synopsis)
             new = slots[table[slots, at + k.FLAGS] & k.REMINDED != 0]
@@ -67,21 +66,17 @@ class History:
                 table[new, at + k.FLAGS] &= ~k.REMINDED
                 columns = [table[new, c] for c in (k.HI, k.LO, at + k.DUE)]
                 rows = np.column_stack((*columns, np.full(len(new), synopsis)))
-                size += self._append(REMINDERS, rows)
-        return size
+                self._append(REMINDERS, rows)
 
-    def save(self, ordinals: Sequence[int]) -> int:
-        """Write a snapshot; `ordinals` are those of this version's segments. Return its bytes."""
+    def save(self) -> None:
+        """Write a snapshot."""
         directory = self.store.directory
         entries = directory.entries(directory.every())
         entries = entries[np.lexsort(identities(entries)[::-1])]
-        size = self._append(NUMBERS, np.array([[self.store.facts[Fact.SEQUENCE]]]))
-        size += self._append(SEGMENTS, self.cleaner.segments)
+        self._append(NUMBERS, np.array([[self.store.facts[Fact.SEQUENCE]]]))
+        self._append(SEGMENTS, self.cleaner.segments)
         for block in self.store.index.scan(entries):
-            size += self._append(ENTRIES, block)
-        last = max((*ordinals, self.space.segment(BASE).ordinal))
-        self.store.facts[Fact.FLOOR] = last + 1
-        return size
+            self._append(ENTRIES, block)
 
     @property
     def size(self) -> int:
@@ -90,13 +85,12 @@ class History:
         groups = directory.groups + len(self.store.index)
         return groups * 8 * entry_width(directory.synopses)
 
-    def _append(self, kind: int, rows: Ints) -> int:
+    def _append(self, kind: int, rows: Ints) -> None:
         writer = self.space.segment(BASE)
         some = max(1, self.record_bytes // (8 * max(1, rows.shape[1])))
         for first in range(0, len(rows), some):
             part_of = rows[first : first + some]
             writer.append(part_of, operator=self.scope, synopsis=kind, rows=len(part_of))
-        return int(rows.nbytes)
 
     # -- reading ---------------------------------------------------------------------------
 
@@ -131,15 +125,14 @@ class History:
                 kinds = reader.directory["synopsis"]
                 numbers = reader.directory["marker"][mine & (kinds == NUMBERS)]
                 if len(numbers):
-                    self._take(reader, int(numbers[-1]), max(o.ordinal for _, o in past.segments))
+                    self._take(reader, int(numbers[-1]))
                     return True
         return False
 
-    def _take(self, reader: SegmentReader, numbers: int, last_ordinal: int) -> None:
+    def _take(self, reader: SegmentReader, numbers: int) -> None:
         store = self.store
         sequence = np.frombuffer(reader.read(numbers).payload, dtype=np.int64)
         store.facts[Fact.SEQUENCE] = int(sequence[0])
-        store.facts[Fact.FLOOR] = last_ordinal + 1
         nothing = np.empty((0, 2), dtype=np.int64)
         self.cleaner.load(np.concatenate([nothing, *self._rows(reader, SEGMENTS, 2)]))
         store.directory.clear()

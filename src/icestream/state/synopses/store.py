@@ -291,7 +291,7 @@ class GroupStore(Groups):
         if written:
             self._cleaner.note(self.log.open[self._forever], written)
         if snapshot and self.options.durability == "log":
-            self._history.save(list(self.log.open.values()))
+            self._history.save()
         self.released = ()
         if snapshot or self.options.durability == "evict":
             self.released = self._cleaner.released()

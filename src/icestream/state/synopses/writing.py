@@ -7,8 +7,8 @@ rows first, so that its root has the best.
 Invariants:
 1. Behind a root are the rows of the group up to the words that are clean
    (`TestTheContract`).
-2. An extent that replaces others expires no earlier than they do, unless a snapshot stands between:
-   a restore never shows what was replaced
+2. An extent that replaces others expires no earlier than they do: a restore never shows what was
+   replaced
    (`test_crash_a_shorter_rewrite_does_not_bring_old_rows_back`).
 
 Cost: one gather, one pass over the rows and one copy.
