@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
@@ -175,8 +175,8 @@ def vwap(
     """Run a stock market: the average price of the last hour, weighted by volume, per trade."""
     from icestream.apps.market.demo import demo as run
 
-    use_this_python()
-    code = run(
+    _run_demo(
+        run,
         events=events,
         memory=memory,
         window=window,
@@ -186,7 +186,6 @@ def vwap(
         seed=seed,
         keep=keep,
     )
-    raise typer.Exit(code)
 
 
 @demos.command()
@@ -210,8 +209,8 @@ def recommender(
     """Run a recommender: similar items by the ratings of the last days, for everyone who asks."""
     from icestream.apps.recommender.demo import demo as run
 
-    use_this_python()
-    code = run(
+    _run_demo(
+        run,
         ratings=ratings,
         count=count,
         memory=memory,
@@ -222,7 +221,6 @@ def recommender(
         seed=seed,
         keep=keep,
     )
-    raise typer.Exit(code)
 
 
 @demos.command()
@@ -241,8 +239,8 @@ def advertising(
     """Run behavioural targeting: drop bots, learn what speaks for an ad, score who asks."""
     from icestream.apps.advertising.demo import demo as run
 
-    use_this_python()
-    code = run(
+    _run_demo(
+        run,
         events=events,
         memory=memory,
         window=window,
@@ -253,7 +251,6 @@ def advertising(
         seed=seed,
         keep=keep,
     )
-    raise typer.Exit(code)
 
 
 def _run_call_centre(
@@ -269,8 +266,8 @@ def _run_call_centre(
 ) -> None:
     from icestream.apps.call_center.demo import demo as run
 
-    use_this_python()
-    code = run(
+    _run_demo(
+        run,
         events=events,
         memory=memory,
         window=window,
@@ -281,7 +278,12 @@ def _run_call_centre(
         seed=seed,
         keep=keep,
     )
-    raise typer.Exit(code)
+
+
+def _run_demo(run: Callable[..., int], **options: Any) -> None:
+    """Run a demo with this Python in its workers, and end with its exit code."""
+    use_this_python()
+    raise typer.Exit(run(**options))
 
 
 def _was_given(context: typer.Context, name: str) -> bool:

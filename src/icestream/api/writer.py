@@ -291,9 +291,7 @@ class StreamWriter:
         last = VersionStore(files, root).latest()
         if last is None:
             return self._spark.sparkContext.defaultParallelism
-        plan = self._built.plan
-        components = len(plan.components) if isinstance(plan, Dataflow) else 1
-        return len(last.arenas) // components
+        return len(last.arenas) // self._built.plan.jobs
 
     # -- starting --------------------------------------------------------------------------
 
@@ -467,21 +465,12 @@ def _late_sink(spark: SparkSession, folder: str, built: Built[Computation]) -> F
 
 def _named(built: Built[Computation], events: DataFrame) -> DataFrame:
     """Give the columns of events the names the user knows, each once."""
-    names = _given_names(built)
+    names = [built.time, "source", *built.plan.given_names]
     chosen: dict[str, str] = {}
     for column, name in zip(events.columns, names, strict=True):
         if name.lower() not in (each.lower() for each in chosen):
             chosen[name] = column
     return events.select(*(sf.col(column).alias(name) for name, column in chosen.items()))
-
-
-def _given_names(built: Built[Computation]) -> list[str]:
-    """Return the user's names of the columns that ingest reads."""
-    plan = built.plan
-    if isinstance(plan, Dataflow):
-        return [built.time, "source", *(name for each in plan.columns for name in each.names)]
-    assert isinstance(plan, Plan)
-    return [built.time, "source", *plan.keys.names, *plan.expressions]
 
 
 def _with_ticks(events: DataFrame) -> DataFrame:

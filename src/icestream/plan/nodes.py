@@ -87,6 +87,16 @@ class Computation(Protocol):
         ...
 
     @property
+    def jobs(self) -> int:
+        """Return how many components a version runs, one job after the other."""
+        ...
+
+    @property
+    def given_names(self) -> tuple[str, ...]:
+        """Return the user's names of the columns that ingest reads after time and source."""
+        ...
+
+    @property
     def late(self) -> str:
         """Return what happens to events that come too late: `drop` or `keep`."""
         ...
@@ -201,6 +211,16 @@ class Plan:
         if self.one_grouping:
             return self.keys
         return self.keys.append(pa.field(GROUPING_ID, pa.int64(), nullable=False))
+
+    @property
+    def jobs(self) -> int:
+        """Return that one component does it all."""
+        return 1
+
+    @property
+    def given_names(self) -> tuple[str, ...]:
+        """Return the user's names of keys and inputs."""
+        return (*self.keys.names, *self.expressions)
 
     @property
     def types(self) -> dict[str, pa.DataType]:

@@ -75,14 +75,13 @@ class DataflowWork:
 
     def __init__(self, plan: Dataflow, shards: int, budget: int) -> None:
         """Refuse a budget that the components have no room in."""
-        self.components = len(plan.components)
         self._plan = plan
         kept = max(sum(map(bool, spec.groupings)) for spec in plan.specs)
         quota = max(LEAST_QUOTA, kept * LEAST_SHARE)
-        least = shards * self.components * quota
+        least = shards * plan.jobs * quota
         if budget < least:
             msg = (
-                f"memory of {format_bytes(budget)} is too small for {self.components} components "
+                f"memory of {format_bytes(budget)} is too small for {plan.jobs} components "
                 f"of {shards} shards: each needs {format_bytes(quota)}. Give the query at "
                 f"least {format_bytes(least)} with .memory(...), or fewer shards"
             )
@@ -120,7 +119,7 @@ class DataflowWork:
                     shard=shard,
                     watermark=reached,
                     first_ordinal=ordinal + (shard - first) * lifetimes,
-                    quota=making.budget // (making.shards * self.components),
+                    quota=making.budget // (making.shards * self._plan.jobs),
                     parcels=tuple(paths),
                     parcel_files=executor.parcel_files,
                     sends=self._sends(making, executor.parcel_files),

@@ -343,7 +343,7 @@ class Driver(Generic[Batch_contra]):
         return tuple(group * shards // groups for group in range(groups))
 
     def _check_shards(self, last: Commit) -> None:
-        shards = len(last.arenas) // self._work.components
+        shards = len(last.arenas) // self._plan.jobs
         if shards != self._settings.shards:
             msg = (
                 f"the checkpoint at {self._settings.root} has {shards} shards, the query "

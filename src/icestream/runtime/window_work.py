@@ -35,8 +35,6 @@ GROUP_OVERHEAD = 24
 class WindowWork:
     """Versions of a plan of windows."""
 
-    components = 1
-
     def __init__(self, plan: Plan, files: Files, root: str) -> None:
         """Work on the checkpoint at `root`."""
         self._plan = plan

@@ -88,9 +88,6 @@ class Made:
 class Work(Protocol):
     """What one kind of plan asks of a version."""
 
-    #: shards of all components are these times the shards of one
-    components: int
-
     def ordinals(self, shards: int) -> int:
         """Return how many ordinals the shards of a version take."""
         ...

@@ -17,17 +17,16 @@ from math import exp
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from icestream.apps.advertising.answers import Scores, Verdict, Weights
 from icestream.apps.advertising.query import BIAS
+from icestream.apps.bars import bars, events_bar, memory_bar
 from icestream.apps.progress import Progress, show_speed, show_time, show_watermark
 from icestream.core.times import Micros
 from icestream.core.units import format_bytes
 
-_BAR = 36
 #: keywords of an ad, and ads of a score, that a table has room for
 _KEYWORDS, _ADS = 5, 4
 #: bots that are named
@@ -66,21 +65,9 @@ class Status:
 def live_page(status: Status) -> RenderableType:
     """Draw the page that is refreshed while the query runs."""
     query = status.progress
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold")
-    grid.add_column(width=_BAR)
-    grid.add_column()
-    grid.add_row(
-        "events",
-        ProgressBar(total=status.events, completed=query.processed, width=_BAR),
-        f"{query.processed:,} of {status.events:,} ({status.written:,} generated)",
-    )
-    grid.add_row(
-        "memory",
-        ProgressBar(total=query.budget or 1, completed=query.memory, width=_BAR),
-        f"{format_bytes(query.memory)} of {format_bytes(query.budget)} budget, "
-        f"{format_bytes(query.log)} on the log",
-    )
+    grid = bars()
+    grid.add_row("events", *events_bar(query, status.events, status.written))
+    grid.add_row("memory", *memory_bar(query))
     grid.add_row("groups", _groups(status), _moves(status))
     grid.add_row("speed", show_speed(query.speed), f"watermark {show_watermark(query)}")
     grid.add_row("bots", f"{len(status.bots):,} now", f"{len(status.caught):,} found so far")

@@ -11,16 +11,14 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from icestream.apps.bars import bar, bars, events_bar, show_phases
 from icestream.apps.call_center.kpis import DEMO, by_calls, group_name
 from icestream.apps.progress import Progress, show_speed, show_time, show_watermark
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_bytes, format_interval, parse_interval
-
-_BAR = 36
 
 
 @dataclass(slots=True)
@@ -52,25 +50,18 @@ def _event_time(status: Status) -> Micros:
 
 def live_page(status: Status) -> RenderableType:
     """Draw the page that is refreshed while the query runs."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold")
-    grid.add_column(width=_BAR)
-    grid.add_column()
+    grid = bars()
     span = status.until - status.begin
     covered = _event_time(status)
     grid.add_row(
         "event time",
-        ProgressBar(total=span, completed=covered - status.begin, width=_BAR),
+        bar(covered - status.begin, span),
         f"{show_time(covered)}, {(covered - status.begin) / 3.6e9:.1f} of {span / 3.6e9:.1f} h",
     )
-    grid.add_row(
-        "events",
-        ProgressBar(total=status.events, completed=status.processed, width=_BAR),
-        f"{status.processed:,} of {status.events:,} ({status.written:,} generated)",
-    )
+    grid.add_row("events", *events_bar(status, status.events, status.written))
     grid.add_row(
         "memory",
-        ProgressBar(total=status.budget or 1, completed=status.memory, width=_BAR),
+        bar(status.memory, status.budget or 1),
         f"{format_bytes(status.memory)} of {format_bytes(status.budget)} budget",
     )
     facts = Table.grid(padding=(0, 2))
@@ -78,8 +69,7 @@ def live_page(status: Status) -> RenderableType:
     facts.add_column()
     speed = f"{show_speed(status.speed)}, last batch {show_speed(status.batch_speed)}"
     facts.add_row("speed", speed)
-    phases = "  ".join(f"{name} {millis:,} ms" for name, millis in status.phases.items())
-    facts.add_row(f"batch {status.batches}", phases)
+    facts.add_row(f"batch {status.batches}", show_phases(status))
     facts.add_row("log on disk", f"{format_bytes(status.log)}, {status.groups:,} groups")
     facts.add_row("watermark", f"{show_watermark(status)}, {status.late:,} events came too late")
     facts.add_row("results", f"{status.result_rows:,} rows")

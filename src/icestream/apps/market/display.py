@@ -16,15 +16,13 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from icestream.apps.bars import bar, bars, memory_bar, show_phases
 from icestream.apps.progress import Progress, show_speed, show_time, show_watermark
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_bytes, format_interval, parse_interval
-
-_BAR = 36
 
 
 @dataclass(slots=True)
@@ -77,24 +75,16 @@ def _by_turnover(rows: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
 
 def live_page(status: Status) -> RenderableType:
     """Draw the page that is refreshed while the queries run."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold")
-    grid.add_column(width=_BAR)
-    grid.add_column()
+    grid = bars()
     for every, query in status.queries.items():
         grid.add_row(
             every,
-            ProgressBar(total=status.events, completed=query.processed, width=_BAR),
+            bar(query.processed, status.events),
             f"{query.processed:,} of {status.events:,} trades ({status.written:,} generated)",
         )
-        grid.add_row(
-            "",
-            ProgressBar(total=query.budget or 1, completed=query.memory, width=_BAR),
-            f"{format_bytes(query.memory)} of {format_bytes(query.budget)} budget, "
-            f"{format_bytes(query.log)} on the log",
-        )
-        phases = "  ".join(f"{name} {millis:,} ms" for name, millis in query.phases.items())
-        grid.add_row("", f"{show_speed(query.speed)}, {query.result_rows:,} rows", phases)
+        grid.add_row("", *memory_bar(query))
+        speed = f"{show_speed(query.speed)}, {query.result_rows:,} rows"
+        grid.add_row("", speed, show_phases(query))
         grid.add_row("", f"watermark {show_watermark(query)}", f"{query.late:,} came too late")
         grid.add_row()
     title = f"Icestream: a market of 100 stocks, {status.elapsed:.0f} s"

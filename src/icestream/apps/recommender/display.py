@@ -16,15 +16,14 @@ from dataclasses import dataclass, field
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from icestream.apps.bars import bars, events_bar, memory_bar, show_phases
 from icestream.apps.progress import Progress, show_time, show_watermark
 from icestream.apps.recommender.answers import Answer, Request
 from icestream.core.units import format_bytes
 
-_BAR = 36
 #: items of an answer that the table has room for
 _ITEMS = 4
 
@@ -86,29 +85,16 @@ def _speeds(status: Status) -> str:
 def live_page(status: Status) -> RenderableType:
     """Draw the page that is refreshed while the query runs."""
     progress = status.progress
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold")
-    grid.add_column(width=_BAR)
-    grid.add_column()
-    grid.add_row(
-        "events",
-        ProgressBar(total=status.events, completed=progress.processed, width=_BAR),
-        f"{progress.processed:,} of {status.events:,} ({status.written:,} generated)",
-    )
-    grid.add_row(
-        "memory",
-        ProgressBar(total=progress.budget or 1, completed=progress.memory, width=_BAR),
-        f"{format_bytes(progress.memory)} of {format_bytes(progress.budget)} budget, "
-        f"{format_bytes(progress.log)} on the log",
-    )
+    grid = bars()
+    grid.add_row("events", *events_bar(progress, status.events, status.written))
+    grid.add_row("memory", *memory_bar(progress))
     grid.add_row(
         "groups",
         f"{progress.groups:,}",
         f"left memory {status.left:,} times, came back {status.returned:,} times",
     )
     grid.add_row("speed", _speeds(status), f"{progress.result_rows:,} result rows")
-    phases = "  ".join(f"{name} {millis:,} ms" for name, millis in progress.phases.items())
-    grid.add_row("watermark", show_watermark(progress), phases)
+    grid.add_row("watermark", show_watermark(progress), show_phases(progress))
     title = f"Icestream: recommendations, {status.elapsed:.0f} s"
     parts: list[RenderableType] = [Panel(grid, title=title, title_align="left")]
     if status.latest:
