@@ -25,12 +25,14 @@ from icestream.core.errors import (
 CALL_CENTRE, MARKET = "icestream.apps.call_center.demo", "icestream.apps.market.demo"
 RECOMMENDER = "icestream.apps.recommender.demo"
 ADVERTISING = "icestream.apps.advertising.demo"
+INTEGRATION = "icestream.apps.integration.demo"
 DEMOS = [
     (["demo"], CALL_CENTRE),
     (["demo", "call-centre"], CALL_CENTRE),
     (["demo", "vwap"], MARKET),
     (["demo", "recommender"], RECOMMENDER),
     (["demo", "advertising"], ADVERTISING),
+    (["demo", "integration"], INTEGRATION),
 ]
 
 ERRORS = [

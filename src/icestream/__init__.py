@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         variance,
         weighted_avg,
     )
+    from icestream.api.joins import join
     from icestream.api.result import Result
     from icestream.api.stream import Stream, Windowed, rows, stream
     from icestream.api.writer import StreamWriter, start
@@ -75,6 +76,8 @@ if TYPE_CHECKING:
     from icestream.operators.user_defined.vectorised import VectorisedProcessor
     from icestream.runtime.query import Query
     from icestream.runtime.session import local_session, settings
+    from icestream.state.update_queue.append import AppendQueue
+    from icestream.state.update_queue.queue import UpdateQueue
 
 _HOMES = {
     "icestream.api.cql.build": ("sql",),
@@ -119,6 +122,7 @@ _HOMES = {
         "variance",
         "weighted_avg",
     ),
+    "icestream.api.joins": ("join",),
     "icestream.api.result": ("Result",),
     "icestream.api.stream": ("Stream", "Windowed", "rows", "stream"),
     "icestream.api.writer": ("StreamWriter", "start"),
@@ -136,10 +140,13 @@ _HOMES = {
     "icestream.operators.user_defined.vectorised": ("VectorisedProcessor",),
     "icestream.runtime.query": ("Query",),
     "icestream.runtime.session": ("local_session", "settings"),
+    "icestream.state.update_queue.append": ("AppendQueue",),
+    "icestream.state.update_queue.queue": ("UpdateQueue",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AppendQueue",
     "ColdOptions",
     "Events",
     "ListState",
@@ -151,6 +158,7 @@ __all__ = [
     "Stream",
     "StreamWriter",
     "TableState",
+    "UpdateQueue",
     "UserAggregate",
     "ValueState",
     "VectorisedProcessor",
@@ -173,6 +181,7 @@ __all__ = [
     "every",
     "files",
     "first",
+    "join",
     "last",
     "local_session",
     "max",

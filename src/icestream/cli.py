@@ -126,9 +126,10 @@ def demo(
     """Run a stream and live figures over it on this machine, and tell what that took.
 
     Without a command the call centres run, with the options below; `icestream demo vwap` is a stock
-    market that is answered with every trade, `icestream demo recommender` recommends what to watch,
-    `icestream demo advertising` learns who clicks which ad. Each has options of its own: see its
-    --help.
+    market that is answered with every trade, `icestream demo market` prices the newest quotes of a
+    market, `icestream demo integration` joins three feeds in little memory, `icestream demo
+    recommender` recommends what to watch, `icestream demo advertising` learns who clicks which ad.
+    Each has options of its own: see its --help.
     """
     if context.invoked_subcommand is None:
         _run_call_centre(events, memory, window, slide, by, rate, fast_forward, seed, keep)
@@ -190,6 +191,34 @@ def vwap(
 
 @demos.command()
 @reported
+def market(
+    seconds: Annotated[int, typer.Option(help="How long it runs.")] = 60,
+    symbols: Annotated[int, typer.Option(help="How many symbols there are.")] = 3000,
+    rate: Annotated[int, typer.Option(help="Quotes per second.")] = 20_000,
+    schedule: Annotated[
+        str, typer.Option(help="Who is priced first: index, linecutting, inplace or fifo.")
+    ] = "index",
+    memory: Memory = "64 MB",
+    seed: Seed = 1,
+    keep: Keep = None,
+) -> None:
+    """Run a market dashboard: an expensive price of every symbol, as fresh as the machine can."""
+    from icestream.apps.market.freshness import demo as run
+
+    _run_demo(
+        run,
+        seconds=seconds,
+        symbols=symbols,
+        rate=rate,
+        schedule=schedule,
+        memory=memory,
+        seed=seed,
+        keep=keep,
+    )
+
+
+@demos.command()
+@reported
 def recommender(
     ratings: Annotated[
         Path | None,
@@ -221,6 +250,23 @@ def recommender(
         seed=seed,
         keep=keep,
     )
+
+
+@demos.command()
+@reported
+def integration(
+    events: Annotated[int, typer.Option(help="How many rows of all feeds to generate.")] = 200_000,
+    memory: Memory = "16 MB",
+    strategy: Annotated[
+        str, typer.Option(help="Which partitions leave memory first.")
+    ] = "global_output_with_penalty",
+    seed: Seed = 1,
+    keep: Keep = None,
+) -> None:
+    """Join prices, volumes and reviews of stocks early, and completely once all has arrived."""
+    from icestream.apps.integration.demo import demo as run
+
+    _run_demo(run, events=events, memory=memory, strategy=strategy, seed=seed, keep=keep)
 
 
 @demos.command()

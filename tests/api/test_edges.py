@@ -8,7 +8,8 @@ import pytest
 
 from icestream.api.events import Events
 from icestream.core.errors import DefinitionError, InputError
-from icestream.plan.events import FromSource, compiled
+from icestream.plan.event_nodes import FromSource
+from icestream.plan.events import compiled
 from icestream.plan.nodes import Source
 from icestream.runtime.driver import Settings
 from icestream.runtime.local import LocalQuery

@@ -9,7 +9,8 @@ import pytest
 
 from icestream.api.events import Events
 from icestream.core.errors import DefinitionError
-from icestream.plan.events import FromSource, compiled
+from icestream.plan.event_nodes import FromSource
+from icestream.plan.events import compiled
 from icestream.plan.nodes import Source
 from icestream.testing.plain_dataflow import PlainDataflow
 

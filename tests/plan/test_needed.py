@@ -9,7 +9,7 @@ import pyarrow as pa
 from icestream.operators.dataflow.steps import Filtering, Projecting
 from icestream.operators.expressions import Predicate, Projection
 from icestream.operators.temporal.lifetimes import Forever
-from icestream.plan.events import Entered, FromSource, Left, Mapped, Node, Scope, United
+from icestream.plan.event_nodes import Entered, FromSource, Left, Mapped, Node, Scope, United
 from icestream.plan.needed import needed_columns
 
 COLUMNS = pa.schema([(name, pa.int64()) for name in ("a", "b", "c", "d")])

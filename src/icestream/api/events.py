@@ -12,10 +12,10 @@ written.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -50,7 +50,7 @@ from icestream.operators.temporal.ordering import Order
 from icestream.operators.temporal.top import TopK
 from icestream.operators.user_defined.operator import Processor, UserDefined
 from icestream.plan.dataflow import Dataflow, source_column
-from icestream.plan.events import (
+from icestream.plan.event_nodes import (
     Applied,
     Entered,
     FromSource,
@@ -59,11 +59,13 @@ from icestream.plan.events import (
     Node,
     Scope,
     United,
-    compiled,
 )
+from icestream.plan.events import compiled
 from icestream.plan.explain_dataflow import explained_dataflow
+from icestream.plan.multi_join import Equal, joined, refuse_after_joins
 from icestream.plan.needed import needed_columns
 from icestream.plan.nodes import SOURCE, TIME
+from icestream.plan.spilling import Spilling, SpillingOptions
 from icestream.runtime.sink import as_they_are
 
 if TYPE_CHECKING:
@@ -249,27 +251,36 @@ class Events:
     def join(
         self,
         other: Events,
-        on: str | Sequence[str] | None = None,
+        on: str | Sequence[Equal] | None = None,
         *,
         where: str | None = None,
         within: str | int | None = None,
+        onPressure: str = "fetch",
+        **spilling: Unpack[SpillingOptions],
     ) -> Events:
         """Pair events whose lifetimes have an instant in common, for these instants.
 
         Args:
             other: the other stream; inside a group, of the same group.
-            on: columns with equal values, in both; needed outside a group. Null equals nothing.
+            on: columns with equal values: a name that both have, or a pair of names, or several of
+                these; needed outside a group. Null equals nothing.
             where: what a pair must fulfil beside, in SQL.
             within: instead of their own lifetimes, pair events at most so far apart in time.
+            onPressure: what happens to state that does not fit into memory. `fetch`: it is read
+                when it is needed, and every pair comes at once; `defer`: it waits on disk, pairs
+                with it come when the join is cleaned up. See `ice.join`.
+            **spilling: with `defer`, the strategy, threshold, amount and partitions of `ice.join`.
         """
         self._check_together(other, "join")
         if within is not None:
-            length = parse_interval(within)
-            near = Windowed(length + 1)
-            return self._altered(near).join(other._altered(near), on, where=where)
+            near = Windowed(parse_interval(within) + 1)
+            return self._altered(near).join(
+                other._altered(near), on, where=where, onPressure=onPressure, **spilling
+            )
+        if self._defers(onPressure, spilling):
+            return self._deferred((other,), on, where, Spilling(**spilling))
         if on is not None:
-            keys = (on,) if isinstance(on, str) else tuple(on)
-            mine, theirs = (each._with_keys(keys, "join") for each in (self, other))
+            mine, theirs, keys = self._sharing(other, on)
             return mine.groupApply(keys, lambda a, b: a.join(b, where=where), theirs)
         scope = self._scope("join", "join(other, on=...)")
         left, right = self._node.payload, other._node.payload
@@ -287,6 +298,63 @@ class Events:
         text = "join" if residual is None else f"join where {residual.text}"
         grows = self._node.grows and other._node.grows
         return self._applied(operator, text, grows=grows, other=other)
+
+    def _deferred(
+        self,
+        others: Sequence[Events],
+        on: str | Sequence[Equal] | None,
+        where: str | None,
+        spilling: Spilling,
+    ) -> Events:
+        """Return a join whose state may leave memory, with the results that needs for later."""
+        streams = (self, *others)
+        if on is None or self._node.scope is not None:
+            msg = "onPressure='defer' joins whole streams by columns: join(other, on=...)"
+            raise DefinitionError(msg)
+        for stream in streams:
+            if not stream._node.grows:
+                msg = (
+                    "onPressure='defer' joins events that stay as they are, not results that may "
+                    "be taken back: use onPressure='fetch'"
+                )
+                raise DefinitionError(msg)
+        node = joined([stream._node for stream in streams], on, where, spilling)
+        return Events(node, {tag: part for s in streams for tag, part in s._parts.items()})
+
+    def _sharing(
+        self, other: Events, on: str | Sequence[Equal]
+    ) -> tuple[Events, Events, tuple[str, ...]]:
+        """Return two streams with values in the columns of a join, under names that both have."""
+        pairs = [
+            (each, each) if isinstance(each, str) else tuple(each)
+            for each in ((on,) if isinstance(on, str) else on)
+        ]
+        for pair in pairs:
+            if len(pair) != 2:
+                msg = f"on={pair} must name a column of each of the two streams"
+                raise DefinitionError(msg)
+        mine, theirs = (list(names) for names in zip(*pairs, strict=True))
+        left, right = self._with_keys(mine, "join"), other._with_keys(theirs, "join")
+        for name, twin in pairs:
+            if name != twin and name in right.columns:
+                msg = f"both sides of the join have {name!r}: rename it with select('x AS y')"
+                raise DefinitionError(msg)
+            if name != twin:
+                right = right.withColumn(name, _quoted(twin))
+        return left, right, tuple(mine)
+
+    @staticmethod
+    def _defers(onPressure: str, spilling: Mapping[str, object]) -> bool:
+        """Tell whether results may come later, or say what is wrong."""
+        if onPressure not in ("defer", "fetch"):
+            msg = f"onPressure must be 'defer' or 'fetch'; got {onPressure!r}"
+            raise DefinitionError(msg)
+        known = {each.name for each in fields(Spilling)}
+        unknown = sorted(set(spilling) - known)
+        if unknown or (spilling and onPressure == "fetch"):
+            msg = f"join has no {unknown or sorted(spilling)} with onPressure={onPressure!r}"
+            raise DefinitionError(msg)
+        return onPressure == "defer"
 
     def difference(self, other: Events, on: str | Sequence[str] | None = None) -> Events:
         """Keep events at the instants at which the other stream has none in their group."""
@@ -395,6 +463,7 @@ class Events:
     ) -> Events:
         streams = (self,) if other is None else (self, other)
         nodes = tuple(stream._node for stream in streams)
+        refuse_after_joins(nodes, text)
         made = Applied(
             operator.result,
             self._node.scope,

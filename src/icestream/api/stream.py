@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -19,6 +21,7 @@ from icestream.api.events import Events, events_of
 from icestream.api.functions import AggregateExpression, as_column, count
 from icestream.api.result import Result
 from icestream.api.statement import Part, Statement, build, refusal
+from icestream.api.updates import ArrowFunction, LatestBy, RowFunction, Served, latest_by
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
@@ -26,6 +29,9 @@ from icestream.operators.ordered import Frame, RowsSlide
 from icestream.operators.panes import Cumulative, Windows
 from icestream.operators.session import Session
 from icestream.plan.nodes import WindowKind
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: the slide of windows that are looked at with every event
 EVERY_EVENT = "event"
@@ -183,6 +189,37 @@ class Stream:
     ) -> Events:
         """Compute a sub-query for each group of events; see `Events.groupApply`."""
         return self.events().groupApply(keys, apply, *others)
+
+    def latestBy(
+        self, *keys: str, schedule: str = "index", budget: str | int | None = None
+    ) -> LatestBy:
+        """See the stream as updates: an event replaces the one before it of the same key.
+
+        What comes next (`apply`, `applyInPandas`, `map`) is done to the newest event of a key only,
+        for as many keys as a batch has time for; the others wait, newest value only.
+
+        Args:
+            *keys: the columns that tell keys apart; none where each event replaces the last one.
+            schedule: who is served first: `index`, least staleness on average also where keys are
+                updated at uneven rates; `linecutting`; `inplace`; `fifo`.
+            budget: how long serving may take in a batch; the trigger's interval unless given, less
+                what the rest of a batch takes.
+        """
+        return latest_by(self, keys, schedule, budget)
+
+    def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> Served:
+        """Do an expensive step to every event, given and returned as Arrow batches."""
+        return LatestBy(self, None).apply(function, schema)
+
+    def applyInPandas(
+        self, function: Callable[[pd.DataFrame], pd.DataFrame], schema: str | pa.Schema
+    ) -> Served:
+        """Do an expensive step to every event, given and returned as pandas frames."""
+        return LatestBy(self, None).applyInPandas(function, schema)
+
+    def map(self, function: RowFunction, schema: str | pa.Schema) -> Served:
+        """Do an expensive step to every event, given and returned as a dictionary."""
+        return LatestBy(self, None).map(function, schema)
 
     def _mapped(self, change: Callable[[DataFrame], DataFrame]) -> Stream:
         parts = []

@@ -42,6 +42,7 @@ from icestream.operators.dataflow.stores import ColdOptions
 from icestream.plan import lower
 from icestream.plan.dataflow import Dataflow
 from icestream.plan.nodes import SOURCE, Computation, Plan
+from icestream.plan.updates import Updates
 from icestream.runtime.direct import source_of
 from icestream.runtime.driver import Delivery, Driver, Settings
 from icestream.runtime.query import Query
@@ -83,6 +84,8 @@ _OWN_OPTIONS = (
     "ticker",
 )
 _TRIGGERS = ("processingTime", "availableNow", "once")
+#: time between batches of an update stream that says nothing
+UPDATES_EVERY = "1 second"
 
 #: source number of rows that are no events
 _TICK = -1
@@ -244,7 +247,20 @@ class StreamWriter:
             raise DefinitionError(msg)
         return _location(chosen)
 
+    @property
+    def _updates(self) -> bool:
+        """Tell whether keys may wait from batch to batch."""
+        plan = self._built.plan
+        return isinstance(plan, Updates) and plan.latest is not None
+
+    @property
+    def _ticks(self) -> bool:
+        """Tell whether batches come also when no events do."""
+        return "ticker" in self._options or (self._updates and "processingTime" in self._trigger)
+
     def _flushes(self) -> bool:
+        if self._updates and {"availableNow", "once"} & set(self._trigger):
+            return True
         flush = self._options.get("flush", "false").lower() == "true"
         if flush and not ({"availableNow", "once"} & set(self._trigger)):
             msg = (
@@ -257,7 +273,7 @@ class StreamWriter:
         """Return this writer with the ticker's interval as its trigger."""
         ticker = self._options.get("ticker")
         if ticker is None:
-            return self
+            return self if self._trigger or not self._updates else self._every(UPDATES_EVERY)
         if self._trigger:
             msg = (
                 f"option 'ticker' takes batches every {ticker}: it goes with no other trigger; "
@@ -267,7 +283,10 @@ class StreamWriter:
         if parse_interval(ticker) <= 0:
             msg = f"option 'ticker' must be a positive interval; got {ticker!r}"
             raise DefinitionError(msg)
-        return self.trigger(processingTime=ticker)
+        return self._every(ticker)
+
+    def _every(self, interval: str) -> StreamWriter:
+        return self.trigger(processingTime=interval)
 
     def _local_folder(self, checkpoint: str) -> str:
         base = self._options.get("localDir") or os.path.join(
@@ -307,7 +326,7 @@ class StreamWriter:
             budget=self._memory,
             shards=self._number_of_shards(files, root),
             codec=codec,
-            ticker="ticker" in self._options,
+            ticker=self._ticks,
         )
 
     def _planned(self, plan: Computation, modes: Sequence[str]) -> Computation:
@@ -315,6 +334,9 @@ class StreamWriter:
         late = "keep" if "lateEvents" in self._options else plan.late
         if isinstance(plan, Dataflow):
             return replace(plan, late=late, cold=self._cold_options())
+        if isinstance(plan, Updates):
+            every = self._trigger.get("processingTime")
+            return replace(plan, interval=None if every is None else parse_interval(every) or None)
         assert isinstance(plan, Plan)
         store = self._options.get("plan", lower.AUTO)
         if store not in lower.STORES:
@@ -349,7 +371,7 @@ class StreamWriter:
     def _begin(
         self, events: DataFrame, batch: Callable[[DataFrame, int], None], checkpoint: str
     ) -> StreamingQuery:
-        if "ticker" in self._options:
+        if self._ticks:
             events, batch = _with_ticks(events), _without_ticks(batch)
         writer = events.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint)
         if self._name is not None:
@@ -423,10 +445,10 @@ def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
     """Run the statements of some writers as one query, set up as the first of them says."""
     lead = outputs[0][0]
     built = lead._built if len(outputs) == 1 else build(_statements(outputs))
-    plan = lead._planned(built.plan, [each._mode for each, _ in outputs])
     checkpoint, flush, paced = lead._checkpoint(), lead._flushes(), lead._paced()
+    plan = paced._planned(built.plan, [each._mode for each, _ in outputs])
     spark, files = lead._spark, _files_at(checkpoint)
-    settings = lead._settings(files, checkpoint)
+    settings = paced._settings(files, checkpoint)
     executor = lead._executor(built.events, files, settings)
     driver: Driver[DataFrame] = Driver(plan, settings, files, executor)
     safe = [once(sink, files, settings.root, number) for number, (_, sink) in enumerate(outputs)]

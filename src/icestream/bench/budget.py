@@ -97,7 +97,7 @@ class Case:
     @property
     def group_bytes(self) -> int:
         """Return the least bytes of a group in memory: its row, an index place, key and flags."""
-        return 8 * window_spec(self.plan).layout.group_width + 8 + 9
+        return 8 * window_spec(self.plan).layouts[0].group_width + 8 + 9
 
     def events(self, first: int) -> Iterator[pa.RecordBatch]:
         """Yield the events of a batch that begins with a minute, in pieces as Spark sends them."""

@@ -41,6 +41,11 @@ MODULES = (
     "recommender",
     "user_state",
     "stream_join",
+    "spill",
+    "staleness",
+    "update_queue",
+    "update_windows",
+    "overload",
 )
 
 #: JSON values by name

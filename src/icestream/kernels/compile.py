@@ -16,3 +16,13 @@ def kernel(function: Kernel) -> Kernel:
     Indices are not checked: callers check bounds before they call.
     """
     return cast("Kernel", njit(cache=True, nogil=True)(function))
+
+
+def lean_kernel(function: Kernel) -> Kernel:
+    """Compile a kernel that is given its arrays in tuples, and called for every row by others.
+
+    Arrays are borrowed, not counted, and calls are inlined: about twenty times faster per call. It
+    cannot make arrays, nor call what returns some.
+    """
+    options: dict[str, Any] = {"cache": True, "nogil": True, "forceinline": True, "_nrt": False}
+    return cast("Kernel", njit(**options)(function))

@@ -25,9 +25,20 @@ from icestream.core.times import Micros
 from icestream.core.units import format_interval
 from icestream.operators.dataflow.component import ComponentSpec
 from icestream.operators.dataflow.results import LifetimeRows
-from icestream.operators.dataflow.steps import Emit, Map, Receive, Regroup, Send, Stateful, Step
+from icestream.operators.dataflow.steps import (
+    Emit,
+    JoinMany,
+    Map,
+    Receive,
+    Regroup,
+    Send,
+    Stateful,
+    Step,
+    Trace,
+)
 from icestream.operators.dataflow.stores import ColdOptions
 from icestream.plan.nodes import KEY_GROUPS, SOURCE, TIME, Source, watermark_of
+from icestream.plan.spilling import Spilling
 
 
 @dataclass(frozen=True)
@@ -71,6 +82,8 @@ class Dataflow:
     late: str = "drop"
     key_groups: int = KEY_GROUPS
     cold: ColdOptions = field(default_factory=ColdOptions)
+    #: how joins that defer results give up memory; None if there are none
+    spilling: Spilling | None = None
 
     @property
     def batch_schema(self) -> pa.Schema:
@@ -100,7 +113,27 @@ class Dataflow:
     def specs(self) -> tuple[ComponentSpec, ...]:
         """Return what each component runs."""
         rows = tuple(LifetimeRows(view.payload, self.time, view.mode) for view in self.views)
-        return tuple(ComponentSpec(steps, rows) for steps in self.components)
+        spilling = self.spilling
+        traced = () if spilling is None else (spilling.partitions, spilling.sample)
+        return tuple(ComponentSpec(steps, rows, *traced) for steps in self.components)
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        """Return how many components changes pass, at most, before they come to each."""
+        depths = [0] * len(self.components)
+        for target in range(len(depths)):
+            origins = [e.origin for e in self.edges if e.target == target and e.origin is not None]
+            depths[target] = 1 + max((depths[origin] for origin in origins), default=-1)
+        return tuple(depths)
+
+    @cached_property
+    def join_components(self) -> dict[int, int]:
+        """Return the component of each join that may defer results, by its number."""
+        return {
+            spec.join.number: component
+            for component, spec in enumerate(self.specs)
+            if spec.join is not None
+        }
 
     def late_before(self, watermark: Micros) -> Micros:
         """Return the instant before which an event comes too late."""
@@ -116,7 +149,9 @@ class Dataflow:
 
     def describe(self) -> dict[str, Any]:
         """Return the dataflow as JSON, for the checkpoint and for people."""
+        told = {} if self.spilling is None else {"spilling": self.spilling.describe()}
         return {
+            **told,
             "sources": [
                 {"name": s.name, "slack": format_interval(s.slack), "nulls": s.nulls}
                 for s in self.sources
@@ -159,6 +194,11 @@ def described(step: Step) -> str:
             what = f"receive edge {step.edge}"
         case Map() | Stateful():
             what = step.text
+        case JoinMany():
+            what = f"{step.spec.text}, join {step.spec.number}"
+        case Trace():
+            joins = ", ".join(str(each.join) for each in step.lineages)
+            what = f"trace {'stored rows' if step.stored else 'results'} to joins {joins}"
         case Regroup():
             what = f"group by {', '.join(step.keys)}"
         case Send():

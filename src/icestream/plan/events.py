@@ -3,8 +3,9 @@
 Idea: what users write is a graph of nodes; a node inside a group belongs to a *scope*, which is one
 use of `groupApply` (or of a join, which groups both sides by its keys). Compiling walks the graph
 once: every outermost scope becomes a component, with an edge for each stream that enters it; a
-scope inside another becomes a grouping of the same component. What is done to ungrouped streams
-happens where they come from, before they are sent.
+scope inside another becomes a grouping of the same component. A join that may defer results is a
+component of its own. What is done to ungrouped streams happens where they come from, before they
+are sent.
 
 Invariants:
 1. A node that is used twice is computed once (`test_a_node_that_is_used_twice_is_one_step`).
@@ -14,15 +15,15 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
-from icestream.core.times import Micros
 from icestream.operators.dataflow.steps import (
     Emit,
+    JoinMany,
     Map,
     Merge,
     Receive,
@@ -30,77 +31,27 @@ from icestream.operators.dataflow.steps import (
     Send,
     Stateful,
     Step,
+    Trace,
 )
-from icestream.operators.temporal.changes import TemporalOperator
+from icestream.operators.expressions import Predicate
+from icestream.operators.multi_join.spec import MultiJoinSpec
+from icestream.operators.multi_join.tracing import Lineage
 from icestream.operators.temporal.settle import Settle
 from icestream.plan.dataflow import Dataflow, Edge, Output
-from icestream.plan.nodes import Source
-
-
-@dataclass(frozen=True, eq=False)
-class Scope:
-    """One use of a grouping: the columns that tell its groups apart, those around it included."""
-
-    keys: tuple[str, ...]
-    outer: Scope | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Node:
-    """Something that yields events."""
-
-    payload: pa.Schema
-    scope: Scope | None = None
-    #: whether events are only ever added
-    grows: bool = True
-    #: how much later than its last event something may still happen
-    reach: Micros = 0
-
-
-@dataclass(frozen=True, eq=False)
-class FromSource(Node):
-    """The events of a source, known by a tag."""
-
-    source: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class Mapped(Node):
-    """Each batch on its own: a filter, a projection, other lifetimes."""
-
-    before: Node = field(kw_only=True)
-    change: Callable[[pa.RecordBatch], pa.RecordBatch] = field(kw_only=True)
-    text: str = field(kw_only=True)
-
-
-@dataclass(frozen=True, eq=False)
-class United(Node):
-    """The events of several nodes."""
-
-    parts: tuple[Node, ...] = field(kw_only=True)
-
-
-@dataclass(frozen=True, eq=False)
-class Entered(Node):
-    """Events that enter a scope."""
-
-    before: Node = field(kw_only=True)
-
-
-@dataclass(frozen=True, eq=False)
-class Applied(Node):
-    """An operator with state by group."""
-
-    inputs: tuple[Node, ...] = field(kw_only=True)
-    operator: TemporalOperator = field(kw_only=True)
-    text: str = field(kw_only=True)
-
-
-@dataclass(frozen=True, eq=False)
-class Left(Node):
-    """Events that leave a scope."""
-
-    before: Node = field(kw_only=True)
+from icestream.plan.event_nodes import (
+    Applied,
+    Entered,
+    FromSource,
+    Joined,
+    Left,
+    Mapped,
+    Node,
+    Scope,
+    United,
+)
+from icestream.plan.join_tree import JoinTree, join_tree, shown_only
+from icestream.plan.multi_join import told
+from icestream.plan.nodes import KEY_GROUPS, Source
 
 
 def compiled(
@@ -114,10 +65,12 @@ def compiled(
 
     `numbers` are those of the sources by the tags that nodes know them by.
     """
-    building = _Building(numbers)
-    for view, (node, mode) in enumerate(outputs):
-        building.emit(node, mode, view)
+    tree = join_tree([node for node, _ in outputs])
+    building = _Building(numbers, tree)
+    for view, (node, (shown, mode)) in enumerate(zip(tree.outputs, outputs, strict=True)):
+        building.emit(node, shown.payload, mode, view)
     components, edges = building.in_order()
+    spilling = tree.spilling
     return Dataflow(
         sources=sources,
         columns=columns,
@@ -126,6 +79,8 @@ def compiled(
         views=tuple(Output(node.payload, mode) for node, mode in outputs),
         time=time,
         reach=max(node.reach for node, _ in outputs),
+        key_groups=KEY_GROUPS if spilling is None else spilling.key_groups,
+        spilling=spilling,
     )
 
 
@@ -144,8 +99,9 @@ class _Place:
 class _Building:
     """A dataflow in the making."""
 
-    def __init__(self, numbers: Mapping[int, int]) -> None:
+    def __init__(self, numbers: Mapping[int, int], tree: JoinTree) -> None:
         self._numbers = numbers
+        self._tree = tree
         self.components: list[list[Step]] = []
         self.edges: list[Edge] = []
         self._places: dict[int, tuple[_Place, ...]] = {}
@@ -157,9 +113,10 @@ class _Building:
         #: nodes that were looked at are kept, so that their ids are theirs
         self._seen: list[object] = []
 
-    def emit(self, node: Node, mode: str, view: int) -> None:
-        """Let the events of a node be the rows of a view."""
-        for place in self._ungrouped(node):
+    def emit(self, node: Node, payload: pa.Schema, mode: str, view: int) -> None:
+        """Let the events of a node, without hidden columns, be the rows of a view."""
+        self._traced(node, stored=False)
+        for place in self._ungrouped(shown_only(node, payload)):
             component, step = place.component, place.step
             if component is None:
                 msg = (
@@ -168,8 +125,8 @@ class _Building:
                 )
                 raise DefinitionError(msg)
             if mode == "append" and not node.grows:
-                step = self._settled(component, step, node.payload)
-            self._add(component, Emit((step,), node.payload, self._of(component, step), view))
+                step = self._settled(component, step, payload)
+            self._add(component, Emit((step,), payload, self._of(component, step), view))
 
     def _settled(self, component: int, step: int, payload: pa.Schema) -> int:
         keys = tuple(payload.names)
@@ -199,8 +156,41 @@ class _Building:
             case Left():
                 component = self._component_of(node.before)
                 return (_Place(node.payload, component, self._grouped(node.before, component)),)
+            case Joined():
+                return (self._joined(node),)
         msg = f"{type(node).__name__} belongs to a group"
         raise AssertionError(msg)
+
+    def _joined(self, node: Joined) -> _Place:
+        """Give a join a component of its own."""
+        component = self._new_component()
+        steps = []
+        for each, keys in zip(node.inputs, node.keys, strict=True):
+            self._traced(each, stored=True)
+            received = self._all_received(self._ungrouped(each), component, keys, each.payload)
+            steps.append(received)
+        spec = MultiJoinSpec(
+            self._tree.numbers[id(node)],
+            tuple(each.payload for each in node.inputs),
+            node.columns,
+            node.spilling.partitions,
+            None if node.where is None else Predicate.bind(node.payload, node.where),
+            told(node),
+        )
+        step = self._add(component, JoinMany(tuple(steps), node.payload, 0, spec))
+        return _Place(node.payload, component, step)
+
+    def _traced(self, node: Node, *, stored: bool) -> None:
+        """Trace the rows of a node to the partitions they come from, where they leave."""
+        lineages = self._tree.lineage(node)
+        places = self._ungrouped(node)
+        if lineages:
+            self._places[id(node)] = tuple(self._trace(each, lineages, stored) for each in places)
+
+    def _trace(self, place: _Place, lineages: tuple[Lineage, ...], stored: bool) -> _Place:
+        assert place.component is not None
+        step = Trace((place.step,), place.payload, 0, lineages, stored)
+        return replace(place, step=self._add(place.component, step))
 
     def _mapped(self, node: Mapped, place: _Place) -> _Place:
         if place.component is None:
@@ -252,12 +242,21 @@ class _Building:
             before = self._grouped(node.before, component)
             grouping = self._grouping_of(scope, component)
             return self._add(component, Regroup((before,), node.payload, grouping, scope.keys))
-        received = tuple(
-            self._received(place, component, scope.keys) for place in self._ungrouped(node.before)
-        )
+        places = self._ungrouped(node.before)
+        return self._all_received(places, component, scope.keys, node.payload)
+
+    def _all_received(
+        self,
+        places: tuple[_Place, ...],
+        component: int,
+        keys: tuple[str, ...],
+        payload: pa.Schema,
+    ) -> int:
+        """Lead the events of some places into a component; return the step that has them all."""
+        received = tuple(self._received(place, component, keys) for place in places)
         if len(received) == 1:
             return received[0]
-        return self._add(component, Merge(received, node.payload, 0))
+        return self._add(component, Merge(received, payload, 0))
 
     def _received(self, place: _Place, component: int, keys: tuple[str, ...]) -> int:
         """Lead the events of a place into a component; return the step that receives them."""
@@ -296,10 +295,13 @@ class _Building:
             scope = scope.outer
         if id(scope) not in self._scopes:
             self._seen.append(scope)
-            self._scopes[id(scope)] = len(self.components)
-            self.components.append([])
-            self._groupings.append(1)
+            self._scopes[id(scope)] = self._new_component()
         return self._scopes[id(scope)]
+
+    def _new_component(self) -> int:
+        self.components.append([])
+        self._groupings.append(1)
+        return len(self.components) - 1
 
     def _grouping_of(self, scope: Scope, component: int) -> int:
         if id(scope) not in self._inner:

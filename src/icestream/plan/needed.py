@@ -21,7 +21,16 @@ import pyarrow as pa
 
 from icestream.operators.dataflow.steps import Filtering, Projecting
 from icestream.operators.temporal.lifetimes import Forever, Hopping, Point, Shifted, Windowed
-from icestream.plan.events import Applied, Entered, FromSource, Left, Mapped, Node, United
+from icestream.plan.event_nodes import (
+    Applied,
+    Entered,
+    FromSource,
+    Joined,
+    Left,
+    Mapped,
+    Node,
+    United,
+)
 
 #: columns of a node that are read; None for all
 Needed = frozenset[str] | None
@@ -59,7 +68,7 @@ def _before(node: Node, needed: Needed) -> Iterator[tuple[Node, Needed]]:
             yield from ((part, needed) for part in node.parts)
         case Mapped() | Entered() | Left():
             yield node.before, None
-        case Applied():
+        case Applied() | Joined():
             yield from ((part, None) for part in node.inputs)
 
 

@@ -1,31 +1,39 @@
-"""Dataflows: one job per component, in order, with parcels between them.
+"""Dataflows: one job per depth of components, in order, with parcels between them.
 
 Idea: the shards of all components are numbered through, so that segments, arenas and snapshots of a
 version are those of one list of shards. What a component sends is read by later ones in the same
-version, at the same watermark.
+version, at the same watermark; components that do not send to each other are one job. Joins that
+defer results are told what leaves memory before a version, and clean up, leaves first, in versions
+in which nothing comes: all of them at the end, a few partitions otherwise.
 
-Invariant: a version is the work of all components or of none
-(`test_crash_between_two_components_leaves_nothing`).
+Invariants:
+1. A version is the work of all components or of none
+   (`test_crash_between_two_components_leaves_nothing`).
+2. A join that owes results holds the watermark of those after it
+   (`test_a_join_that_owes_results_holds_the_watermark_of_the_next`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import format_bytes
 from icestream.operators.dataflow.component import ComponentOperator
+from icestream.operators.dataflow.joining import JoinStores, Orders
 from icestream.operators.dataflow.stores import ShardStores
 from icestream.operators.protocol import Emitted, Operator, Shard
 from icestream.operators.slice_log import SLICE_BYTES
 from icestream.plan.dataflow import Dataflow
 from icestream.runtime.dataflow_ingest import DataflowIngest
 from icestream.runtime.exchange import Parcels
+from icestream.runtime.quotas import quotas
 from icestream.runtime.sending import Sends
-from icestream.runtime.shard import ShardReport
+from icestream.runtime.shard import ShardReport, ShardTask
+from icestream.runtime.spilling import Decided, decided, joins_told
 from icestream.runtime.work import Executor, Made, Making, Parcel
 from icestream.state.cold.targets import Load, Targets, targets
 from icestream.state.files import Files, LocalFiles
@@ -44,6 +52,8 @@ class ComponentShard:
     component: int
     #: bytes that each store is told to give up
     targets: Mapping[str, int]
+    #: what a join that may defer results is told to do
+    orders: Orders = field(default_factory=Orders)
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
@@ -58,6 +68,8 @@ class ComponentShard:
     def operator(self, space: Shard) -> Operator:
         """Open the component on the state of the shard."""
         spec = self.plan.specs[self.component]
+        if spec.join is not None:
+            return ComponentOperator(spec, space, JoinStores(spec.join, space, self.orders))
         stores = ShardStores(spec.groupings, space, self.plan.cold, self.targets)
         return ComponentOperator(spec, space, stores)
 
@@ -105,34 +117,131 @@ class DataflowWork:
         seen: tuple[Micros | None, ...],
         reached: Micros,
     ) -> Made:
-        """Run the components one after the other."""
+        """Run the components, those of equal depth together."""
         paths = [parcel.path for parcel in parcels if parcel.report.entries]
         reports: list[ShardReport] = []
-        ordinal = making.first_ordinal
-        before = making.before
-        told = Targets.from_json(before.decisions["targets"]) if before else Targets({})
-        for component, spec in enumerate(self._plan.specs):
-            first, lifetimes = component * making.shards, len(spec.lifetimes)
-            tasks = [
-                making.task(
-                    work=ComponentShard(self._plan, component, told.of(shard)),
-                    shard=shard,
-                    watermark=reached,
-                    first_ordinal=ordinal + (shard - first) * lifetimes,
-                    quota=making.budget // (making.shards * self._plan.jobs),
-                    parcels=tuple(paths),
-                    parcel_files=executor.parcel_files,
-                    sends=self._sends(making, executor.parcel_files),
-                )
-                for shard in range(first, first + making.shards)
-            ]
+        told = self._told(making)
+        clean_up = self._clean_up(making, told, idle=not paths)
+        shares = self._quotas(making, told)
+        #: up to which instant the changes that leave each component are complete
+        complete: dict[int, Micros] = {}
+        for depth in range(max(self._plan.depths) + 1):
+            together = [c for c, each in enumerate(self._plan.depths) if each == depth]
+            tasks: list[ShardTask] = []
+            for component in together:
+                complete[component] = self._complete(component, complete, reached)
+                orders = self._orders(component, making, told, clean_up, complete[component])
+                tasks += self._tasks(component, making, executor, paths, shares, orders, reached)
             done = executor.run(tasks)
+            for report in done:
+                join = report.statistics.get("join")
+                if join is not None:
+                    component = report.shard // making.shards
+                    complete[component] = min(complete[component], join["watermark"])
             paths += [report.parcel for report in done if report.parcel is not None]
             reports += done
-            ordinal += making.shards * lifetimes
-            making.note(f"component {component}")
-        decided = self._targets(reports, making.budget)
-        return Made(reports, {"targets": decided.to_json()}, (), _facts(reports))
+            making.note(f"component {', '.join(map(str, together))}")
+        reports.sort(key=lambda report: report.shard)
+        return self._made(making, reports, told)
+
+    def _tasks(
+        self,
+        component: int,
+        making: Making,
+        executor: Executor[Any],
+        paths: Sequence[str],
+        shares: Sequence[int],
+        orders: Orders,
+        reached: Micros,
+    ) -> list[ShardTask]:
+        """Return the tasks of a component, one for each shard."""
+        before, shards, specs = making.before, making.shards, self._plan.specs
+        targets = Targets.from_json(before.decisions["targets"]) if before else Targets({})
+        first, lifetimes = component * shards, len(specs[component].lifetimes)
+        ordinal = making.first_ordinal + shards * sum(
+            len(spec.lifetimes) for spec in specs[:component]
+        )
+        return [
+            making.task(
+                work=ComponentShard(self._plan, component, targets.of(shard), orders),
+                shard=shard,
+                watermark=reached,
+                first_ordinal=ordinal + (shard - first) * lifetimes,
+                quota=shares[shard],
+                parcels=tuple(paths),
+                parcel_files=executor.parcel_files,
+                sends=self._sends(making, executor.parcel_files),
+            )
+            for shard in range(first, first + shards)
+        ]
+
+    def _quotas(self, making: Making, told: Decided) -> list[int]:
+        """Return the bytes of each shard of each component: joins share theirs by need."""
+        shards, count = making.shards, making.shards * self._plan.jobs
+        alike = making.budget // count
+        chosen = [alike] * count
+        if told.holdings:
+            places = {divmod(s, shards): held for s, held in told.holdings.items()}
+            least = max(LEAST_QUOTA, alike // 4)
+            for (component, shard), quota in quotas(len(places) * alike, places, least).items():
+                chosen[component * shards + shard] = quota
+        return chosen
+
+    def _made(self, making: Making, reports: list[ShardReport], told: Decided) -> Made:
+        """Return what the shards did, and what they are told next."""
+        targets = self._targets(reports, making.budget)
+        decisions: dict[str, Any] = {"targets": targets.to_json()}
+        facts = _facts(reports)
+        spilling = self._plan.spilling
+        if spilling is not None:
+            depths = {
+                join: self._plan.depths[component]
+                for join, component in self._plan.join_components.items()
+            }
+            news = decided(spilling, depths, reports, told, making.version, over=making.last)
+            decisions |= {"joins": news.to_json(), "waiting": any(news.owing.values())}
+            facts |= joins_told(reports, news)
+        return Made(reports, decisions, (), facts)
+
+    # -- joins that defer results ----------------------------------------------------------
+
+    def _told(self, making: Making) -> Decided:
+        """Return what the version before decided."""
+        before = making.before
+        if before is None or self._plan.spilling is None:
+            return Decided()
+        return Decided.from_json(before.decisions["joins"])
+
+    def _clean_up(
+        self, making: Making, told: Decided, *, idle: bool
+    ) -> Mapping[int, tuple[int, ...]] | None:
+        """Return the partitions of each join that make what they owe; None for all of all."""
+        if making.flushing:
+            return None
+        return told.idle() if idle and not any(told.spill.values()) else {}
+
+    def _orders(
+        self,
+        component: int,
+        making: Making,
+        told: Decided,
+        clean_up: Mapping[int, tuple[int, ...]] | None,
+        watermark: Micros,
+    ) -> Orders:
+        join = self._plan.specs[component].join
+        if join is None:
+            return Orders()
+        return Orders(
+            told.spill.get(join.number, ()),
+            None if clean_up is None else clean_up.get(join.number, ()),
+            making.last,
+            watermark,
+        )
+
+    def _complete(self, component: int, complete: Mapping[int, Micros], reached: Micros) -> Micros:
+        """Return up to which instant the changes that come to a component are complete."""
+        origins = [e.origin for e in self._plan.edges if e.target == component]
+        return min((complete[each] for each in origins if each is not None), default=reached)
 
     def _targets(self, reports: Sequence[ShardReport], budget: int) -> Targets:
         """Return what the stores of all shards must give up in the next version."""

@@ -30,8 +30,10 @@ from icestream.core.units import format_bytes
 from icestream.operators.slice_log import SLICE_BYTES
 from icestream.plan.dataflow import Dataflow
 from icestream.plan.nodes import Computation, Plan, check_same_plan
+from icestream.plan.updates import Updates
 from icestream.runtime.dataflow_work import DataflowWork
 from icestream.runtime.shard import ShardReport, ShardTask
+from icestream.runtime.updates_work import UpdatesWork
 from icestream.runtime.window_work import WindowWork
 from icestream.runtime.work import Executor, Made, Making, Parcel, Work, total
 from icestream.state.arena import sweep
@@ -69,7 +71,8 @@ class Settings:
     #: versions that can be restored
     keep: int = 2
     codec: str | None = None
-    #: a ticker calls on idle triggers too: batches without events make no version
+    #: a ticker calls on idle triggers too: batches without events make a version only while
+    #: something waits
     ticker: bool = False
 
     def __post_init__(self) -> None:
@@ -123,7 +126,8 @@ class Driver(Generic[Batch_contra]):
         self._settings = settings
         self._files = files
         self._executor = executor
-        self._clock = clock or SystemClock()
+        own = plan.clock if isinstance(plan, Updates) else SystemClock()
+        self._clock = clock or own
         self.store = VersionStore(files, settings.root)
         #: arenas of other runs of this query are never trusted
         self._run = os.path.join(settings.local, uuid.uuid4().hex[:12])
@@ -133,8 +137,16 @@ class Driver(Generic[Batch_contra]):
         #: versions that can be restored, with their live segments, as far as they were read
         self._kept: dict[int, tuple[Commit, tuple[LiveSegment, ...]]] = {}
         self._named: set[str] = set()
+        self._delivered: Micros | None = None
+        #: the last batch and the seconds it took, where the caller measures that
+        self.trigger: tuple[int, float] | None = None
         self._remove_local()
         self._resume()
+
+    @property
+    def paced(self) -> bool:
+        """Tell whether versions go by the time that batches take."""
+        return isinstance(self._plan, Updates)
 
     @property
     def last(self) -> Commit | None:
@@ -144,6 +156,7 @@ class Driver(Generic[Batch_contra]):
     def batch(self, number: int, batch: Batch_contra) -> list[Delivery]:
         """Compute a batch of Spark's numbering, or hand out again what was committed for it."""
         before = self._resumed()
+        self._check_not_over(before)
         reached = -1 if before is None or before.batch is None else before.batch
         if before is not None and number == reached:
             return [self._delivery(self._version_of_batch(before), again=True)]
@@ -166,20 +179,36 @@ class Driver(Generic[Batch_contra]):
         before = self._resumed()
         if before is None:
             return []
-        if before.decisions["flush"]:
-            return [self._delivery(before, again=True)]
         latest = max((seen for seen in before.seen if seen is not None), default=None)
         if latest is None:
             return []
         end = self._plan.settled_by(latest)
-        if end <= before.watermark:
+        if before.decisions["flush"] and end <= before.watermark:
+            return [self._delivery(before, again=True)]
+        if end <= before.watermark and not _waits(before):
             return []
         closed = self._version(None, None, flush=end)
         return [] if closed is None else [closed]
 
+    def clean_up(self, *, last: bool = False) -> list[Delivery]:
+        """Let joins make all results that they owe, as a version of maintenance.
+
+        With `last` the stream is over: what joins keep is discarded, and no batch may follow.
+        """
+        before = self._resumed()
+        if before is None or not (last or _waits(before)):
+            return []
+        self._check_not_over(before)
+        cleaned = self._version(None, None, last=last)
+        return [] if cleaned is None else [cleaned]
+
     def redeliver(self, commit: Commit) -> Delivery:
         """Return what a committed version emits, to hand it out once more."""
         return self._delivery(commit, again=True)
+
+    def delivered(self) -> None:
+        """Hear that the rows of the last version have reached the sink."""
+        self._delivered = self._clock.now()
 
     def close(self) -> None:
         """Remove the arenas and exchange files of this run."""
@@ -188,21 +217,27 @@ class Driver(Generic[Batch_contra]):
     # -- one version -----------------------------------------------------------------------
 
     def _version(
-        self, number: int | None, batch: Batch_contra | None, flush: Micros = MINUS_INFINITY
+        self,
+        number: int | None,
+        batch: Batch_contra | None,
+        flush: Micros = MINUS_INFINITY,
+        *,
+        last: bool = False,
     ) -> Delivery | None:
         """Compute and commit a version, unless a ticker called and there is nothing to do."""
         self._settled = False
         before, timer = self._last, _Timer(self._clock)
         version = before.version + 1 if before else 1
         watermark = before.watermark if before else MINUS_INFINITY
-        making = self._making(version, watermark, timer)
+        making = self._making(version, watermark, timer, flushing=number is None, last=last)
         parcels: list[Parcel] = []
         try:
             if batch is not None:
                 ingest = self._work.ingest(making)
                 parcels = self._executor.ingest(ingest, batch, making.folder)
             timer.note("ingest")
-            if self._settings.ticker and batch is not None and not total(parcels, "rows"):
+            idle = batch is not None and not total(parcels, "rows")
+            if self._settings.ticker and idle and not _waits(before):
                 self._settled = True
                 return None
             seen = self._seen(before, parcels)
@@ -213,13 +248,16 @@ class Driver(Generic[Batch_contra]):
             shutil.rmtree(making.folder, ignore_errors=True)
         commit = self._commit(making, number, reached, seen, parcels, made)
         timer.note("commit")
+        self.delivered()
         self._tidy()
         self._settled = True
         timer.note("tidy")
         progress = self._progress(commit, parcels, made, timer)
         return self._delivery(commit, again=False, progress=progress)
 
-    def _making(self, version: int, watermark: Micros, timer: _Timer) -> Making:
+    def _making(
+        self, version: int, watermark: Micros, timer: _Timer, *, flushing: bool, last: bool
+    ) -> Making:
         """Return the version that is about to be made."""
         before, settings = self._last, self._settings
         folder = os.path.join(self._run, f"exchange-{version}-{uuid.uuid4().hex[:8]}")
@@ -250,6 +288,10 @@ class Driver(Generic[Batch_contra]):
             folder,
             timer.note,
             task,
+            flushing,
+            self._delivered,
+            self.trigger,
+            last,
         )
 
     @property
@@ -342,6 +384,14 @@ class Driver(Generic[Batch_contra]):
         groups, shards = self._plan.key_groups, self._settings.shards
         return tuple(group * shards // groups for group in range(groups))
 
+    def _check_not_over(self, last: Commit | None) -> None:
+        if last is not None and last.decisions.get("joins", {}).get("over"):
+            msg = (
+                f"the stream of the checkpoint at {self._settings.root} was said to be over, and "
+                "its state is gone: start a new checkpoint for what comes now"
+            )
+            raise CheckpointError(msg)
+
     def _check_shards(self, last: Commit) -> None:
         shards = len(last.arenas) // self._plan.jobs
         if shards != self._settings.shards:
@@ -394,6 +444,7 @@ class Driver(Generic[Batch_contra]):
                 "groups": sum(r.statistics["groups"] for r in reports),
                 "partitions": sum(r.statistics["partitions"] for r in reports),
                 "consolidatedRows": sum(r.statistics.get("consolidated", 0) for r in reports),
+                "panesRead": sum(r.statistics.get("panes_read", 0) for r in reports),
                 "rebuiltShards": [r.shard for r in reports if r.rebuilt],
             },
         }
@@ -495,8 +546,15 @@ class _Timer:
         self._last = now
 
 
+def _waits(last: Commit | None) -> bool:
+    """Tell whether a version left something that later ones have to do."""
+    return last is not None and bool(last.decisions.get("waiting"))
+
+
 def work_of(plan: Computation, files: Files, settings: Settings) -> Work:
     """Return what makes versions of a plan."""
+    if isinstance(plan, Updates):
+        return UpdatesWork(plan)
     if isinstance(plan, Dataflow):
         return DataflowWork(plan, settings.shards, settings.budget)
     assert isinstance(plan, Plan)

@@ -1,7 +1,8 @@
 """The exchange between ingest and shards: files on a shared disk, or blobs through Spark's shuffle.
 
 Idea: both carry the same bytes, one *parcel* per split and shard or one per split, in the segment
-format with its checksums. Tables of entries and keys are records; `group` is the shard.
+format with its checksums. Tables of entries and keys are records; `group` is the shard, `operator`
+the part of the plan that they are for.
 
 Invariant: a shard reads its records by split and position, whatever the order of arrival
 (`test_parcels_are_read_in_the_order_of_splits`).
@@ -51,6 +52,8 @@ class SplitReport:
     late: int = 0
     without_time: int = 0
     entries: int = 0
+    #: how many of the entries are events themselves, sent to parts of the plan that need them
+    sent: int = 0
     #: groups met, those met again after the table was full twice
     groups: int = 0
     #: latest event time by source number
@@ -92,23 +95,26 @@ class ExchangeWriter:
         self._kept: SegmentWriter | None = None
         self._writer = SegmentWriter(files, path, 0)
 
-    def entries(self, shard: int, table: Table, kind: int = ENTRIES) -> None:
-        """Send entries, each row led by its pane."""
+    def entries(self, shard: int, table: Table, kind: int = ENTRIES, part: int = 0) -> None:
+        """Send entries, each row led by its pane, for a part of the plan."""
         step = max(1, RECORD_BYTES // (8 * table.shape[1]))
         for first in range(0, len(table), step):
-            part = table[first : first + step]
-            self._writer.append(part, synopsis=kind, group=shard, rows=len(part))
+            rows = table[first : first + step]
+            self._writer.append(rows, operator=part, synopsis=kind, group=shard, rows=len(rows))
 
-    def keys(self, shard: int, keys: pa.Table) -> None:
-        """Send keys of groups with their identity."""
+    def keys(self, shard: int, keys: pa.Table, part: int = 0) -> None:
+        """Send keys of groups with their identity, for a part of the plan."""
         for first in range(0, keys.num_rows, RECORD_KEYS):
-            part = keys.slice(first, RECORD_KEYS)
-            self._writer.append(write_table(part), synopsis=KEYS, group=shard, rows=part.num_rows)
+            rows = keys.slice(first, RECORD_KEYS)
+            self._writer.append(
+                write_table(rows), operator=part, synopsis=KEYS, group=shard, rows=rows.num_rows
+            )
 
-    def tuples(self, shard: int, events: pa.RecordBatch) -> None:
-        """Send raw events."""
-        payload = write_table(events)
-        self._writer.append(payload, synopsis=TUPLES, group=shard, rows=events.num_rows)
+    def tuples(self, shard: int, events: pa.RecordBatch, part: int = 0) -> None:
+        """Send raw events, for a part of the plan."""
+        self._writer.append(
+            write_table(events), operator=part, synopsis=TUPLES, group=shard, rows=events.num_rows
+        )
 
     def changes(self, shard: int, edge: int, changes: pa.RecordBatch) -> None:
         """Send changes on an edge: records in the order of groups, which tell their range."""
@@ -164,6 +170,8 @@ class Parcels:
     shard: int
     #: words of an entry with its pane
     width: int
+    #: the part of the plan they are for
+    part: int = 0
 
     def entries(self) -> Iterator[Table]:
         """Yield tables of entries, each row led by its pane."""
@@ -211,4 +219,5 @@ class Parcels:
         for path in self.paths:
             with closing(SegmentReader(self.files, path)) as reader:
                 rows = reader.directory
-                yield reader, rows[(rows["group"] == self.shard) & (rows["synopsis"] == synopsis)]
+                mine = (rows["group"] == self.shard) & (rows["operator"] == self.part)
+                yield reader, rows[mine & (rows["synopsis"] == synopsis)]

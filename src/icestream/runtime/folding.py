@@ -49,8 +49,12 @@ class EntryFolder:
         *,
         kind: int = ENTRIES,
         partial: bool = False,
+        part: int = 0,
     ) -> None:
-        """Fold into a table of so many bytes; `partial` rows are aggregates already."""
+        """Fold into a table of so many bytes; `partial` rows are aggregates already.
+
+        `part` is what the plan is among those that are sent together.
+        """
         self.layout = window_spec(plan).layout
         self.entries = 0
         self.groups = 0
@@ -61,6 +65,7 @@ class EntryFolder:
         self._plan = plan
         self._out = out
         self._kind = kind
+        self._part = part
         self._routes = np.array(routes, dtype=np.int64)
 
     def take(self, batch: pa.RecordBatch, panes: Ints, columns: Mapping[str, Column]) -> None:
@@ -88,25 +93,28 @@ class EntryFolder:
         owners, panes = ranks // span, ranks % span + lowest
         for first, last in pairwise(slice_bounds(owners).tolist()):
             part = np.concatenate([panes[first:last, None], entries[first:last]], axis=1)
-            self._out.entries(int(owners[first]), part, self._kind)
+            self._out.entries(int(owners[first]), part, self._kind, self._part)
         if self._kind != ENTRIES:
             return
         key_hi = run.keys.column(HI).to_numpy()
         key_shards = np.empty(len(key_hi), dtype=np.int64)
         routes_of(key_hi, key_groups, self._routes, key_shards, np.zeros_like(self.load))
         for shard in np.unique(key_shards).tolist():
-            self._out.keys(shard, run.keys.filter(pa.array(key_shards == shard)))
+            self._out.keys(shard, run.keys.filter(pa.array(key_shards == shard)), self._part)
 
 
 class TupleSender:
     """Sends events to the shards of their groups."""
 
-    def __init__(self, plan: Plan, routes: tuple[int, ...], out: ExchangeWriter) -> None:
-        """Send by the routes of a version."""
+    def __init__(
+        self, plan: Plan, routes: tuple[int, ...], out: ExchangeWriter, part: int = 0
+    ) -> None:
+        """Send by the routes of a version; `part` is as in `EntryFolder`."""
         self.entries = 0
         self.load = np.zeros(plan.key_groups, dtype=np.int64)
         self._plan = plan
         self._out = out
+        self._part = part
         self._keys = tuple_keys(plan)
         self._codec = KeyCodec(self._keys)
         self._whole = whole_stream(plan)
@@ -136,13 +144,10 @@ class TupleSender:
             for shard in np.unique(shards).tolist():
                 self._send(shard, events, np.flatnonzero(shards == shard))
 
-    def finish(self) -> None:
-        """Do nothing: everything was sent."""
-
     def _send(self, shard: int, events: pa.RecordBatch, chosen: Ints) -> None:
         mine = events if len(chosen) == events.num_rows else events.take(pa.array(chosen))
         for first in range(0, mine.num_rows, TUPLE_ROWS):
-            self._out.tuples(shard, mine.slice(first, TUPLE_ROWS))
+            self._out.tuples(shard, mine.slice(first, TUPLE_ROWS), self._part)
 
 
 def groupings(plan: Plan, batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

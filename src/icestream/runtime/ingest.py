@@ -1,12 +1,14 @@
 """Ingest: one task per input split reads events and sends to the shards what they need of them.
 
 Idea: events are folded into entries where they are read, so what travels is one row per (group,
-pane) and not one per event; windows that need the events themselves get them. The task also tells
-the driver what only it can see: the latest time of each source, and rows per key group.
+pane) and not one per event; parts of the plan that need the events themselves get them. A batch is
+read once, whatever the parts. The task also tells the driver what only it can see: the latest time
+of each source, and rows per key group.
 
 Invariants:
 1. An event is late when every window it is in has closed by the watermark before the batch; never
    by the batch's own events (`test_late_events_are_judged_by_the_watermark_before_the_batch`).
+   A part of the plan gets the events that are in one of its own windows still open.
 2. The exchange file depends on the events of the split and their order alone
    (`test_the_same_split_makes_the_same_parcel`).
 """
@@ -22,10 +24,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.errors import InputError
-from icestream.core.times import Micros
+from icestream.core.times import INFINITY, Micros
 from icestream.operators.columns import ARRIVAL, Arrivals, Column
-from icestream.plan.lower import takes_tuples, window_spec
+from icestream.plan.lower import window_spec
 from icestream.plan.nodes import SOURCE, TIME, Computation, Plan
+from icestream.plan.parts import Part, parts_of
 from icestream.runtime.exchange import ExchangeWriter, SplitReport
 from icestream.runtime.folding import TABLE_BYTES, EntryFolder, TupleSender
 from icestream.runtime.tuples import TupleWriter
@@ -75,10 +78,19 @@ class Ingest:
         self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
     ) -> SplitReport:
         """Read the events of one split and send what they come to into `out`."""
-        task = _Sending(self, out) if takes_tuples(self.plan) else _Folding(self, out, split)
+        reception = Reception(self.plan, self.watermark, out)
+        parts = [
+            (_Folding if part.folded else _Sending)(self, number, part, out, split)
+            for number, part in enumerate(parts_of(self.plan))
+        ]
         for batch in batches:
-            task.take(batch)
-        return task.finish()
+            events, times = reception.admit(batch)
+            if events.num_rows:
+                for part in parts:
+                    part.take(events, times)
+        for part in parts:
+            part.finish(reception.report)
+        return reception.report
 
 
 @dataclass(frozen=True)
@@ -101,10 +113,13 @@ class FoldedIngest:
         self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
     ) -> SplitReport:
         """Turn the rows of one split into entries in `out`."""
-        task = _Folding(self.ingest, out, split, partial=True)
+        ingest, (part,) = self.ingest, parts_of(self.plan)
+        reception = Reception(ingest.plan, ingest.watermark, out)
+        task = _Folding(ingest, 0, part, out, split, partial=True)
         for batch in batches:
-            task.take_folded(batch)
-        return task.finish()
+            task.take_folded(batch, reception)
+        task.finish(reception.report)
+        return reception.report
 
 
 class Reception:
@@ -165,49 +180,74 @@ class Reception:
 
     def finish(self, entries: int, load: Ints) -> SplitReport:
         """Return the report, with what was sent."""
-        busy = np.flatnonzero(load)
-        self.report.entries = entries
-        self.report.load = dict(zip(busy.tolist(), load[busy].tolist(), strict=True))
+        _count(self.report, entries, load)
         return self.report
 
 
-class _Sending:
-    """A split whose events travel."""
+class _Part:
+    """What one part of the plan gets of a split."""
 
-    def __init__(self, ingest: Ingest, out: ExchangeWriter) -> None:
-        self._reception = Reception(ingest.plan, ingest.watermark, out)
-        self._sender = TupleSender(ingest.plan, ingest.routes, out)
+    def __init__(self, ingest: Ingest, part: Part) -> None:
+        self._events = part.events
+        self._late_before = part.plan.late_before(ingest.watermark)
 
-    def take(self, batch: pa.RecordBatch) -> None:
+    def _open(self, batch: pa.RecordBatch, times: Ints) -> tuple[pa.RecordBatch, Ints]:
+        """Return the events that are in a window of this part still open, as it reads them."""
+        batch = self._events(batch)
+        if int(times.min()) >= self._late_before:
+            return batch, times
+        kept = np.flatnonzero(times >= self._late_before)
+        return batch.take(pa.array(kept)), times[kept]
+
+
+class _Sending(_Part):
+    """Events travel."""
+
+    def __init__(
+        self, ingest: Ingest, number: int, part: Part, out: ExchangeWriter, split: int
+    ) -> None:
+        super().__init__(ingest, part)
+        self._sender = TupleSender(part.plan, ingest.routes, out, number)
+
+    def take(self, batch: pa.RecordBatch, times: Ints) -> None:
         """Send one batch of events."""
-        batch, times = self._reception.admit(batch)
+        batch, times = self._open(batch, times)
         if batch.num_rows:
             self._sender.take(batch, times)
 
-    def finish(self) -> SplitReport:
-        """Return the report of the split."""
-        return self._reception.finish(self._sender.entries, self._sender.load)
+    def finish(self, report: SplitReport) -> None:
+        """Report what was sent."""
+        report.sent += self._sender.entries
+        _count(report, self._sender.entries, self._sender.load)
 
 
-class _Folding:
-    """A split whose events are folded."""
+class _Folding(_Part):
+    """Events are folded."""
 
     def __init__(
-        self, ingest: Ingest, out: ExchangeWriter, split: int, *, partial: bool = False
+        self,
+        ingest: Ingest,
+        number: int,
+        part: Part,
+        out: ExchangeWriter,
+        split: int,
+        *,
+        partial: bool = False,
     ) -> None:
-        plan = ingest.plan
+        super().__init__(ingest, part)
+        plan, ordinal = part.plan, ingest.kept_ordinal
         self._plan = plan
         self._grid = window_spec(plan).grid
-        self._reception = Reception(ingest.plan, ingest.watermark, out)
-        self._folder = EntryFolder(plan, ingest.routes, ingest.table_bytes, out, partial=partial)
+        self._folder = EntryFolder(
+            plan, ingest.routes, ingest.table_bytes, out, partial=partial, part=number
+        )
         self._arrivals = Arrivals(ingest.version, split)
-        self._late_before = plan.late_before(ingest.watermark)
-        ordinal = ingest.kept_ordinal
+        self._begins: Micros = INFINITY
         self._kept = None if ordinal is None else TupleWriter(out.keep(ordinal + split), plan)
 
-    def take(self, batch: pa.RecordBatch) -> None:
+    def take(self, batch: pa.RecordBatch, times: Ints) -> None:
         """Fold one batch of events."""
-        batch, times = self._reception.admit(batch)
+        batch, times = self._open(batch, times)
         if batch.num_rows == 0:
             return
         columns = {name: Column(batch.column(name)) for name in self._plan.inputs.names}
@@ -215,25 +255,25 @@ class _Folding:
             columns[TIME] = Column(batch.column(TIME))
             columns[ARRIVAL] = Column(self._arrivals.next(batch.num_rows))
         self._folder.take(batch, self._grid.panes_of(times), columns)
-        self._note_begin(int(times.min()))
+        self._begins = min(self._begins, int(times.min()))
         if self._kept is not None:
             self._kept.append(batch, times)
 
-    def take_folded(self, batch: pa.RecordBatch) -> None:
+    def take_folded(self, batch: pa.RecordBatch, reception: Reception) -> None:
         """Fold one batch of rows that stand for several events each."""
-        report = self._reception.report
+        report = reception.report
         events = np.asarray(batch.column(EVENTS).to_numpy())
         report.rows += int(events.sum())
         without = batch.column(PANE).is_null().to_numpy(zero_copy_only=False)
         if without.any():
-            self._reception.refuse_without_time(
+            reception.refuse_without_time(
                 int(events[without].sum()), batch.filter(pa.array(without))
             )
             batch = batch.filter(pa.array(~without))
         if batch.num_rows == 0:
             return
         latest = np.asarray(batch.column(LATEST).to_numpy())
-        self._reception.note_times(latest, batch.column(SOURCE))
+        reception.note_times(latest, batch.column(SOURCE))
         panes = np.asarray(batch.column(PANE).to_numpy())
         late = panes < self._grid.passed(self._late_before)
         if late.any():
@@ -244,14 +284,18 @@ class _Folding:
             return
         columns = {name: Column(batch.column(name)) for name in batch.schema.names}
         self._folder.take(batch, panes, columns)
-        self._note_begin(self._grid.instant(int(panes.min())))
+        self._begins = min(self._begins, self._grid.instant(int(panes.min())))
 
-    def _note_begin(self, earliest: Micros) -> None:
-        report = self._reception.report
-        report.begins = min(report.begins, earliest)
-
-    def finish(self) -> SplitReport:
-        """Send what is left and return the report of the split."""
+    def finish(self, report: SplitReport) -> None:
+        """Send what is left and report it."""
         self._folder.finish()
-        self._reception.report.groups = self._folder.groups
-        return self._reception.finish(self._folder.entries, self._folder.load)
+        report.groups = self._folder.groups
+        report.begins = self._begins
+        _count(report, self._folder.entries, self._folder.load)
+
+
+def _count(report: SplitReport, entries: int, load: Ints) -> None:
+    """Add what a part was sent to a report."""
+    report.entries += entries
+    for group in np.flatnonzero(load).tolist():
+        report.load[group] = report.load.get(group, 0) + int(load[group])

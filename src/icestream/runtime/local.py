@@ -38,6 +38,11 @@ class LocalExecutor:
         self._files = files
         self._root = root
 
+    @property
+    def parallel(self) -> int:
+        """Return that tasks run one after the other."""
+        return 1
+
     def ingest(self, ingest: IngestTask, batch: Splits, folder: str) -> list[Parcel]:
         """Fold each split into a parcel of its own."""
         return [
@@ -114,6 +119,13 @@ class LocalQuery:
     def flush(self) -> pa.Table:
         """Close every window and return the rows it emits."""
         return self.rows(self.driver.flush())
+
+    def clean_up(self, *, last: bool = False) -> pa.Table:
+        """Let joins make the results they owe and return them.
+
+        With `last` the stream is over and what joins keep is discarded.
+        """
+        return self.rows(self.driver.clean_up(last=last))
 
     def close(self) -> None:
         """Remove the arenas of this run."""

@@ -47,6 +47,11 @@ class Handles:
         self._used = shards
         self._rdd = self._spread()
 
+    @property
+    def count(self) -> int:
+        """Return the number of handles."""
+        return self._shards
+
     def get(self) -> RDD[Any]:
         """Return a partition per shard, to run a task on each; its items do not matter."""
         processes = self._processes()

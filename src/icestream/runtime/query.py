@@ -131,6 +131,15 @@ class Query:
         self._query.stop()
         self._ended.wait()
 
+    def cleanUp(self) -> None:
+        """Let joins with `onPressure="defer"` make all results they owe, after the batch under way.
+
+        These go to the sink as a version of their own. Does nothing where nothing is owed.
+        """
+        with self._at_work():
+            for delivery in self._driver.clean_up():
+                self._hand_out(delivery)
+
     def exception(self) -> BaseException | None:
         """Return what made the query fail, or None."""
         return self._error
@@ -154,6 +163,8 @@ class Query:
                 msg = "the query is stopping; this batch comes again at the next start"
                 raise IcestreamError(msg)
             try:
+                if self._driver.paced:
+                    self._driver.trigger = self._last_trigger()
                 for delivery in self._driver.batch(number, batch):
                     self._hand_out(delivery)
             except BaseException as error:
@@ -172,9 +183,16 @@ class Query:
     def _hand_out(self, delivery: Delivery) -> None:
         started = time.monotonic()
         self._deliver(delivery)
+        self._driver.delivered()
         if delivery.progress:
             took = round(1000 * (time.monotonic() - started))
             self._progress.append(self._report(delivery.progress, took))
+
+    def _last_trigger(self) -> tuple[int, float] | None:
+        """Return the last batch and the seconds Spark counts for it."""
+        last = None if self._spark_query is None else self._spark_query.lastProgress
+        took = None if last is None else last["durationMs"].get("triggerExecution")
+        return None if last is None or took is None else (last["batchId"], took / 1000)
 
     def _report(self, progress: dict[str, Any], sink: int) -> dict[str, Any]:
         phases = {**progress["durationMs"], "sink": sink}

@@ -24,6 +24,7 @@ from icestream.operators.protocol import Emitted, Operator, PastVersion, Shard
 from icestream.operators.window import PANES
 from icestream.plan import lower
 from icestream.plan.nodes import Plan
+from icestream.plan.parts import Part, parts_of
 from icestream.runtime.exchange import Parcels
 from icestream.runtime.sending import Sending, Sends
 from icestream.state.arena import Arena
@@ -34,7 +35,7 @@ from icestream.state.log.ipc import write_table
 from icestream.state.log.reader import Log, SegmentReader
 from icestream.state.log.writer import SegmentWriter
 from icestream.state.segments import SegmentTable, segment_name
-from icestream.state.versions import BASE, RESULTS, SEGMENTS, Commit, VersionStore
+from icestream.state.versions import RESULTS, SEGMENTS, Commit, VersionStore, is_base
 
 
 @dataclass
@@ -73,8 +74,8 @@ class ShardWork(Protocol):
         """Open the operator on the state of the shard."""
         ...
 
-    def inputs(self, files: Files, paths: Sequence[str], shard: int) -> Parcels:
-        """Return what the exchange brought."""
+    def inputs(self, files: Files, paths: Sequence[str], shard: int) -> Any:
+        """Return what the exchange brought, as the operator takes it."""
         ...
 
     def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
@@ -106,15 +107,22 @@ class WindowShard:
         """Open the operator of the plan."""
         return lower.operator(self.plan, space, self.store, self.tiled)
 
-    def inputs(self, files: Files, paths: Sequence[str], shard: int) -> Parcels:
-        """Return entries or tuples."""
-        tuples = lower.takes_tuples(self.plan)
-        width = 0 if tuples else lower.window_spec(self.plan).layout.entry_width + 1
-        return Parcels(files, paths, shard, width)
+    def inputs(self, files: Files, paths: Sequence[str], shard: int) -> Any:
+        """Return entries or tuples for each part of the plan; for the only one if there is one."""
+        found = [
+            Parcels(files, paths, shard, _entry_width(part), number)
+            for number, part in enumerate(parts_of(self.plan))
+        ]
+        return found if len(found) > 1 else found[0]
 
     def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
         """Return the rows of views."""
         return lower.emitted(self.plan, rows)
+
+
+def _entry_width(part: Part) -> int:
+    """Return the words of an entry with its pane, where a part is fed with entries."""
+    return lower.window_spec(part.plan).layout.entry_width + 1 if part.folded else 0
 
 
 @dataclass(frozen=True)
@@ -172,7 +180,7 @@ class ShardTask:
                 parcel,
                 {
                     **operator.statistics,
-                    "memory_bytes": arena.bytes + space.account.held,
+                    "memory_bytes": budget.held,
                     "peak_bytes": budget.peak,
                 },
             )
@@ -262,11 +270,11 @@ class ShardSpace:
         """Finish the open segment of a lifetime class and make it readable."""
         if lifetime not in self._open:
             return None
-        if lifetime != BASE:
+        if not is_base(lifetime):
             self.table.reserve()
         info = self._open.pop(lifetime).finish()
         self.sealed.append((lifetime, info))
-        if lifetime != BASE:
+        if not is_base(lifetime):
             self.table.add(info)
             self.log.add(info)
         return info
@@ -277,7 +285,7 @@ class ShardSpace:
 
     def learn(self, live: Iterable[Any], shard: int) -> None:
         """Fill the table of an empty arena with the segments of a shard."""
-        mine = [s.info for s in live if s.shard == shard and s.lifetime != BASE]
+        mine = [s.info for s in live if s.shard == shard and not is_base(s.lifetime)]
         for info in sorted(mine, key=lambda each: each.ordinal):
             self.table.add(info)
             self.log.add(info)

@@ -75,6 +75,11 @@ class FileExchangeExecutor:
         self._prefold = Prefold()
         self._source = source
 
+    @property
+    def parallel(self) -> int:
+        """Return how many cores there are for tasks."""
+        return self._spark.sparkContext.defaultParallelism
+
     def ingest(self, ingest: IngestTask, batch: DataFrame, folder: str) -> list[Parcel]:
         """Fold the micro-batch into one parcel per split."""
         parcels = self._parcelling(ingest.version, folder)
@@ -138,11 +143,13 @@ class FileExchangeExecutor:
         return [parcel for _, parcel in sorted(map(_unpacked, done), key=lambda each: each[0])]
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
-        """Run one task per shard where its handle is."""
+        """Run the tasks of each shard, one for each component, where its handle is."""
+        shards = self._handles.count
 
         def one(shard: int, handle: Iterable[Any]) -> Iterator[tuple[str, bytes]]:
             _exhaust(handle)
-            yield here(), _attempted(tasks[shard].run)
+            for task in tasks[shard::shards]:
+                yield here(), _attempted(task.run)
 
         return _placed(self._handles, self._handles.get().mapPartitionsWithIndex(one).collect())
 
@@ -204,6 +211,11 @@ class ShuffleExchangeExecutor:
         #: blobs that executors keep for the tasks that run next
         self._parcels: list[DataFrame] = []
 
+    @property
+    def parallel(self) -> int:
+        """Return how many cores there are for tasks."""
+        return self._spark.sparkContext.defaultParallelism
+
     def ingest(self, ingest: IngestTask, batch: DataFrame, folder: str) -> list[Parcel]:
         """Fold the micro-batch into one blob per split and shard, kept by the executors."""
         self._forget()
@@ -254,7 +266,7 @@ class ShuffleExchangeExecutor:
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
         """Bring the blobs of each shard to one task and run it there."""
-        if tasks[0].shard:
+        if tasks[0].shard or len(tasks) > self._handles.count:
             msg = (
                 "a query of several components sends changes between its shards through files: run "
                 "it on executors that share a disk, with .option('exchange', 'files')"
@@ -341,7 +353,11 @@ def cut(path: str) -> Iterator[tuple[int, bytes]]:
         writer = SegmentWriter(LocalFiles(), part, 0)
         for record in reader.read_many(reader.directory["marker"][groups == shard]):
             writer.append(
-                record.payload, synopsis=record.synopsis, group=record.group, rows=record.rows
+                record.payload,
+                operator=record.operator,
+                synopsis=record.synopsis,
+                group=record.group,
+                rows=record.rows,
             )
         writer.finish(sync=False)
         yield shard, LocalFiles().read(part)

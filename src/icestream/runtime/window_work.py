@@ -38,6 +38,8 @@ class WindowWork:
     def __init__(self, plan: Plan, files: Files, root: str) -> None:
         """Work on the checkpoint at `root`."""
         self._plan = plan
+        #: the part of the plan whose windows are on panes
+        self._panes = lower.on_panes(plan)
         self._files = files
         self._root = root
 
@@ -103,7 +105,8 @@ class WindowWork:
         """Fold the events that leave windows between two watermarks; return the parcels."""
         if reached == MINUS_INFINITY:
             return []
-        spans = tuple(lower.window_spec(self._plan).leaves(making.watermark, reached))
+        assert self._panes is not None
+        spans = tuple(lower.window_spec(self._panes).leaves(making.watermark, reached))
         kept = [(s.info, s.begins) for s in making.live if s.begins is not None]
         kept += [(p.sent.kept, p.report.begins) for p in parcels if p.sent.kept is not None]
         segments = tuple(
@@ -114,7 +117,7 @@ class WindowWork:
         if not segments:
             return []
         leaving = Leaving(
-            self._plan,
+            self._panes,
             making.version,
             making.routes,
             self._files,
@@ -140,8 +143,9 @@ class WindowWork:
         kept = [parcel for parcel in parcels if parcel.sent.kept is not None]
         if not kept:
             return None
-        spec = lower.window_spec(self._plan)
-        span, keys = self._measured(parcels, seen)
+        assert self._panes is not None
+        spec = lower.window_spec(self._panes)
+        span, keys = self._measured(self._panes, parcels, seen)
         events = sum(parcel.report.rows for parcel in kept)
         size = sum(parcel.sent.kept.bytes for parcel in kept if parcel.sent.kept is not None)
         return cost.estimate(
@@ -170,21 +174,26 @@ class WindowWork:
         if before is not None and before.decisions["composition"] is not None:
             chosen: list[Any] = before.decisions["composition"]
             return chosen
-        if store != PANES or not total(parcels, "entries") or lower.takes_tuples(self._plan):
+        if store != PANES or self._panes is None or not _folded(parcels):
             return None
-        composed = lower.composition(self._plan, self._measured(parcels, seen)[1])
+        composed = lower.composition(self._panes, self._measured(self._panes, parcels, seen)[1])
         return [each.to_json() for each in lower.tiled(composed)]
 
     def _measured(
-        self, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
+        self, panes: Plan, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
     ) -> tuple[Micros, cost.KeyCounts]:
         """Return the time that a batch spans, and its groups in a pane and in all of it."""
-        pane = lower.window_spec(self._plan).grid.pane
+        pane = lower.window_spec(panes).grid.pane
         begins = min(parcel.report.begins for parcel in parcels)
         span = max(max(each for each in seen if each is not None) - begins + 1, pane)
-        entries = total(parcels, "entries") * pane / span
+        entries = _folded(parcels) * pane / span
         groups = max(float(total(parcels, "groups")), entries)
         return span, cost.KeyCounts(tuple(sorted({pane: entries, span: groups}.items())))
+
+
+def _folded(parcels: Sequence[Parcel]) -> int:
+    """Return the entries that were folded from events."""
+    return total(parcels, "entries") - total(parcels, "sent")
 
 
 def _table_bytes(making: Making) -> int:

@@ -37,6 +37,11 @@ class Executor(Protocol[Batch_contra]):
     #: where parcels are written and read
     parcel_files: Files
 
+    @property
+    def parallel(self) -> int:
+        """Return how many tasks run at the same time."""
+        ...
+
     def ingest(self, ingest: IngestTask, batch: Batch_contra, folder: str) -> list[Parcel]:
         """Fold a batch into parcels, one per split, in an order that does not depend on timing."""
         ...
@@ -71,6 +76,14 @@ class Making:
     note: Callable[[str], None]
     #: makes a task, given what depends on the work
     task: Callable[..., ShardTask]
+    #: whether everything that remains is to be done, at the end of the input
+    flushing: bool = False
+    #: when the rows of the version before had reached the sink
+    delivered: Micros | None = None
+    #: the last batch and the seconds it took, as whoever calls for batches measured it
+    trigger: tuple[int, float] | None = None
+    #: whether nothing comes after this version any more
+    last: bool = False
 
 
 @dataclass(frozen=True)

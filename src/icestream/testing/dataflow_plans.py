@@ -34,7 +34,7 @@ from icestream.operators.user_defined.per_group import (
 )
 from icestream.operators.user_defined.values import Row
 from icestream.plan.dataflow import Dataflow
-from icestream.plan.events import (
+from icestream.plan.event_nodes import (
     Applied,
     Entered,
     FromSource,
@@ -43,8 +43,8 @@ from icestream.plan.events import (
     Node,
     Scope,
     United,
-    compiled,
 )
+from icestream.plan.events import compiled
 from icestream.plan.nodes import Source
 from icestream.testing.plans import INSTANT
 

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from icestream.core.times import MINUS_INFINITY
 from icestream.operators.protocol import PastVersion
@@ -29,10 +30,24 @@ from icestream.state.synopses.store import GroupStore
 from icestream.state.versions import BASE
 
 
+class Segments(Protocol):
+    """Where the segments of a shard are, and how they are numbered."""
+
+    folder: str
+    files: Files
+    block_bytes: int
+    next_ordinal: int
+
+    @property
+    def lifetimes(self) -> tuple[str, ...]:
+        """Return the lifetime classes of the shard."""
+        ...
+
+
 class Task:
     """What a store is given in one version."""
 
-    def __init__(self, space: GroupSpace, budget: Budget, arena: Arena) -> None:
+    def __init__(self, space: Segments, budget: Budget, arena: Arena) -> None:
         """Open the log of a version."""
         self.arena = arena
         self.account = budget.account("buffers")

@@ -25,7 +25,8 @@ from icestream.apps.advertising.offline import (
 from icestream.apps.advertising.query import BIAS, BOT, SCORE, WEIGHT, Targeting
 from icestream.core.times import INFINITY
 from icestream.plan.dataflow import Dataflow
-from icestream.plan.events import FromSource, compiled
+from icestream.plan.event_nodes import FromSource
+from icestream.plan.events import compiled
 from icestream.plan.nodes import Source
 from icestream.runtime.driver import Settings
 from icestream.runtime.local import LocalQuery

@@ -25,7 +25,8 @@ from icestream.apps.recommender.workload import (
 from icestream.core.times import INFINITY, Micros
 from icestream.core.units import parse_interval
 from icestream.plan.dataflow import Dataflow
-from icestream.plan.events import FromSource, compiled
+from icestream.plan.event_nodes import FromSource
+from icestream.plan.events import compiled
 from icestream.plan.nodes import Source
 from icestream.runtime.driver import Settings
 from icestream.runtime.local import LocalQuery

@@ -28,8 +28,10 @@ import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.dataflow.gathering import gathered
+from icestream.operators.dataflow.joining import JOINED, JoinStores
 from icestream.operators.dataflow.steps import (
     Emit,
+    JoinMany,
     Map,
     Merge,
     Receive,
@@ -37,10 +39,13 @@ from icestream.operators.dataflow.steps import (
     Send,
     Stateful,
     Step,
+    Trace,
     consumers,
     pieces,
     regrouped,
 )
+from icestream.operators.dataflow.traces import Traces
+from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.protocol import ChangeInputs, Emitted, PastVersion, Shard
 from icestream.state.synopses.options import lifetimes
 from icestream.state.synopses.spec import Groups, Synopsis
@@ -107,11 +112,20 @@ class ComponentSpec:
     steps: tuple[Step, ...]
     #: what becomes a result row of the changes of each view
     rows_of: tuple[Callable[[pa.RecordBatch], pa.RecordBatch], ...]
+    #: partitions of joins, and the part of the rows that is traced to them
+    partitions: int = 1
+    sample: float = 1.0
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
         """Return the lifetime classes of a shard's segments."""
-        return (*lifetimes(len(self.groupings)), BASE)
+        kept = lifetimes(len(self.groupings)) if self.join is None else (JOINED,)
+        return (*kept, BASE)
+
+    @cached_property
+    def join(self) -> MultiJoinSpec | None:
+        """Return the join that may defer results, if this is its component."""
+        return next((step.spec for step in self.steps if isinstance(step, JoinMany)), None)
 
     @cached_property
     def groupings(self) -> tuple[tuple[Synopsis, ...], ...]:
@@ -157,6 +171,7 @@ class ComponentOperator:
         }
         #: changes that wait at the step that begins their grouping
         self._waiting: dict[int, list[pa.RecordBatch]] = {}
+        self._traces = Traces(spec.steps, spec.partitions, spec.sample)
 
     def on_batch(self, inputs: ChangeInputs) -> None:
         """Remember what the batch brought; it is read when the watermark is known."""
@@ -165,6 +180,8 @@ class ComponentOperator:
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
         """Push the changes of the batch through the steps, then the new watermark."""
         before = self._header["watermark"]
+        if isinstance(self._stores, JoinStores):
+            self._stores.spill()
         for number, step in enumerate(self._spec.steps):
             if isinstance(step, Receive) and self._inputs is not None:
                 room = self._stores.gathered_bytes
@@ -178,6 +195,10 @@ class ComponentOperator:
                     yield from self._pass_on(number, made, before)
                 yield from self._settle(before)
                 self._stores.rest()
+            if isinstance(step, JoinMany) and isinstance(self._stores, JoinStores):
+                for made in self._stores.clean_up():
+                    yield from self._pass_on(number, made, before)
+                yield from self._settle(before)
         self._header["watermark"] = watermark
         self._stores.end_version(watermark)
 
@@ -200,7 +221,7 @@ class ComponentOperator:
     @property
     def statistics(self) -> dict[str, Any]:
         """Return what the progress report tells of this shard."""
-        return self._stores.statistics
+        return {**self._stores.statistics, **self._traces.statistics}
 
     # -- pushing ---------------------------------------------------------------------------
 
@@ -252,6 +273,13 @@ class ComponentOperator:
                 groups = self._groups[number]
                 for made in step.operator.on_changes(port, changes, groups, watermark):
                     yield from self._pass_on(number, made, watermark)
+            case JoinMany():
+                assert isinstance(self._stores, JoinStores)
+                for made in self._stores.join.on_changes(port, changes):
+                    yield from self._pass_on(number, made, watermark)
+            case Trace():
+                self._traces.note(number, changes)
+                yield from self._pass_on(number, changes, watermark)
             case Send():
                 yield -1 - step.edge, regrouped(changes, step.keys)
             case Emit():

@@ -20,6 +20,8 @@ import pyarrow as pa
 from icestream.operators.dataflow.identity import identified
 from icestream.operators.expressions import Predicate, Projection
 from icestream.operators.fold import HI, LO
+from icestream.operators.multi_join.spec import MultiJoinSpec
+from icestream.operators.multi_join.tracing import Lineage
 from icestream.operators.temporal.changes import HEAD, TemporalOperator, payload_of
 from icestream.operators.temporal.consolidate import numbered
 
@@ -97,7 +99,29 @@ class Emit:
     view: int
 
 
-Step = Receive | Map | Merge | Regroup | Stateful | Send | Emit
+@dataclass(frozen=True)
+class JoinMany:
+    """A join of as many streams as it has inputs, whose state may leave memory for later."""
+
+    inputs: tuple[int, ...]
+    payload: pa.Schema
+    grouping: int
+    spec: MultiJoinSpec
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Changes that are passed on as they are; some are traced to the partitions of joins."""
+
+    inputs: tuple[int]
+    payload: pa.Schema
+    grouping: int
+    lineages: tuple[Lineage, ...]
+    #: whether another join keeps them; if not they are results
+    stored: bool
+
+
+Step = Receive | Map | Merge | Regroup | Stateful | JoinMany | Trace | Send | Emit
 
 
 @dataclass(frozen=True)

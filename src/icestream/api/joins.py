@@ -1,0 +1,94 @@
+"""Joins of several streams at once.
+
+Idea: `ice.join(a, b, c, on=...)` is one join of all its streams; joins by other columns take its
+results as a stream, which makes a tree:
+
+    abc = ice.join(a, b, c, on="k", onPressure="defer")
+    abcd = abc.join(d, on=[("c2", "d1")], onPressure="defer")
+"""
+
+# The names are those of PySpark's DataFrames.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Unpack
+
+from icestream.api.events import Events
+from icestream.core.errors import DefinitionError
+from icestream.core.units import parse_interval
+from icestream.operators.temporal.lifetimes import Windowed
+from icestream.plan.multi_join import Equal
+from icestream.plan.spilling import Spilling, SpillingOptions
+
+
+def join(
+    *streams: Events,
+    on: str | Sequence[Equal],
+    where: str | None = None,
+    within: str | int | None = None,
+    onPressure: str = "fetch",
+    **spilling: Unpack[SpillingOptions],
+) -> Events:
+    """Combine one event of each stream, for the instants at which all of them live.
+
+    Columns with equal values are shown once where they have one name; all other names must differ.
+
+    Args:
+        *streams: two or more streams of events (`stream.events()`), outside groups.
+        on: columns with equal values: a name that all streams have, or a tuple with a name for each
+            stream, or a list of these: `on=["day", ("symbol", "ticker", "about")]`.
+        where: what a combination must fulfil beside, in SQL over the columns of the result.
+        within: instead of their own lifetimes, combine events at most so far apart in time.
+        onPressure: what happens to state that does not fit into memory. `fetch`: it is read from
+            disk when it is needed, and every result comes at once. `defer`: partitions of the join
+            leave memory and wait on disk; results go on with what is in memory, and those that are
+            owed come when the join is cleaned up: at the end of the stream, by `query.cleanUp()`,
+            and when nothing arrives. Together they are the same rows, each once.
+        **spilling: with `defer`: `strategy`, which partitions leave first
+            (`global_output_with_penalty`, `global_output`, `local_output`, `bottom_up`, `random`,
+            `largest`); `threshold`, the part of the memory that joins may fill (0.8); `amount`, the
+            part of what is in memory that leaves at once (0.3); `partitions` of each join (256);
+            `sample`, the part of the rows that is traced to tell how productive partitions are.
+    """
+    if len(streams) < 2 or not all(isinstance(each, Events) for each in streams):
+        msg = "join takes two or more streams of events (stream.events())"
+        raise DefinitionError(msg)
+    first, *others = streams
+    for other in others:
+        first._check_together(other, "join")
+    if within is not None:
+        near = Windowed(parse_interval(within) + 1)
+        first, *others = [each._altered(near) for each in streams]
+    if first._defers(onPressure, spilling):
+        return first._deferred(others, on, where, Spilling(**spilling))
+    return _one_by_one(first, others, on, where)
+
+
+def _one_by_one(
+    first: Events, others: Sequence[Events], on: str | Sequence[Equal], where: str | None
+) -> Events:
+    """Join streams in their order; equal values under one name are shown once."""
+    count = 1 + len(others)
+    rows = [
+        (each,) * count if isinstance(each, str) else tuple(each)
+        for each in ((on,) if isinstance(on, str) else on)
+    ]
+    wrong = [row for row in rows if len(row) != count]
+    if wrong:
+        msg = f"on={wrong[0]} must name a column of each of the {count} streams, in order"
+        raise DefinitionError(msg)
+    #: names of each value in the result so far
+    names = [{row[0]} for row in rows]
+
+    def one_more(result: Events, numbered: tuple[int, Events]) -> Events:
+        port, stream = numbered
+        pairs = []
+        for known, row in zip(names, rows, strict=True):
+            pairs.append((row[port] if row[port] in known else row[0], row[port]))
+            known.add(row[port])
+        last = where if port == count - 1 else None
+        return result.join(stream, pairs, where=last)
+
+    return reduce(one_more, enumerate(others, start=1), first)

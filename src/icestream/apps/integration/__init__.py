@@ -1,0 +1,1 @@
+"""Prices, volumes and reviews of stocks, joined as they arrive."""

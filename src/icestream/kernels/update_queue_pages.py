@@ -1,0 +1,181 @@
+"""Pages of equal locations, taken from a pool on demand and given back as soon as they are empty.
+
+Idea: a pool is one array of words cut into pages of 2**shift words. A *space* (one queue's share)
+cuts its pages into units of equal size: locations of single values, or blocks of several. Its pages
+with free units are linked, those that became free last in front, so nearly full pages are filled
+first and emptier ones run empty. A freed unit holds, in its own first word, the number of the next
+freed one of its page: the pool of empty locations takes no memory.
+
+Invariants:
+1. A unit is handed out at most once at a time (`test_parity_units_beside_sets`).
+2. A page without used units is in the pool, at once (same test).
+3. A new page is taken only when no page of the space has a free unit (same test).
+
+Cost: O(1) for every call.
+
+References: on-demand paging and the empty locations pool of the source named in `docs/papers.md`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from icestream.kernels.compile import kernel, lean_kernel
+from icestream.kernels.words import Ints, Table
+
+#: facts of a pool: first free page, pages ever used, pages in use, most ever in use, log2 of the
+#: words of a page; numbers of pages in lists are kept plus one, zero is "none"
+FREE_PAGE = 0
+PAGES_SEEN = 1
+PAGES_USED = 2
+MOST_PAGES = 3
+SHIFT = 4
+POOL_FACTS = 8
+
+#: facts of a space: first page with free units, words of a unit, units of a page, its pages, its
+#: used units, the most of both, and whether units are kept for good
+OPEN_PAGE = 0
+UNIT = 1
+PER_PAGE = 2
+PAGES = 3
+USED = 4
+MOST_SPACE_PAGES = 5
+MOST_USED = 6
+KEEPS = 7
+SPACE_FACTS = 8
+
+#: words of a page: first freed unit plus one, units ever used, units in use, its neighbours among
+#: the open pages of its space or the next free page of the pool, whether it is open
+FREED = 0
+FRESH = 1
+IN_USE = 2
+AFTER = 3
+BEFORE = 4
+IS_OPEN = 5
+PAGE_WORDS = 6
+
+
+class Pool(NamedTuple):
+    """The arrays of a pool of pages."""
+
+    facts: Ints
+    pages: Table
+    words: Ints
+
+
+@lean_kernel
+def take_page(pool: Pool) -> int:
+    """Return a page nobody uses; there must be one."""
+    facts = pool.facts
+    page = facts[FREE_PAGE] - 1
+    if page >= 0:
+        facts[FREE_PAGE] = pool.pages[page, AFTER]
+    else:
+        page = facts[PAGES_SEEN]
+        facts[PAGES_SEEN] += 1
+    facts[PAGES_USED] += 1
+    facts[MOST_PAGES] = max(facts[MOST_PAGES], facts[PAGES_USED])
+    for word in range(PAGE_WORDS):
+        pool.pages[page, word] = 0
+    return int(page)
+
+
+@lean_kernel
+def give_page(pool: Pool, page: int) -> None:
+    """Give a page back to the pool."""
+    pool.pages[page, AFTER] = pool.facts[FREE_PAGE]
+    pool.facts[FREE_PAGE] = page + 1
+    pool.facts[PAGES_USED] -= 1
+
+
+@lean_kernel
+def open_page(pool: Pool, space: Ints, page: int) -> None:
+    """Put a page first among those with free units."""
+    first = space[OPEN_PAGE]
+    pool.pages[page, AFTER] = first
+    pool.pages[page, BEFORE] = 0
+    pool.pages[page, IS_OPEN] = 1
+    if first:
+        pool.pages[first - 1, BEFORE] = page + 1
+    space[OPEN_PAGE] = page + 1
+
+
+@lean_kernel
+def close_page(pool: Pool, space: Ints, page: int) -> None:
+    """Take a page out of those with free units."""
+    after = pool.pages[page, AFTER]
+    before = pool.pages[page, BEFORE]
+    if before:
+        pool.pages[before - 1, AFTER] = after
+    else:
+        space[OPEN_PAGE] = after
+    if after:
+        pool.pages[after - 1, BEFORE] = before
+    pool.pages[page, IS_OPEN] = 0
+
+
+@lean_kernel
+def take_unit(pool: Pool, space: Ints) -> int:
+    """Return the address of a unit nobody uses (MemAdd); page or unit must be there."""
+    page = space[OPEN_PAGE] - 1
+    if page < 0:
+        page = take_page(pool)
+        open_page(pool, space, page)
+        space[PAGES] += 1
+        space[MOST_SPACE_PAGES] = max(space[MOST_SPACE_PAGES], space[PAGES])
+    pages = pool.pages
+    start = page << pool.facts[SHIFT]
+    unit = pages[page, FREED] - 1
+    if unit >= 0:
+        pages[page, FREED] = pool.words[start + unit * space[UNIT]]
+    else:
+        unit = pages[page, FRESH]
+        pages[page, FRESH] += 1
+    pages[page, IN_USE] += 1
+    if pages[page, IN_USE] == space[PER_PAGE]:
+        close_page(pool, space, page)
+    space[USED] += 1
+    space[MOST_USED] = max(space[MOST_USED], space[USED])
+    return int(start + unit * space[UNIT])
+
+
+@lean_kernel
+def give_unit(pool: Pool, space: Ints, address: int) -> None:
+    """Free a unit (MemRem), and its page with it if it was the last one used."""
+    pages = pool.pages
+    page = address >> pool.facts[SHIFT]
+    space[USED] -= 1
+    pages[page, IN_USE] -= 1
+    if pages[page, IN_USE] == 0:
+        if pages[page, IS_OPEN]:
+            close_page(pool, space, page)
+        give_page(pool, page)
+        space[PAGES] -= 1
+        return
+    unit = (address - (page << pool.facts[SHIFT])) // space[UNIT]
+    pool.words[address] = pages[page, FREED]
+    pages[page, FREED] = unit + 1
+    if not pages[page, IS_OPEN]:
+        open_page(pool, space, page)
+
+
+@kernel
+def forget_top_pages(pool: Pool) -> int:
+    """Take the free pages above the last used one out of the pool; return the pages left."""
+    seen = pool.facts[PAGES_SEEN]
+    is_free = np.zeros(seen, np.uint8)
+    page = pool.facts[FREE_PAGE] - 1
+    while page >= 0:
+        is_free[page] = 1
+        page = pool.pages[page, AFTER] - 1
+    while seen > 0 and is_free[seen - 1]:
+        seen -= 1
+    pool.facts[PAGES_SEEN] = seen
+    pool.facts[FREE_PAGE] = 0
+    for page in range(seen - 1, -1, -1):
+        if is_free[page]:
+            pool.pages[page, AFTER] = pool.facts[FREE_PAGE]
+            pool.facts[FREE_PAGE] = page + 1
+    return int(seen)

@@ -1,0 +1,101 @@
+"""Rows of a join to the log: in records of one port each, sorted by hi.
+
+Idea: rows that came since the last flush are the end of the heap. They are sorted by port and hi,
+cut into records of some kilobytes, and noted with the ranges they cover.
+
+Invariants:
+1. A flush writes each new row once, under the next epoch (`test_every_row_is_logged_once`).
+
+Cost: a sort of the new rows and one copy.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from icestream.core.times import INFINITY
+from icestream.kernels import multi_join as k
+from icestream.kernels.multi_join_rows import LOG_HEAD, list_rows, pack_rows
+from icestream.kernels.words import Ints
+from icestream.operators.multi_join.generations import Generations, signed
+from icestream.operators.multi_join.resident import Resident
+from icestream.operators.multi_join.spec import Ids
+from icestream.state.log.writer import SegmentWriter
+
+#: bytes that sorting takes for each row
+SORTING = 64
+
+
+def flush(
+    resident: Resident,
+    generations: Generations,
+    writer: SegmentWriter,
+    operator: int,
+    record_bytes: int,
+) -> int:
+    """Write the rows that are not on the log, for which the index has room; return the bytes."""
+    count = resident.fresh
+    places, ports = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    hi = np.empty(count, dtype=np.uint64)
+    list_rows(resident.heap, resident.logged, resident.words, resident.keys, places, ports, hi)
+    order = _by_port_and_hi(ports, hi)
+    places, ports, hi = places[order], ports[order], hi[order]
+    sizes = (resident.heap[places + k.HEAD] >> 32) + LOG_HEAD
+    ends = resident.heap[places + k.RE]
+    epoch, written = generations.begin_flush(), 0
+    bounds = record_bounds(ports, sizes, record_bytes // 8)
+    for first, last in pairwise(bounds):
+        words = np.empty(int(sizes[first:last].sum()), dtype=np.int64)
+        pack_rows(resident.heap, resident.keys, places[first:last], words)
+        port = int(ports[first])
+        marker = writer.append(
+            words, operator=operator, synopsis=port, group=epoch, rows=last - first, expiry=INFINITY
+        )
+        latest = int(ends[first:last].max())
+        generations.add(
+            record_of(port, epoch, marker, hi[first:last], len(words), latest),
+        )
+        written += words.nbytes
+    resident.all_logged()
+    return written
+
+
+def _by_port_and_hi(ports: Ints, hi: Ids) -> Ints:
+    """Return the order by port and hi; rows of a port come in long runs that are in order."""
+    parts = []
+    for port in np.unique(ports):
+        mine = np.flatnonzero(ports == port)
+        parts.append(mine[np.argsort(hi[mine], kind="stable")])
+    return np.concatenate(parts)
+
+
+def record_bounds(ports: Ints, sizes: Ints, words: int) -> list[int]:
+    """Return where records begin, and the end, for rows sorted by port."""
+    if not len(ports):
+        return [0]
+    bounds = [0]
+    for first, last in _runs(ports):
+        cuts = np.cumsum(sizes[first:last]) // max(1, words)
+        bounds += (first + 1 + np.flatnonzero(np.diff(cuts))).tolist()
+        bounds.append(last)
+    return bounds
+
+
+def most_records(rows: int, words: int, ports: int, record_bytes: int) -> int:
+    """Return how many records a flush of so many rows and words may make."""
+    return min(rows, (words + LOG_HEAD * rows) // max(1, record_bytes // 8) + ports)
+
+
+def record_of(port: int, epoch: int, marker: int, hi: Ids, words: int, latest: int) -> Ints:
+    """Return what the index knows of a record."""
+    first, last = signed(hi[[0, -1]]).tolist()
+    place = marker - 2**64 if marker >= 2**63 else marker
+    return np.array([port, epoch, place, first, last, len(hi), words, latest])
+
+
+def _runs(values: Ints) -> list[tuple[int, int]]:
+    """Return where runs of equal values begin and end."""
+    begins = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
+    return list(pairwise(begins))

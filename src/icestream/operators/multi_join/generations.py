@@ -1,0 +1,223 @@
+"""Where the rows of a join are on the log, and which generation of its partition each belongs to.
+
+Idea: rows go to the log in *flushes*, numbered by epochs; a flush is a run of records by port, each
+sorted by hi, so a record holds neighbouring partitions. A partition whose resident generation ends
+is *cut* at the epoch of the last flush: rows of an earlier or the same epoch belong to what ended.
+Generations are therefore ranges of epochs, one list of cuts for each partition; no byte is written
+for them, and cleaning up is forgetting all cuts but the last.
+
+Invariants:
+1. The generation of a row is the number of cuts of its partition before its epoch
+   (`test_parity_generations_beside_a_recount`).
+2. A record is forgotten only if each of its rows is garbage, or has ended in a partition that owes
+   nothing (`test_a_record_stays_while_one_of_its_partitions_needs_it`).
+
+Cost: 64 bytes for each record, 16 for each cut.
+
+References: a generation as a range of versions of a partition group.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.kernels.words import Ints, Table
+from icestream.operators.multi_join.spec import Ids, partitions_of
+from icestream.state.arena import Arena, ArenaArray
+
+Mask = npt.NDArray[np.bool_]
+
+#: what is known of a record: its port, epoch and marker, first and last hi (as signed numbers), the
+#: rows and words in it, the latest end of a row
+PORT = 0
+EPOCH = 1
+MARKER = 2
+FIRST_HI = 3
+LAST_HI = 4
+ROWS = 5
+WORDS = 6
+ENDS = 7
+RECORD = 8
+
+#: what happens to partitions, for the log: their generation ended; they were cleaned; discarded
+CUT = 0
+CLEANED = 1
+DISCARDED = 2
+
+
+class Generations:
+    """Records and cuts of a join."""
+
+    def __init__(self, arena: Arena, name: str, partitions: int, numbers: dict[str, Any]) -> None:
+        """Attach to the arena's arrays, or make them; `numbers` is a part of its header."""
+        self._partitions = partitions
+        self._records = arena.array(f"{name}.records", np.int64, RECORD)
+        self._cuts = arena.array(f"{name}.cuts", np.int64, 2)
+        self._segments = arena.array(f"{name}.segments", np.int64)
+        self._numbers = numbers
+        for each in ("epoch", "records", "cuts", "segments"):
+            numbers.setdefault(each, 0)
+
+    # -- records ---------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """Return the epoch of the last flush."""
+        return int(self._numbers["epoch"])
+
+    def begin_flush(self) -> int:
+        """Return the next epoch."""
+        self._numbers["epoch"] += 1
+        return self.epoch
+
+    def reached(self, epoch: int) -> None:
+        """Note an epoch that the log tells of."""
+        self._numbers["epoch"] = max(self.epoch, epoch)
+
+    @property
+    def records(self) -> Table:
+        """Return what is known of all records, in the order of their markers."""
+        return np.asarray(self._records.view[: self._numbers["records"]])
+
+    def reserve(self, records: int) -> None:
+        """Make room for more records; raises `Refused`."""
+        _grow(self._records, self._numbers["records"] + records)
+
+    def add(self, record: Ints) -> None:
+        """Take in a record, for which there is room."""
+        self.reserve(1)
+        self._records.view[self._numbers["records"]] = record
+        self._numbers["records"] += 1
+
+    def partitions_of(self, records: Table) -> tuple[Ints, Ints]:
+        """Return the first and the last partition of records."""
+        first, last = (records[:, at].view(np.uint64) for at in (FIRST_HI, LAST_HI))
+        return partitions_of(first, self._partitions), partitions_of(last, self._partitions)
+
+    def forget(self, floor: Ints, owing: Mask, watermark: int) -> None:
+        """Forget records without a row that is needed."""
+        records = self.records
+        if not len(records):
+            return
+        first, last = self.partitions_of(records)
+        owed = np.concatenate([[0], np.cumsum(owing)])
+        needed = (records[:, ENDS] > watermark) | (owed[last + 1] > owed[first])
+        needed &= records[:, EPOCH] > least_between(floor, first, last)
+        if needed.all():
+            return
+        kept = records[needed]
+        del records
+        self.load_records(kept)
+
+    def load_records(self, records: Table) -> None:
+        """Know these records, no others."""
+        self._numbers["records"] = 0
+        self._records.resize(len(records))
+        self._records.view[: len(records)] = records
+        self._numbers["records"] = len(records)
+
+    # -- cuts ------------------------------------------------------------------------------
+
+    @property
+    def cuts(self) -> Table:
+        """Return partition and epoch of all cuts, sorted."""
+        return np.asarray(self._cuts.view[: self._numbers["cuts"]])
+
+    def apply(self, events: Table, kind: int) -> None:
+        """Let something happen to partitions: rows of (partition, epoch)."""
+        cuts = self.cuts
+        if kind != CUT:
+            cuts = cuts[~np.isin(cuts[:, 0], events[:, 0])]
+        if kind != DISCARDED:
+            cuts = np.concatenate([cuts, events])
+        self.load_cuts(cuts[np.lexsort((cuts[:, 1], cuts[:, 0]))])
+
+    def load_cuts(self, cuts: Table) -> None:
+        """Know these cuts, no others."""
+        cuts = np.array(cuts)
+        self._numbers["cuts"] = 0
+        self._cuts.resize(len(cuts))
+        self._cuts.view[: len(cuts)] = cuts
+        self._numbers["cuts"] = len(cuts)
+
+    def counts(self) -> Ints:
+        """Return the generations that have ended, of each partition."""
+        return np.bincount(self.cuts[:, 0], minlength=self._partitions)
+
+    def last_cuts(self) -> Ints:
+        """Return the epoch of the last cut of each partition, 0 for none."""
+        last = np.zeros(self._partitions, dtype=np.int64)
+        cuts = self.cuts
+        last[cuts[:, 0]] = cuts[:, 1]
+        return last
+
+    def first_cuts(self) -> Ints:
+        """Return the epoch of the first cut of each partition, the latest there is for none."""
+        first = np.full(self._partitions, np.iinfo(np.int64).max)
+        cuts = self.cuts[::-1]
+        first[cuts[:, 0]] = cuts[:, 1]
+        return first
+
+    def of(self, partitions: Ints, epoch: int) -> Ints:
+        """Return the generation of rows of an epoch, by their partitions."""
+        cuts = self.cuts
+        ranked = cuts[:, 0] << 32 | cuts[:, 1]
+        begins = np.searchsorted(ranked, partitions << 32)
+        return np.searchsorted(ranked, partitions << 32 | epoch) - begins
+
+    # -- segments --------------------------------------------------------------------------
+
+    @property
+    def segments(self) -> Ints:
+        """Return the ordinals of segments that were written and not released."""
+        return np.array(self._segments.view[: self._numbers["segments"]])
+
+    def reserve_segment(self) -> None:
+        """Make room for one more segment; raises `Refused`."""
+        _grow(self._segments, self._numbers["segments"] + 1)
+
+    def add_segment(self, ordinal: int) -> None:
+        """Take in a segment."""
+        self.reserve_segment()
+        count = self._numbers["segments"]
+        self._segments.view[count] = ordinal
+        self._numbers["segments"] = count + 1
+
+    def load_segments(self, ordinals: Ints) -> None:
+        """Know these segments, no others."""
+        self._numbers["segments"] = 0
+        self._segments.resize(len(ordinals))
+        self._segments.view[: len(ordinals)] = ordinals
+        self._numbers["segments"] = len(ordinals)
+
+    def release(self) -> tuple[int, ...]:
+        """Give up the segments without a record that is known; return their ordinals."""
+        known = self.segments
+        needed = np.isin(known, self.records[:, MARKER] >> 32 & 0xFFFFFFFF)
+        self.load_segments(known[needed])
+        return tuple(known[~needed].tolist())
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of what is known."""
+        return 8 * (RECORD * len(self.records) + 2 * len(self.cuts))
+
+
+def signed(hi: Ids) -> Ints:
+    """Return identities as the signed numbers with the same bits."""
+    return hi.view(np.int64)
+
+
+def least_between(values: Ints, first: Ints, last: Ints) -> Ints:
+    """Return the least of the values from a first to a last position, for many such ranges."""
+    ends = np.column_stack([first, last + 1]).ravel()
+    least: Ints = np.minimum.reduceat(np.append(values, np.iinfo(np.int64).max), ends)[::2]
+    return least
+
+
+def _grow(array: ArenaArray, capacity: int) -> None:
+    if array.capacity < capacity:
+        array.resize(capacity + capacity // 8)

@@ -1,0 +1,59 @@
+"""Rows of a join as a record of the log has them: of one port, in the order of hi."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from icestream.kernels.multi_join_rows import LOG_HEAD, LOG_HI, LOG_LE, LOG_LO, LOG_RE, log_starts
+from icestream.kernels.words import Ints
+from icestream.operators.multi_join.spec import Ids
+from icestream.state.log.format import Record
+
+
+@dataclass(frozen=True)
+class LoggedRows:
+    """Rows as the log has them."""
+
+    port: int
+    epoch: int
+    words: Ints
+    starts: Ints
+
+    @classmethod
+    def of(cls, record: Record) -> LoggedRows:
+        """Find the rows of a record."""
+        words = np.frombuffer(record.payload, dtype=np.int64)
+        starts = np.empty(len(words) // (LOG_HEAD + 1) + 1, dtype=np.int64)
+        return cls(record.synopsis, record.group, words, starts[: log_starts(words, starts)])
+
+    @property
+    def hi(self) -> Ids:
+        """Return one half of the identities."""
+        return self.words[self.starts + LOG_HI].view(np.uint64)
+
+    @property
+    def lo(self) -> Ids:
+        """Return the other half."""
+        return self.words[self.starts + LOG_LO].view(np.uint64)
+
+    @property
+    def le(self) -> Ints:
+        """Return the first instants."""
+        return self.words[self.starts + LOG_LE]
+
+    @property
+    def re(self) -> Ints:
+        """Return the ends."""
+        return self.words[self.starts + LOG_RE]
+
+    @property
+    def payloads(self) -> Ints:
+        """Return where the payloads begin."""
+        return self.starts + LOG_HEAD
+
+    def where(self, chosen: Any) -> LoggedRows:
+        """Return some of the rows."""
+        return LoggedRows(self.port, self.epoch, self.words, self.starts[chosen])

@@ -1,0 +1,110 @@
+"""Results of a join as batches, from the places of their members.
+
+Idea: kernels hand out combinations as places of rows in a heap of words; here their payloads are
+gathered and decoded, port by port, in pieces that fit the room for results.
+
+Invariants:
+1. A piece has at most `ROWS_AT_ONCE` rows, and takes about the room given unless one row alone
+   takes more (`test_bounded_results_come_in_small_pieces`).
+
+Cost: one copy of the members' payloads, and their decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.kernels.multi_join_rows import gather_payloads
+from icestream.kernels.words import Ints, Table
+from icestream.operators.multi_join.spec import Ids, MultiJoinSpec
+from icestream.operators.temporal.changes import changes_of
+from icestream.state.synopses.rows import RowCodec
+
+#: results handed on together, at most
+ROWS_AT_ONCE = 1 << 16
+#: words of a result beside its payload: head, places
+_HEAD_WORDS = 12
+
+
+@dataclass(frozen=True)
+class Members:
+    """Combinations, one row each: where the payload of each port's member is."""
+
+    #: where the payload of a port's members begins in the heap
+    places: Mapping[int, Ints]
+    #: payloads of ports whose members are in no heap, row by row
+    taken: Mapping[int, tuple[pa.RecordBatch, Ints]]
+    #: first instant, and the end, of each combination's lifetime
+    lifetimes: Table
+    hi: Ids
+    lo: Ids
+
+
+class Results:
+    """Makes the results of one join."""
+
+    def __init__(self, spec: MultiJoinSpec, room: int) -> None:
+        """Prepare to make results in about `room` bytes at a time."""
+        self._spec = spec
+        self._room = room // 8
+        self.codecs = tuple(map(RowCodec, spec.inputs))
+        self._shown = sorted({port for port, _, _ in spec.columns})
+
+    def capacity(self) -> int:
+        """Return how many combinations may be handed out at once."""
+        words = _HEAD_WORDS + 2 * self._spec.ports
+        return max(1, min(ROWS_AT_ONCE, self._room // (2 * words)))
+
+    def made(self, heap: Ints, members: Members) -> Iterator[pa.RecordBatch]:
+        """Yield results as changes."""
+        sizes = {port: heap[members.places[port]] >> 32 for port in self._in_heap(members)}
+        words = np.full(len(members.hi), _HEAD_WORDS, dtype=np.int64)
+        for each in sizes.values():
+            words += 2 * each
+        for rows, _ in members.taken.values():
+            words += rows.nbytes // (8 * rows.num_rows)
+        cuts = np.cumsum(words) // max(1, self._room // 2)
+        bounds = [0, *(np.flatnonzero(np.diff(cuts)) + 1).tolist(), len(words)]
+        for first, last in pairwise(bounds):
+            made = self._piece(heap, members, sizes, slice(first, last))
+            if made.num_rows:
+                yield made
+
+    def _in_heap(self, members: Members) -> list[int]:
+        return [port for port in self._shown if port in members.places]
+
+    def _piece(
+        self, heap: Ints, members: Members, sizes: Mapping[int, Ints], some: slice
+    ) -> pa.RecordBatch:
+        payloads = {}
+        for port in self._shown:
+            if port in members.taken:
+                rows, which = members.taken[port]
+                payloads[port] = rows.take(pa.array(which[some]))
+                continue
+            words = np.empty(int(sizes[port][some].sum()), dtype=np.int64)
+            gather_payloads(heap, members.places[port][some], words)
+            payloads[port] = self.codecs[port].decode(words, some.stop - some.start)
+        columns = [payloads[port].column(column) for port, column, _ in self._spec.columns]
+        payload = _batch(columns, self._spec.payload, some.stop - some.start)
+        made = changes_of(
+            payload,
+            np.ascontiguousarray(members.lifetimes[some, 0]),
+            np.ascontiguousarray(members.lifetimes[some, 1]),
+            np.ones(some.stop - some.start, dtype=np.int64),
+            members.hi[some],
+            members.lo[some],
+        )
+        return made if self._spec.where is None else made.filter(self._spec.where.mask(payload))
+
+
+def _batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    """Put columns together, also if there are none."""
+    if columns:
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))

@@ -1,0 +1,91 @@
+"""What one n-way join is: its inputs, its output, and how its key space is cut into partitions.
+
+Idea: a join is pure data. Every port brings events with lifetimes under the identity of the join
+key on that port; a combination of one event of each port is a result if the identities are equal,
+the lifetimes share an instant, and the condition holds. It lives for the instants that all share.
+
+Invariants:
+1. The partitions of a join cut the range of `hi` evenly and in order
+   (`test_partitions_are_even_ranges_of_hi`).
+2. A join without ports, columns or partitions is refused (`test_a_join_that_cannot_be_is_refused`).
+
+Limits: equal identities are equal keys: whoever identifies rows drops those with a null in the key,
+as null equals nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError
+from icestream.operators.expressions import Predicate
+
+Ints = npt.NDArray[np.int64]
+Ids = npt.NDArray[np.uint64]
+
+#: partitions of a join whose number nobody chose
+PARTITIONS = 256
+
+
+@dataclass(frozen=True)
+class MultiJoinSpec:
+    """One n-way join of a plan."""
+
+    #: of the join in the plan, leaves first
+    number: int
+    #: payload of each port
+    inputs: tuple[pa.Schema, ...]
+    #: of the output: port, name of the column there, name here; hidden ones are among them
+    columns: tuple[tuple[int, str, str], ...]
+    #: a multiple of the key groups
+    partitions: int = PARTITIONS
+    #: what a result must fulfil beside; sees the output payload
+    where: Predicate | None = None
+    #: for people
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        if len(self.inputs) < 2:
+            msg = f"a join takes at least two streams; got {len(self.inputs)}"
+            raise DefinitionError(msg)
+        if self.partitions < 1:
+            msg = f"a join needs at least one partition; got {self.partitions}"
+            raise DefinitionError(msg)
+        names = [name for _, _, name in self.columns]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            msg = f"the join would have {', '.join(map(repr, twice))} twice; rename one of each"
+            raise DefinitionError(msg)
+        for port, column, _ in self.columns:
+            known = port < len(self.inputs) and column in self.inputs[port].names
+            if not known:
+                msg = f"stream {port} of the join has no column {column!r}"
+                raise DefinitionError(msg)
+
+    @property
+    def ports(self) -> int:
+        """Return the number of its inputs."""
+        return len(self.inputs)
+
+    @cached_property
+    def payload(self) -> pa.Schema:
+        """Return the columns of the output."""
+        return pa.schema(
+            [self.inputs[port].field(column).with_name(name) for port, column, name in self.columns]
+        )
+
+    def partitions_of(self, hi: Ids) -> Ints:
+        """Return the partition of each identity."""
+        return partitions_of(hi, self.partitions)
+
+
+def partitions_of(hi: Ids, partitions: int) -> Ints:
+    """Return the partition, one of so many, of each identity."""
+    upper = hi >> np.uint64(32)
+    return ((upper * np.uint64(partitions)) >> np.uint64(32)).astype(np.int64)

@@ -1,0 +1,145 @@
+"""Which partition groups of a plan's joins leave memory: decisions without I/O.
+
+Idea: all partition groups of all joins are candidates at once. A strategy puts them in an order,
+and they leave from the front until enough bytes are chosen. The order by *productivity* is results
+per byte: of the join alone, of the whole query, or of the whole query per byte that the group holds
+and will make other joins hold until the next decision.
+
+Invariants:
+1. As few groups of the order are chosen as reach the amount, and all if they do not
+   (`test_oracle_the_shortest_front_that_reaches_the_amount_is_chosen`).
+2. A group that holds nothing is never chosen (`test_a_group_without_bytes_is_never_chosen`).
+3. The same statistics and seed choose the same groups, in whatever order they are given
+   (`test_choices_depend_on_the_groups_and_not_on_their_order`).
+
+Cost: one sort of the groups.
+
+Limits: a group that was spilled a moment ago has made no results yet and so comes first again; it
+holds little then, and little is lost.
+
+References: Liu, Zhu, Rundensteiner (2006), sections 3.1 and 3.2. There P_inter is what *will* be
+stored further on, traced as what was stored so far, in tuples, and added to bytes. Here both are
+bytes, and what was stored is scaled to what comes until the next decision. Unscaled, every byte
+between two joins counts against the lower join as long as it lives and once more where it is, so
+that the lowest join is emptied whole: less run-time output than without the penalty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.core.errors import DefinitionError
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+BOTTOM_UP = "bottom_up"
+LOCAL_OUTPUT = "local_output"
+GLOBAL_OUTPUT = "global_output"
+GLOBAL_OUTPUT_WITH_PENALTY = "global_output_with_penalty"
+RANDOM = "random"
+LARGEST = "largest"
+
+#: names of all strategies
+STRATEGIES = (BOTTOM_UP, LOCAL_OUTPUT, GLOBAL_OUTPUT, GLOBAL_OUTPUT_WITH_PENALTY, RANDOM, LARGEST)
+
+
+@dataclass(frozen=True)
+class PartitionStatistics:
+    """What is known of partition groups: one row for each, about its resident generation."""
+
+    #: number of the join, and of its partition
+    join: Ints
+    partition: Ints
+    #: bytes in memory
+    size: Ints
+    #: results that had a member in the group: of its join for the strategy `local_output`, of the
+    #: whole query otherwise
+    output: Floats
+    #: bytes of results with a member in the group that joins further on had to keep so far
+    inter: Floats
+
+    def __post_init__(self) -> None:
+        """Refuse columns that do not belong together."""
+        lengths = {len(each) for each in (self.join, self.partition, self.size)}
+        lengths |= {len(self.output), len(self.inter)}
+        if len(lengths) > 1:
+            msg = f"statistics need one value for each group in every column; got {sorted(lengths)}"
+            raise ValueError(msg)
+
+    def __len__(self) -> int:
+        """Return the number of groups."""
+        return len(self.join)
+
+
+def chosen(
+    statistics: PartitionStatistics,
+    amount: int,
+    strategy: str,
+    depth: Mapping[int, int],
+    seed: int,
+) -> npt.NDArray[np.bool_]:
+    """Tell which groups leave memory so that at least `amount` bytes do.
+
+    `depth` is the height of each join above the inputs: 0 where only inputs of the query come in.
+    """
+    leaves = np.zeros(len(statistics), dtype=np.bool_)
+    candidates = np.flatnonzero(statistics.size > 0)
+    if amount <= 0 or len(candidates) == 0:
+        return leaves
+    #: in an order that does not depend on who reported first
+    by_name = np.lexsort((statistics.partition[candidates], statistics.join[candidates]))
+    candidates = candidates[by_name]
+    order = candidates[_order(statistics, candidates, strategy, amount, depth, seed)]
+    freed = np.cumsum(statistics.size[order])
+    leaves[order[: int(np.searchsorted(freed, amount)) + 1]] = True
+    return leaves
+
+
+def productivity(statistics: PartitionStatistics, strategy: str, ahead: float) -> Floats:
+    """Return the results per byte of each group, as a strategy counts bytes.
+
+    `ahead` is how much of what the groups did so far they will do until the next decision.
+    """
+    held = statistics.size.astype(np.float64)
+    if strategy == GLOBAL_OUTPUT_WITH_PENALTY:
+        held = held + ahead * statistics.inter
+    return np.divide(statistics.output, held, out=np.zeros(len(statistics)), where=held > 0)
+
+
+def horizon(statistics: PartitionStatistics, amount: int) -> float:
+    """Return how much of what the groups did so far they will do until memory is full again.
+
+    What is resident has come since the groups began; `amount` bytes are free to come next.
+    """
+    resident = int(statistics.size.sum())
+    return min(1.0, amount / resident) if resident else 0.0
+
+
+def _order(
+    statistics: PartitionStatistics,
+    rows: Ints,
+    strategy: str,
+    amount: int,
+    depth: Mapping[int, int],
+    seed: int,
+) -> Ints:
+    """Return the order in which rows would leave; of equals, the larger leave first."""
+    size = statistics.size[rows]
+    if strategy in (BOTTOM_UP, RANDOM):
+        shuffled = np.random.default_rng(seed).permutation(len(rows))
+        if strategy == RANDOM:
+            return shuffled
+        heights = np.array([depth[join] for join in statistics.join[rows].tolist()], dtype=np.int64)
+        return np.lexsort((shuffled, heights))
+    if strategy == LARGEST:
+        return np.argsort(-size, kind="stable")
+    if strategy not in STRATEGIES:
+        msg = f"a spill strategy is one of {', '.join(STRATEGIES)}; got {strategy!r}"
+        raise DefinitionError(msg)
+    ahead = horizon(statistics, amount)
+    return np.lexsort((-size, productivity(statistics, strategy, ahead)[rows]))

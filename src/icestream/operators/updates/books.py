@@ -1,0 +1,83 @@
+"""How stale the answers of a shard were: since the beginning, and since the version before.
+
+Idea: the queue keeps exact integrals and profiles of the application's staleness since it began;
+what they were at the end of the version before is kept beside them in the arena, so that the
+difference is the time between.
+
+Invariants:
+1. Versions together have the area of all of them (`test_oracle_versions_add_up_to_the_whole`).
+
+Cost: a look at every key, once in a version.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.core.times import Micros
+from icestream.kernels.update_queue import COUNT
+from icestream.kernels.update_queue_order import APPLICATION_BOOK, LACKS
+from icestream.kernels.update_queue_staleness import (
+    AREA,
+    BINS,
+    FROM,
+    MOST,
+    NONE,
+    PROFILE,
+    bin_edges,
+)
+from icestream.operators.updates.telling import Stale
+from icestream.state.arena import Arena
+from icestream.state.update_queue.queue import UpdateQueue
+
+Reals = npt.NDArray[np.float64]
+
+
+class Books:
+    """The staleness of one shard's answers."""
+
+    def __init__(self, arena: Arena, queue: UpdateQueue) -> None:
+        """Attach to the arena's arrays, or begin."""
+        self._queue = queue
+        self._last: dict[str, Any] = arena.header.setdefault("books", {"area": 0.0, "at": None})
+        self._profile = arena.array("books.profile", np.float64, PROFILE, BINS)
+
+    def close(self, now: Micros) -> tuple[Stale, Stale]:
+        """Return the staleness since the beginning and since this was last called."""
+        cells = np.flatnonzero(self._queue.cells.column(COUNT) > 0)
+        if not len(cells):
+            return Stale(), Stale()
+        reader = self._queue.order.kernel
+        keys = reader.keys[cells]
+        pending = keys[:, LACKS]
+        begin = np.maximum(keys[:, APPLICATION_BOOK + FROM], pending)
+        is_open = (pending != NONE) & (now > begin)
+        ends = (now - pending[is_open]).astype(np.float64)
+        begins = (begin - pending)[is_open].astype(np.float64)
+        area = float(reader.reals[cells, APPLICATION_BOOK + AREA].sum())
+        area += float(((ends - begins) * (ends + begins)).sum() / 2)
+        profile = reader.application_profile.copy()
+        for values, sign in ((ends, 1.0), (begins, -1.0)):
+            places = np.searchsorted(bin_edges(), values, side="right")
+            np.add.at(profile[:, 0], places, sign)
+            np.add.at(profile[:, 1], places, sign * values)
+        longest = int(ends.max()) if len(ends) else 0
+        whole = Stale.of(
+            area,
+            len(cells) * float(now - self._queue.order.began),
+            max(longest, int(keys[:, APPLICATION_BOOK + MOST].max())),
+            profile,
+        )
+        at = self._queue.order.began if self._last["at"] is None else self._last["at"]
+        lately = Stale.of(
+            area - self._last["area"],
+            len(cells) * float(max(0, now - at)),
+            longest,
+            profile - self._profile.view[:BINS],
+        )
+        self._last.update(area=area, at=now)
+        self._profile.view[:BINS] = profile
+        return whole, lately

@@ -1,0 +1,89 @@
+"""When a stream is processed whole and when only its newest values are: a decision by load.
+
+Idea: below capacity every update can be processed, so none needs to be superseded; above it
+only the newest are worth the time. Load is the time that what arrived takes to process, by the
+time it took to arrive. Two thresholds and some patience keep a load near capacity from switching
+back and forth; a backlog that has grown too long switches at once.
+
+Invariants:
+1. A load between the thresholds never switches (`test_loads_between_the_thresholds_never_switch`).
+2. At most one switch in `patience` observations, but for long backlogs
+   (`test_bounded_switches_are_at_least_patience_apart`).
+3. Every update is processed in append mode, so it is entered only with a backlog that is short
+   (`test_a_backlog_keeps_the_stream_in_update_mode`).
+
+Cost: three numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
+
+SECOND: Micros = 1_000_000
+
+
+class Mode(StrEnum):
+    """What is done with the updates of a key that is behind."""
+
+    #: all are processed, in order
+    APPEND = "append"
+    #: only the newest is
+    UPDATE = "update"
+
+
+@dataclass(frozen=True)
+class Switching:
+    """When to switch."""
+
+    #: load above which only the newest values are processed
+    enter: float = 1.0
+    #: load below which all are again
+    leave: float = 0.8
+    #: observations in a row that it takes
+    patience: int = 3
+    #: microseconds of waiting work that switch to update mode at once
+    backlog: Micros = 10 * SECOND
+
+    def __post_init__(self) -> None:
+        """Refuse thresholds that would switch back and forth."""
+        if not 0 < self.leave < self.enter or self.patience < 1 or self.backlog <= 0:
+            msg = (
+                "switching needs 0 < leave < enter, patience of 1 or more and a positive backlog; "
+                f"got leave={self.leave}, enter={self.enter}, patience={self.patience}, "
+                f"backlog={self.backlog}"
+            )
+            raise DefinitionError(msg)
+
+
+@dataclass(frozen=True)
+class Switch:
+    """The mode, and how many observations in a row spoke for the other one."""
+
+    mode: Mode = Mode.APPEND
+    against: int = 0
+
+    def after(self, load: float, backlog: Micros, rule: Switching) -> Switch:
+        """Return what is next, after a stretch of time with such a load.
+
+        Args:
+            load: time that processing what arrived takes, by the time it took to arrive.
+            backlog: microseconds that processing everything that waits takes.
+            rule: when to switch.
+        """
+        if self.mode is Mode.APPEND:
+            if backlog > rule.backlog:
+                return Switch(Mode.UPDATE)
+            speaks = load > rule.enter
+            other = Mode.UPDATE
+        else:
+            # what waits must be gone before more does, or append mode begins late and stays late
+            speaks = load < rule.leave and backlog <= rule.backlog * (1.0 - rule.leave)
+            other = Mode.APPEND
+        against = self.against + 1 if speaks else 0
+        if against >= rule.patience:
+            return Switch(other)
+        return replace(self, against=against)

@@ -1,0 +1,70 @@
+"""What a query says about joins whose state does not fit: when they spill, how much, and what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from icestream.core.errors import DefinitionError
+from icestream.operators.multi_join.strategies import STRATEGIES
+from icestream.plan.nodes import KEY_GROUPS
+
+#: key groups that a plan has at least, so that shards share the load
+LEAST_GROUPS = 32
+
+
+class SpillingOptions(TypedDict, total=False):
+    """What a join may say about spilling."""
+
+    strategy: str
+    threshold: float
+    amount: float
+    partitions: int
+    sample: float
+
+
+@dataclass(frozen=True)
+class Spilling:
+    """How the joins of a plan give up memory."""
+
+    strategy: str = "global_output_with_penalty"
+    #: part of the memory that resident rows may take before some are spilled
+    threshold: float = 0.8
+    #: part of the resident rows that is spilled at once
+    amount: float = 0.3
+    #: partition groups of each join
+    partitions: int = KEY_GROUPS
+    #: part of the rows that are traced to the partitions they come from
+    sample: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        if self.strategy not in STRATEGIES:
+            msg = f"strategy must be one of {', '.join(STRATEGIES)}; got {self.strategy!r}"
+            raise DefinitionError(msg)
+        for name in ("threshold", "amount", "sample"):
+            value = getattr(self, name)
+            if not 0 < value <= 1:
+                msg = f"{name} is a part of a whole, above 0 and at most 1; got {value}"
+                raise DefinitionError(msg)
+        if self.key_groups < LEAST_GROUPS:
+            msg = (
+                f"partitions must be a multiple of a number from {LEAST_GROUPS} to {KEY_GROUPS}, "
+                f"for example 256 or 300; got {self.partitions}"
+            )
+            raise DefinitionError(msg)
+
+    @property
+    def key_groups(self) -> int:
+        """Return the key groups of the plan: each is cut into partitions of equal width."""
+        most = range(min(self.partitions, KEY_GROUPS), 0, -1)
+        return next((groups for groups in most if self.partitions % groups == 0), 0)
+
+    def describe(self) -> dict[str, Any]:
+        """Return it as JSON, for the checkpoint and for people."""
+        return {
+            "strategy": self.strategy,
+            "threshold": self.threshold,
+            "amount": self.amount,
+            "partitions": self.partitions,
+        }

@@ -1,0 +1,128 @@
+"""Update streams: the newest value of each key, an expensive step, and the time it may take.
+
+Idea: a plan says which columns tell keys apart, in which order waiting keys are served, what is
+done to the newest value of a key, and how long a batch may last. Without keys to wait for, the same
+step is done to every event, which is what an append stream is.
+
+Invariants:
+1. Plans that compute something else describe themselves otherwise; schedule and time may change
+   between two runs of a query (`test_every_part_of_an_update_plan_shows_in_its_description`).
+2. No event comes too late for all; a key that goes back in time is told by its own updates
+   (`test_an_update_that_is_older_than_what_was_taken_is_dropped_and_counted`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from icestream.core.clock import Clock, SystemClock
+from icestream.core.errors import DefinitionError
+from icestream.core.text import guess
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.core.units import format_interval
+from icestream.operators.updates.step import UpdateStep
+from icestream.plan.nodes import KEY_GROUPS, SOURCE, TIME, Source
+
+SCHEDULES = ("index", "linecutting", "inplace", "fifo")
+
+
+@dataclass(frozen=True)
+class Latest:
+    """Update semantics: of the updates of a key the newest counts."""
+
+    #: columns that tell keys apart; none where every event is an update of the one before
+    keys: tuple[str, ...]
+    schedule: str = "index"
+
+    def __post_init__(self) -> None:
+        """Refuse a schedule that does not exist."""
+        if self.schedule not in SCHEDULES:
+            msg = (
+                f"there is no schedule {self.schedule!r}; choose one of {', '.join(SCHEDULES)}"
+                f"{guess(self.schedule, SCHEDULES)}"
+            )
+            raise DefinitionError(msg)
+
+
+@dataclass(frozen=True)
+class Updates:
+    """A step over the newest values of keys, or over every event."""
+
+    sources: tuple[Source, ...]
+    #: columns of the events, under the user's names
+    columns: pa.Schema
+    time: pa.DataType
+    step: UpdateStep
+    #: None for append semantics: every event is served in the batch that brings it
+    latest: Latest | None
+    #: how long the step may take in a batch; None for what the interval leaves
+    budget: Micros | None = None
+    #: time between two batches; None if batches follow each other without one
+    interval: Micros | None = None
+    late: str = "drop"
+    key_groups: int = KEY_GROUPS
+    #: who tells the time to the shards
+    clock: Clock = field(default_factory=SystemClock, compare=False)
+
+    @property
+    def views(self) -> tuple[UpdateStep, ...]:
+        """Return the only view."""
+        return (self.step,)
+
+    @property
+    def jobs(self) -> int:
+        """Return that one component does it all."""
+        return 1
+
+    @property
+    def given_names(self) -> tuple[str, ...]:
+        """Return the user's names of the columns."""
+        return tuple(self.columns.names)
+
+    @property
+    def batch_schema(self) -> pa.Schema:
+        """Return the columns of the batches that ingest reads."""
+        named = [pa.field(column(place), each.type) for place, each in enumerate(self.columns)]
+        return pa.schema([pa.field(TIME, self.time), pa.field(SOURCE, pa.int32()), *named])
+
+    def results(self, view: UpdateStep) -> pa.Schema:
+        """Return the columns of the rows."""
+        return view.result
+
+    def late_before(self, watermark: Micros) -> Micros:
+        """Return an instant before all events."""
+        return watermark
+
+    def settled_by(self, latest: Micros) -> Micros:
+        """Return the beginning of time: no time of events settles anything."""
+        return MINUS_INFINITY
+
+    def watermark(self, before: Micros, seen: tuple[Micros | None, ...]) -> Micros:
+        """Return the watermark, which stays where it is."""
+        return before
+
+    def describe(self) -> dict[str, Any]:
+        """Return the plan as JSON, for the checkpoint and for people."""
+        return {
+            "sources": [
+                {"name": s.name, "slack": format_interval(s.slack), "nulls": s.nulls}
+                for s in self.sources
+            ],
+            "columns": [f"{each.name} {each.type}" for each in self.columns],
+            "time": str(self.time),
+            "views": [
+                {
+                    "latest by": None if self.latest is None else list(self.latest.keys),
+                    "step": self.step.text,
+                }
+            ],
+            "key groups": self.key_groups,
+        }
+
+
+def column(place: int) -> str:
+    """Return the name under which a column of the events travels to ingest."""
+    return f"c{place}"

@@ -1,0 +1,19 @@
+"""Update queues: only the newest value of every key waits, in the order that keeps answers fresh.
+
+A library of its own, without Spark:
+
+    queue = UpdateQueue(schema, schedule="index")
+    queue.enqueue(hi, lo, arrived, rows)
+    served = queue.dequeue(100, now)
+    queue.delivered(served.hi, served.lo, at=done)
+    queue.staleness(now).application.average
+
+- `arrays`: growing arrays on the heap, called like those of an arena
+- `pages`: the pool of pages, on-demand paging, and the naive manager to compare with
+- `cells`: keys and the addresses of their values
+- `order`: the order of one reader: FIFO, IN-PLACE, LINECUTTING, INDEX
+- `staleness`: how old answers were, exactly
+- `queue`, `append`: the update queue, and the append queue with load shedding
+- `sharing`: several queries over the values of one queue
+- `models`: who pushes and who pulls, before and behind a query
+"""

@@ -1,0 +1,144 @@
+"""Growing arrays on the heap, called like those of an arena, inside an account or without one.
+
+Invariants:
+1. A refused resize changes nothing (`test_a_refused_resize_changes_nothing`).
+2. New rows are zero, rows below the new capacity keep their content
+   (`test_resizing_keeps_rows_and_zeroes_new_ones`).
+3. `grow` grows all arrays or none (`test_grow_is_all_or_nothing`).
+
+Cost: growing copies, and needs old and new room at once, which the account sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.state.budget import Account, Refused
+
+#: arrays that grow are given this part more than they need, where it fits
+_SPARE = 1 / 2
+
+
+class Growing(Protocol):
+    """An array of rows that grows; `state.arena.ArenaArray` is one."""
+
+    @property
+    def view(self) -> npt.NDArray[Any]:
+        """The rows; never kept across a resize."""
+
+    @property
+    def capacity(self) -> int:
+        """Rows there is room for."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held."""
+
+    def resize(self, capacity: int) -> None:
+        """Make room for so many rows; what is refused changes nothing."""
+
+
+class Arrays(Protocol):
+    """Where arrays come from; `state.arena.Arena` is one."""
+
+    def array(
+        self, name: str, dtype: np.dtype[Any] | type, width: int = 1, capacity: int = 0
+    ) -> Growing:
+        """Open the array `name`, made if it is new, with room for at least `capacity` rows."""
+
+
+class HeapArray:
+    """A growing array of numbers, or of rows of `width` numbers, on the heap."""
+
+    def __init__(self, dtype: np.dtype[Any], width: int, account: Account | None) -> None:
+        """Start empty."""
+        self.dtype = dtype
+        self.width = width
+        self.view: npt.NDArray[Any] = self._made(0)
+        self._account = account
+
+    @property
+    def capacity(self) -> int:
+        """Rows there is room for."""
+        return len(self.view)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held."""
+        return int(self.view.nbytes)
+
+    def resize(self, capacity: int) -> None:
+        """Make room for exactly `capacity` rows; `Refused` if the account cannot reserve them."""
+        if capacity == self.capacity:
+            return
+        before, row = self.bytes, self.dtype.itemsize * self.width
+        if self._account is not None:
+            self._account.reserve(capacity * row)
+        made, kept = self._made(capacity), min(capacity, self.capacity)
+        made[:kept] = self.view[:kept]
+        self.view = made
+        if self._account is not None:
+            self._account.release(before)
+
+    def _made(self, capacity: int) -> npt.NDArray[Any]:
+        return np.zeros(capacity if self.width == 1 else (capacity, self.width), self.dtype)
+
+
+class HeapArrays:
+    """Arrays by name, on the heap of this process."""
+
+    def __init__(self, account: Account | None = None) -> None:
+        """Reserve what the arrays hold from an account, if one is given."""
+        self._account = account
+        self._arrays: dict[str, HeapArray] = {}
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.bytes for array in self._arrays.values())
+
+    def array(
+        self, name: str, dtype: np.dtype[Any] | type, width: int = 1, capacity: int = 0
+    ) -> HeapArray:
+        """Open the array `name`, made if it is new, with room for at least `capacity` rows."""
+        array = self._arrays.get(name)
+        if array is None:
+            array = HeapArray(np.dtype(dtype), width, self._account)
+            array.resize(capacity)
+            self._arrays[name] = array
+        elif (array.dtype, array.width) != (np.dtype(dtype), width):
+            msg = (
+                f"array {name!r} holds {array.width} of {array.dtype}, asked for {width} of {dtype}"
+            )
+            raise ValueError(msg)
+        elif array.capacity < capacity:
+            array.resize(capacity)
+        return array
+
+
+def grow(targets: Sequence[tuple[Growing, int]]) -> None:
+    """Grow every array to at least its capacity, or none and raise what was refused."""
+    grown: list[tuple[Growing, int]] = []
+    try:
+        for array, capacity in targets:
+            if array.capacity < capacity:
+                grown.append((array, array.capacity))
+                array.resize(capacity)
+    except BaseException:
+        for array, before in grown:
+            array.resize(before)
+        raise
+
+
+def grow_ahead(targets: Sequence[tuple[Growing, int]]) -> None:
+    """Grow arrays with room to spare where that fits, to just what is needed where it does not."""
+    if all(array.capacity >= capacity for array, capacity in targets):
+        return
+    try:
+        grow([(array, capacity + int(capacity * _SPARE)) for array, capacity in targets])
+    except Refused:
+        grow(targets)

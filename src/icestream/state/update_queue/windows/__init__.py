@@ -1,0 +1,7 @@
+"""Windows under update semantics: an update is a window, and only the newest one of a key counts.
+
+- `spec`: size, slide and semantics (LAZY, EAGER), and what a window costs
+- `queue`: the queue of windows, whole batches at a time
+- `runs`: queues of windows, and append queues beside them, in virtual time
+- `staleness`: how old answers over windows were, exactly
+"""

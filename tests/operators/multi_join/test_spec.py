@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from icestream.core.errors import DefinitionError
+from icestream.operators.multi_join.spec import MultiJoinSpec, partitions_of
+
+X = pa.schema([("x", pa.int64())])
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 256, 300])
+def test_partitions_are_even_ranges_of_hi(partitions: int) -> None:
+    hi = np.linspace(0, 2**64 - 2**12, 10_001).astype(np.uint64)
+    found = partitions_of(hi, partitions)
+    assert (np.diff(found) >= 0).all()
+    counts = np.bincount(found, minlength=partitions)
+    assert len(counts) == partitions
+    assert counts.max() - counts.min() <= 2
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"inputs": (X,)}, "at least two"),
+        ({"partitions": 0}, "at least one partition"),
+        ({"columns": ((0, "x", "a"), (1, "x", "a"))}, "'a' twice"),
+        ({"columns": ((2, "x", "a"),)}, "stream 2"),
+        ({"columns": ((0, "z", "a"),)}, "no column 'z'"),
+    ],
+)
+def test_a_join_that_cannot_be_is_refused(change: dict[str, Any], told: str) -> None:
+    given: dict[str, Any] = {"number": 0, "inputs": (X, X), "columns": (), "partitions": 4}
+    with pytest.raises(DefinitionError, match=told):
+        MultiJoinSpec(**(given | change))
+
+
+def test_the_output_has_the_columns_in_the_order_given() -> None:
+    other = pa.schema([("x", pa.int64()), ("y", pa.string())])
+    spec = MultiJoinSpec(0, (X, other), ((1, "y", "name"), (0, "x", "x")), 4)
+    assert spec.payload == pa.schema([("name", pa.string()), ("x", pa.int64())])
+    assert spec.ports == 2

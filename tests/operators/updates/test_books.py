@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from icestream.operators.updates.books import Books
+from icestream.state.arena import Arena
+from icestream.state.budget import Budget
+from icestream.state.update_queue.queue import UpdateQueue
+
+VALUES = pa.schema([("n", pa.int64())])
+
+
+def test_oracle_versions_add_up_to_the_whole(tmp_path: Path) -> None:
+    arena = Arena.create(str(tmp_path), Budget(64 << 20).account("test"))
+    queue = UpdateQueue(VALUES, schedule="inplace", arrays=arena)
+    dice = np.random.default_rng(2)
+    area = 0.0
+    for version in range(12):
+        count = int(dice.integers(1, 30))
+        keys = dice.integers(0, 10, count).astype(np.uint64)
+        times = np.sort(dice.integers(version * 1000, (version + 1) * 1000, count))
+        queue.enqueue(keys, keys, times, pa.record_batch([np.arange(count)], schema=VALUES))
+        now = (version + 1) * 1000
+        taken = queue.dequeue(4, now)
+        whole, lately = Books(arena, queue).close(now)
+        area += lately.area
+        assert whole.area == pytest.approx(area)
+        report = queue.staleness(now).application
+        assert whole.average == pytest.approx(report.average)
+        assert whole.most == report.most
+        assert whole.quantile(0.99) == pytest.approx(report.p99, rel=0.05)
+        queue.delivered(taken.hi, taken.lo, now + 100)

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from icestream.kernels import update_queue as k
+from icestream.operators.updates.folding import Folded, folded
+from icestream.operators.updates.waiting import Waiting
+from icestream.state.arena import Arena
+from icestream.state.budget import Budget
+from icestream.state.update_queue.queue import UpdateQueue
+
+VALUES = pa.schema([("n", pa.int64())])
+
+
+def test_parity_folded_updates_make_the_rates_of_all(tmp_path: object) -> None:
+    arena = Arena.create(str(tmp_path), Budget(64 << 20).account("test"))
+    waiting = Waiting(VALUES, "index", arena)
+    plain = UpdateQueue(VALUES, schedule="index", smoothing=32)
+    dice = np.random.default_rng(5)
+    for batch in range(30):
+        count = int(dice.integers(1, 200))
+        keys = (20 * dice.random(count) ** 3).astype(np.uint64)
+        times = np.sort(dice.integers(batch * 1000, (batch + 1) * 1000, count))
+        rows = pa.record_batch([np.arange(count)], schema=VALUES)
+        plain.enqueue(keys, keys, times, rows)
+        ones = np.ones(count, dtype=np.int64)
+        waiting.take_in(folded(Folded.of(keys, keys, times, times, ones, rows)))
+        now = (batch + 1) * 1000
+        waiting.serve(5, now)
+        plain.dequeue(5, now)
+    every = np.arange(20, dtype=np.uint64)
+    ours, theirs = waiting.queue.cells, plain.cells
+    mine, other = ours.find(every, every), theirs.find(every, every)
+    known = other >= 0
+    assert (mine[known] >= 0).all()
+    counts = ours.column(k.COUNT)[mine[known]]
+    assert counts.tolist() == theirs.column(k.COUNT)[other[known]].tolist()
+    gaps = theirs.gaps[other[known]]
+    assert ours.gaps[mine[known]] == pytest.approx(gaps, rel=0.6)
+    few = counts < 32
+    assert ours.gaps[mine[known]][few] == pytest.approx(gaps[few])

@@ -1,0 +1,378 @@
+"""Trees of joins that defer results, beside DuckDB: spills, restarts and clean-up at any moment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from icestream.core.errors import CheckpointError
+from icestream.plan.dataflow import Dataflow
+from icestream.plan.spilling import Spilling
+from icestream.runtime import dataflow_work, spilling
+from icestream.runtime.dataflow_work import ComponentShard
+from icestream.runtime.local import LocalExecutor, LocalQuery
+from icestream.runtime.shard import ShardReport, ShardTask
+from icestream.testing.dataflow_conformance import open_dataflow, small_sizes
+from icestream.testing.dataflow_plans import SECOND, Stream, dataflow
+from icestream.testing.join_plans import NAMES, SCHEMAS, batch_of, deferred, sources, tree
+
+Rows = Counter[tuple[Any, ...]]
+
+#: how long a batch lasts
+SPAN = 10 * SECOND
+
+
+@dataclass(frozen=True)
+class Case:
+    """A tree of joins over the first streams, and the same in SQL."""
+
+    flow: Dataflow
+    count: int
+    conditions: tuple[str, ...]
+    lifetime: int | None
+
+    def answer(self, batches: Sequence[Sequence[pa.Table]]) -> Rows:
+        """Return the exact join of all that was fed."""
+        names = NAMES[: self.count]
+        tables = {
+            name: pa.concat_tables([batch[number] for batch in batches])
+            for number, name in enumerate(names)
+        }
+        conditions = list(self.conditions)
+        if self.lifetime is not None:
+            times = ", ".join(f"{name}.t" for name in names)
+            conditions.append(f"greatest({times}) < least({times}) + {self.lifetime}")
+        shown = ", ".join(f"{name}.{name}" for name in names)
+        with duckdb.connect() as connection:
+            for name, table in tables.items():
+                connection.register(name, table)
+            text = f"SELECT {shown} FROM {', '.join(names)} WHERE {' AND '.join(conditions)}"
+            return Counter(connection.execute(text).fetchall())
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    count = draw(st.integers(2, 5))
+    lifetime = draw(st.sampled_from([None, 12 * SECOND]))
+    parts = [
+        (stream, [f"{name}1", f"{name}2"])
+        for stream, name in zip(sources(lifetime, count), NAMES, strict=False)
+    ]
+    conditions: list[str] = []
+    how = Spilling(strategy=draw(st.sampled_from(["global_output_with_penalty", "local_output"])))
+    while len(parts) > 1:
+        width = draw(st.integers(2, min(3, len(parts))))
+        taken, rest = parts[:width], parts[width:]
+        keys = tuple(draw(st.sampled_from(columns)) for _, columns in taken)
+        where = draw(st.sampled_from([None, f"{keys[0][0]} % 3 <> 1"]))
+        made = deferred(*(s for s, _ in taken), on=[keys], where=where, spilling=how)
+        conditions += [f"{_full(keys[0])} = {_full(key)}" for key in keys[1:]]
+        conditions += [] if where is None else [f"{_full(keys[0][0])} % 3 <> 1"]
+        joined = (made, [column for _, columns in taken for column in columns])
+        parts = [joined, *rest] if draw(st.booleans()) else [*rest, joined]
+    rows = parts[0][0]
+    if draw(st.booleans()):
+        rows = rows.select(*NAMES[:count])
+    flow = dataflow(rows, "append", SCHEMAS[:count], slack=SPAN)
+    return Case(flow, count, tuple(conditions), lifetime)
+
+
+def _full(column: str) -> str:
+    return f"{column[0]}.{column}"
+
+
+def batches_for(
+    count: int, batches: int, rows: int, values: int, seed: int
+) -> list[list[pa.Table]]:
+    """Make up rows of each stream, with their times; some keys are null."""
+    dice = np.random.default_rng(seed)
+    made = []
+    for batch in range(batches):
+        tables = []
+        for number, schema in enumerate(SCHEMAS[:count]):
+            keys = [
+                pa.array(dice.integers(0, values, rows), mask=dice.random(rows) < 0.05)
+                for _ in range(2)
+            ]
+            first = (batch * len(SCHEMAS) + number) * rows
+            columns = [*keys, pa.array(np.arange(first, first + rows))]
+            times = np.sort(dice.integers(batch * SPAN, (batch + 1) * SPAN, rows))
+            table = pa.table(columns, schema=schema)
+            tables.append(table.append_column("t", pa.array(times)))
+        made.append(tables)
+    return made
+
+
+def fed(flow: Dataflow, tables: Sequence[pa.Table]) -> Any:
+    return batch_of(flow, [table.column("t").combine_chunks() for table in tables], tables)
+
+
+def counted(flow: Dataflow, count: int, table: pa.Table) -> Rows:
+    del flow
+    columns = [table.column(name).to_pylist() for name in NAMES[:count]]
+    return Counter(zip(*columns, strict=True))
+
+
+@contextmanager
+def forced(dice: np.random.Generator, chance: float) -> Iterator[None]:
+    """Let random partitions of random joins leave memory after any version."""
+
+    def at_random(*args: Any, **kwargs: Any) -> spilling.Decided:
+        decided = spilling.decided(*args, **kwargs)
+        spill = {
+            join: tuple(np.flatnonzero(dice.random(256) < dice.choice([0.0, 0.3, 1.0])).tolist())
+            for join in decided.results
+            if dice.random() < chance
+        }
+        return replace(decided, spill=spill)
+
+    with mock.patch.object(dataflow_work, "decided", at_random):
+        yield
+
+
+def run(
+    case: Case,
+    folder: Path,
+    batches: Sequence[Sequence[pa.Table]],
+    *,
+    shards: int,
+    budget: int,
+    between: Callable[[LocalQuery, int], tuple[LocalQuery, list[pa.Table]]] | None = None,
+) -> Rows:
+    """Feed all batches, doing something between them, and flush; return all rows."""
+    found: Rows = Counter()
+    query = open_dataflow(case.flow, folder, budget=budget, shards=shards)
+    for number, tables in enumerate(batches):
+        found += counted(case.flow, case.count, query.feed(fed(case.flow, tables)))
+        if between is not None:
+            query, more = between(query, number)
+            for table in more:
+                found += counted(case.flow, case.count, table)
+    found += counted(case.flow, case.count, query.flush())
+    query.close()
+    return found
+
+
+QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
+
+
+@given(case=cases(), seed=st.integers(0, 1 << 16), shards=st.sampled_from([1, 2, 4]))
+@settings(max_examples=12, deadline=None, suppress_health_check=QUIET)
+def test_oracle_random_trees_with_spills_restarts_and_clean_up_anywhere(
+    case: Case, seed: int, shards: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    dice = np.random.default_rng(seed)
+    folder = tmp_path_factory.mktemp("joins")
+    batches = batches_for(case.count, 5, 8, 10, seed)
+
+    def between(query: LocalQuery, number: int) -> tuple[LocalQuery, list[pa.Table]]:
+        rows = []
+        if dice.random() < 0.3:
+            query.close()
+            query = open_dataflow(case.flow, folder, budget=budget, shards=shards)
+        if dice.random() < 0.3:
+            rows.append(query.clean_up())
+        if dice.random() < 0.3:
+            rows.append(query.feed([]))
+        return query, rows
+
+    with small_sizes(), forced(dice, 0.6):
+        budget = shards * case.flow.jobs * int(dice.choice([96, 256, 1024])) << 10
+        found = run(case, folder, batches, shards=shards, budget=budget, between=between)
+    assert found == case.answer(batches)
+
+
+def five(lifetime: int | None = None, how: Spilling | None = None, *, narrow: bool = False) -> Case:
+    flow = tree(lifetime, how, narrow=narrow, slack=SPAN)
+    conditions = ("a.a1 = b.b1", "b.b1 = c.c1", "c.c2 = d.d1", "d.d2 = e.e1")
+    return Case(flow, 5, conditions, lifetime)
+
+
+@pytest.mark.parametrize(("lifetime", "threshold"), [(None, 0.2), (25 * SECOND, 0.04)])
+def test_oracle_spills_by_pressure_alone(
+    tmp_path: Path, lifetime: int | None, threshold: float
+) -> None:
+    case = five(lifetime, Spilling(threshold=threshold))
+    batches = batches_for(5, 8, 120, 500, 3)
+    spills, logged = 0, 0
+    with small_sizes():
+        query = open_dataflow(case.flow, tmp_path, budget=2 << 20, shards=2)
+        found: Rows = Counter()
+        for number, tables in enumerate(batches):
+            (delivery,) = query.driver.batch(number, fed(case.flow, tables))
+            found += counted(case.flow, 5, query.rows([delivery]))
+            told = delivery.progress["icestream"]
+            assert told["stateMemoryBytes"] <= told["budgetBytes"]
+            spills, logged = told["spills"], logged + told["bytesLogged"]
+        early = found.total()
+        found += counted(case.flow, 5, query.flush())
+    assert spills > 0
+    assert logged > 0
+    assert 0 < early < found.total()
+    assert found == case.answer(batches)
+
+
+def test_oracle_a_deferring_join_gives_the_rows_of_a_fetching_one(tmp_path: Path) -> None:
+    case = five(25 * SECOND)
+    batches = batches_for(5, 4, 40, 20, 9)
+    with small_sizes(), forced(np.random.default_rng(1), 0.7):
+        found = run(case, tmp_path / "defer", batches, shards=2, budget=4 << 20)
+    fetching = replace(case, flow=_fetching(25 * SECOND))
+    assert found == run(fetching, tmp_path / "fetch", batches, shards=2, budget=32 << 20)
+
+
+def _fetching(lifetime: int) -> Dataflow:
+    a, b, c, d, e = sources(lifetime)
+    rows = _pairs(
+        _pairs(_pairs(_pairs(a, b, "a1", "b1"), c, "a1", "c1"), d, "c2", "d1"), e, "d2", "e1"
+    )
+    return dataflow(rows, "append", SCHEMAS, slack=SPAN)
+
+
+def _pairs(left: Stream, right: Stream, one: str, other: str) -> Stream:
+    mine = left.where(f"{one} IS NOT NULL").select("*", f"{one} AS key")
+    theirs = right.where(f"{other} IS NOT NULL").select("*", f"{other} AS key")
+    kept = [*left.node.payload.names, *right.node.payload.names]
+
+    def join(x: Stream, y: Stream) -> Stream:
+        twin = y.select(*right.node.payload.names, "key AS twin")
+        return x.join(twin, hidden=["twin"])
+
+    return mine.apply(["key"], join, theirs).select(*kept)
+
+
+def test_hidden_columns_are_not_in_results(tmp_path: Path) -> None:
+    case = five(narrow=True)
+    batches = batches_for(5, 3, 20, 10, 4)
+    with small_sizes(), forced(np.random.default_rng(2), 0.5):
+        query = open_dataflow(case.flow, tmp_path, budget=4 << 20)
+        assert query.feed(fed(case.flow, batches[0])).column_names == ["lifetime", *NAMES]
+        query.close()
+        found = run(case, tmp_path / "all", batches, shards=2, budget=4 << 20)
+    assert found == case.answer(batches)
+
+
+class _Dies(Exception):
+    pass
+
+
+def test_crash_in_the_middle_of_a_clean_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = five()
+    batches = batches_for(5, 3, 40, 20, 5)
+    run_tasks = LocalExecutor.run
+
+    def dies(self: LocalExecutor, tasks: list[ShardTask]) -> list[ShardReport]:
+        done = run_tasks(self, tasks)
+        if tasks[0].shard >= 2:
+            raise _Dies
+        return done
+
+    with small_sizes(), forced(np.random.default_rng(3), 1.0):
+        query = open_dataflow(case.flow, tmp_path, budget=4 << 20)
+        found: Rows = Counter()
+        for tables in batches:
+            found += counted(case.flow, 5, query.feed(fed(case.flow, tables)))
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalExecutor, "run", dies)
+            with pytest.raises(_Dies):
+                query.clean_up()
+        again = open_dataflow(case.flow, tmp_path, budget=4 << 20)
+        cleaned = counted(case.flow, 5, again.clean_up())
+        assert cleaned
+        assert again.clean_up().num_rows == 0
+        found += cleaned + counted(case.flow, 5, again.flush())
+    assert found == case.answer(batches)
+
+
+def test_idle_batches_clean_up_a_few_partitions_each(tmp_path: Path) -> None:
+    case = five()
+    batches = batches_for(5, 3, 60, 40, 6)
+    with small_sizes():
+        query = open_dataflow(case.flow, tmp_path, budget=8 << 20)
+        found: Rows = Counter()
+        with forced(np.random.default_rng(4), 1.0):
+            for tables in batches:
+                found += counted(case.flow, 5, query.feed(fed(case.flow, tables)))
+        idle = 0
+        query.feed([])
+        while query.driver.last is not None and query.driver.last.decisions["waiting"]:
+            found += counted(case.flow, 5, query.feed([]))
+            idle += 1
+    assert idle > 1
+    assert found == case.answer(batches)
+
+
+def test_a_stream_that_is_over_takes_no_batch(tmp_path: Path) -> None:
+    case = five()
+    batches = batches_for(5, 2, 20, 10, 7)
+    with small_sizes(), forced(np.random.default_rng(5), 1.0):
+        query = open_dataflow(case.flow, tmp_path, budget=8 << 20)
+        found: Rows = Counter()
+        for tables in batches:
+            found += counted(case.flow, 5, query.feed(fed(case.flow, tables)))
+        found += counted(case.flow, 5, query.clean_up(last=True))
+        assert found == case.answer(batches)
+        with pytest.raises(CheckpointError, match="said to be over"):
+            query.feed(fed(case.flow, batches[0]))
+
+
+def test_a_checkpoint_of_another_strategy_is_refused(tmp_path: Path) -> None:
+    open_dataflow(five().flow, tmp_path)
+    with pytest.raises(CheckpointError, match="spilling"):
+        open_dataflow(five(how=Spilling(strategy="largest")).flow, tmp_path)
+    with pytest.raises(CheckpointError, match="another query"):
+        open_dataflow(five(narrow=True).flow, tmp_path)
+
+
+def test_oracle_flat_and_nested_joins_agree(tmp_path: Path) -> None:
+    a, b, c, _, _ = sources(25 * SECOND)
+    inner = deferred(a, b, on=[("a1", "b1")])
+    flat = dataflow(deferred(inner, c, on=[("b1", "c1")]), "append", SCHEMAS[:3], slack=SPAN)
+    passed_on = inner.select(*inner.node.payload.names)
+    nested = dataflow(deferred(passed_on, c, on=[("b1", "c1")]), "append", SCHEMAS[:3], slack=SPAN)
+    assert (flat.jobs, nested.jobs) == (1, 2)
+    case = Case(flat, 3, ("a.a1 = b.b1", "b.b1 = c.c1"), 25 * SECOND)
+    batches = batches_for(3, 5, 40, 15, 8)
+    with small_sizes(), forced(np.random.default_rng(8), 0.7):
+        one = run(case, tmp_path / "flat", batches, shards=2, budget=4 << 20)
+        other = replace(case, flow=nested)
+        two = run(other, tmp_path / "nested", batches, shards=2, budget=4 << 20)
+    assert one == two == case.answer(batches)
+
+
+def test_a_join_that_owes_results_holds_the_watermark_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = five(25 * SECOND)
+    run_tasks = LocalExecutor.run
+    seen: list[int] = []
+
+    def noting(self: LocalExecutor, tasks: list[ShardTask]) -> list[ShardReport]:
+        works = [task.work for task in tasks]
+        seen.extend(w.orders.watermark for w in works if isinstance(w, ComponentShard))
+        return run_tasks(self, tasks)
+
+    monkeypatch.setattr(LocalExecutor, "run", noting)
+    batches = batches_for(5, 5, 30, 60, 2)
+    with small_sizes():
+        query = open_dataflow(case.flow, tmp_path, budget=4 << 20, shards=1)
+        with forced(np.random.default_rng(6), 1.0):
+            for tables in batches:
+                query.feed(fed(case.flow, tables))
+        first, second, third = seen[-3:]
+        assert third <= second < first
+        query.clean_up()
+        first, second, third = seen[-3:]
+        assert first == second == third

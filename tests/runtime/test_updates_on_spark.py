@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import icestream as ice
+from icestream.core.errors import DefinitionError
+from icestream.testing.feed import Feed
+
+SECOND = 1_000_000
+SCORES = "symbol string, price long"
+
+
+def quotes(first: int, last: int, symbols: int = 50) -> pa.Table:
+    numbers = list(range(first, last))
+    return pa.table(
+        {
+            "ts": pa.array([n * SECOND // 10 for n in numbers], pa.timestamp("us", "UTC")),
+            "symbol": [f"s{n % symbols}" for n in numbers],
+            "price": pa.array(numbers, pa.int64()),
+        }
+    )
+
+
+def slow(rows: pa.RecordBatch) -> pa.RecordBatch:
+    time.sleep(0.005 * rows.num_rows)
+    return rows.select(["symbol", "price"])
+
+
+class Collected:
+    def __init__(self) -> None:
+        self.newest: dict[str, int] = {}
+        self.rows = 0
+
+    def __call__(self, rows: DataFrame, version: int) -> None:
+        for row in rows.collect():
+            assert self.newest.get(row["symbol"], -1) <= row["price"]
+            self.newest[row["symbol"]] = row["price"]
+            self.rows += 1
+
+
+@pytest.fixture
+def feed(spark: SparkSession, tmp_path: Path) -> Feed:
+    return Feed(spark, str(tmp_path / "in"), quotes(0, 1000))
+
+
+def expected(count: int, symbols: int = 50) -> dict[str, int]:
+    return {f"s{n % symbols}": n for n in range(count)}
+
+
+def test_oracle_available_now_ends_with_the_newest_of_every_key(feed: Feed, tmp_path: Path) -> None:
+    seen = Collected()
+    stream = ice.stream(feed.stream(), time="ts")
+    query = (
+        stream.latestBy("symbol", budget="20 milliseconds")
+        .apply(slow, SCORES)
+        .writeStream.foreachBatch(seen)
+        .option("checkpointLocation", str(tmp_path / "chk"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert seen.newest == expected(1000)
+    assert seen.rows <= 50
+
+
+def test_waiting_keys_are_served_while_no_events_come_and_after_a_restart(
+    feed: Feed, tmp_path: Path
+) -> None:
+    seen = Collected()
+
+    def start() -> Any:
+        stream = ice.stream(feed.stream(), time="ts")
+        served = stream.latestBy("symbol", schedule="linecutting", budget="30 milliseconds")
+        return (
+            served.map(lambda row: {"symbol": row["symbol"], "price": row["price"]}, SCORES)
+            .writeStream.foreachBatch(seen)
+            .option("checkpointLocation", str(tmp_path / "chk"))
+            .trigger(processingTime="200 milliseconds")
+            .start()
+        )
+
+    query = start()
+    _wait(lambda: seen.rows > 0, query)
+    query.stop()
+    feed.add(quotes(1000, 2000))
+    again = start()
+    _wait(lambda: seen.newest == expected(2000) and again.lastProgress is not None, again)
+    told = again.lastProgress["icestream"]["updates"]
+    assert told["keys"] == 50
+    assert told["totalStaleness"]["averageMs"] > 0
+    again.stop()
+
+
+def test_an_append_stream_serves_every_event(feed: Feed, tmp_path: Path) -> None:
+    prices: list[int] = []
+    query = (
+        ice.stream(feed.stream(), time="ts")
+        .apply(lambda rows: rows.select(["symbol", "price"]), SCORES)
+        .where("price >= 500")
+        .writeStream.foreachBatch(lambda rows, _: prices.extend(r["price"] for r in rows.collect()))
+        .option("checkpointLocation", str(tmp_path / "chk"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert sorted(prices) == list(range(500, 1000))
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda s: s.latestBy("name"), r"latestBy names \['name'\]; the columns are"),
+        (lambda s: s.latestBy("symbol", schedule="inplce"), "did you mean 'inplace'"),
+        (lambda s: s.latestBy("symbol", budget="0 seconds"), "must be positive"),
+        (lambda s: s.latestBy("symbol").apply(slow, "price long"), "must keep the update key"),
+        (lambda s: s.latestBy("symbol").apply(3, SCORES), "apply takes a function"),
+    ],
+)
+def test_what_cannot_run_is_refused_when_it_is_written(
+    feed: Feed, make: Any, complaint: str
+) -> None:
+    with pytest.raises(DefinitionError, match=complaint):
+        make(ice.stream(feed.stream(), time="ts"))
+
+
+def _wait(done: Any, query: Any) -> None:
+    until = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < until
+        assert query.isActive, query.exception()
+        time.sleep(0.05)
