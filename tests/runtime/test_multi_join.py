@@ -27,6 +27,7 @@ from icestream.runtime.shard import ShardReport, ShardTask
 from icestream.testing.dataflow_conformance import open_dataflow, small_sizes
 from icestream.testing.dataflow_plans import SECOND, Stream, dataflow
 from icestream.testing.join_plans import NAMES, SCHEMAS, batch_of, deferred, sources, tree
+from icestream.testing.moving_shards import rescale, separate_disks
 
 Rows = Counter[tuple[Any, ...]]
 
@@ -191,6 +192,19 @@ def test_oracle_random_trees_with_spills_restarts_and_clean_up_anywhere(
     with small_sizes(), forced(dice, 0.6):
         budget = shards * case.flow.jobs * int(dice.choice([96, 256, 1024])) << 10
         found = run(case, folder, batches, shards=shards, budget=budget, between=between)
+    assert found == case.answer(batches)
+
+
+def test_oracle_rescaling_at_any_batch_changes_no_row(tmp_path: Path) -> None:
+    case = five(25 * SECOND)
+    batches = batches_for(5, 6, 40, 20, 4)
+
+    def between(query: LocalQuery, number: int) -> tuple[LocalQuery, list[pa.Table]]:
+        rescale(query, number)
+        return query, []
+
+    with small_sizes(), separate_disks(), forced(np.random.default_rng(2), 0.6):
+        found = run(case, tmp_path, batches, shards=8, budget=16 << 20, between=between)
     assert found == case.answer(batches)
 
 

@@ -84,7 +84,8 @@ def test_bounded_a_segment_without_room_in_the_table_is_sealed_later(tmp_path: P
     plan = SCRIPT.plan
     assert isinstance(plan, Plan)
     task = ShardTask(
-        work=WindowShard(plan), files=disk, root="checkpoint", arenas=str(tmp_path), shard=0,
+        work=WindowShard(plan), files=disk, root="checkpoint", arenas=str(tmp_path), place=0,
+        shard=0,
         version=1, watermark=0, first_ordinal=0, quota=64 << 10, arena=None, parcels=(),
         parcel_files=disk,
     )  # fmt: skip

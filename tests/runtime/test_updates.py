@@ -15,6 +15,7 @@ from icestream.plan.updates import SCHEDULES
 from icestream.runtime.updates_work import Overhead
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions import SEGMENTS
+from icestream.testing.moving_shards import rescale, separate_disks
 from icestream.testing.rehearsal import Rehearsal, Script, staged
 from icestream.testing.update_streams import (
     SECOND,
@@ -76,6 +77,22 @@ def test_oracle_every_keys_newest_value_is_served(
         plain.serve(query.flush())
     assert not plain.waiting
     assert outdated >= plain.dropped > 0
+
+
+def test_oracle_rescaling_at_any_batch_loses_no_value(tmp_path: Path) -> None:
+    clock = ManualClock()
+    plan = quotes_plan(Costly(clock), schedule="index", budget=105_000)
+    plain = PlainUpdates()
+    with staged(), separate_disks():
+        query = open_updates(plan, tmp_path, shards=8)
+        for number, splits in enumerate(story(5)):
+            clock.at = (number + 1) * SECOND
+            rescale(query, number)
+            plain.arrive(splits)
+            plain.serve(query.feed(splits_of(*splits), number))
+        assert plain.waiting
+        plain.serve(query.flush())
+    assert not plain.waiting
 
 
 @pytest.mark.parametrize("schedule", ["inplace", "fifo", "index"])

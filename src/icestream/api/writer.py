@@ -1,13 +1,14 @@
 """Starting a query: where results go, where state is kept, how much memory it may take.
 
 Idea: the names are those of PySpark's `DataStreamWriter`, so a query changes by wrapping its
-DataFrame. `memory` and `shards` are what Icestream adds, and these options:
+DataFrame. `memory`, `shards` and `parallelism` are what Icestream adds, and these options:
 
 - `flush`: with `availableNow`, close every window at the end.
 - `ticker`: an interval; call for work that remains also when no events arrive, that often.
 - `lateEvents`: a folder of Parquet files for the events that came too late.
 - `exchange`: `files` or `shuffle`, how tasks hand entries on; files where all share a disk.
 - `input`: `rows` to take events from the JVM also where tasks could read the files themselves.
+- `rebalance`: `off` to leave shards with the tasks that run them, whatever they take.
 - `localDir`: a folder on the local disk of each host for what need not survive.
 - `compression.log`: `lz4` or `zstd`, for segments of the log.
 - `cold.classifier`: `clock`, `lfu`, `plain-lfu` or `smoothing`, which groups leave memory first.
@@ -15,6 +16,7 @@ DataFrame. `memory` and `shards` are what Icestream adds, and these options:
 - `durability`: of groups of events: `log`, every batch is on the log (the default); `evict`, only
   what leaves memory is written and a restart replays the source.
 - `plan`: `panes` or `tuples`, what the log keeps of windows; chosen by size unless said.
+- `ui`: show the query on a local page, whose address is printed and in `query.uiWebUrl`.
 
 Several results over one stream are started together by `start`: they are one query, with one
 checkpoint and one budget, that hands out rows to a sink for each.
@@ -23,6 +25,7 @@ checkpoint and one budget, that hands out rows to a sink for each.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,6 +41,7 @@ from pyspark.sql.types import StructType
 from icestream.api.statement import Built, Statement, build
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
+from icestream.dashboard.server import shared_page
 from icestream.operators.dataflow.stores import ColdOptions
 from icestream.plan import lower
 from icestream.plan.dataflow import Dataflow
@@ -45,6 +49,7 @@ from icestream.plan.nodes import SOURCE, Computation, Plan
 from icestream.plan.updates import Updates
 from icestream.runtime.direct import source_of
 from icestream.runtime.driver import Delivery, Driver, Settings
+from icestream.runtime.history import History
 from icestream.runtime.query import Query
 from icestream.runtime.remote import RemoteFiles
 from icestream.runtime.sink import (
@@ -68,6 +73,9 @@ from icestream.state.versions import VersionStore
 
 #: memory of a query that says nothing
 DEFAULT_MEMORY = "512 MB"
+#: shards of a query that may grow: so many, if each has so many bytes
+SPARE_SHARDS = 8
+ROOMY_SHARD = 32 << 20
 
 _OWN_OPTIONS = (
     "checkpointLocation",
@@ -81,7 +89,9 @@ _OWN_OPTIONS = (
     "lateEvents",
     "localDir",
     "plan",
+    "rebalance",
     "ticker",
+    "ui",
 )
 _TRIGGERS = ("processingTime", "availableNow", "once")
 #: time between batches of an update stream that says nothing
@@ -113,6 +123,7 @@ class StreamWriter:
     _partition_by: tuple[str, ...] = ()
     _memory: int = parse_bytes(DEFAULT_MEMORY)
     _shards: int | None = None
+    _parallelism: int | None = None
     _callback: Callback | None = None
 
     def format(self, source: str) -> StreamWriter:
@@ -193,8 +204,18 @@ class StreamWriter:
         return replace(self, _memory=parse_bytes(size))
 
     def shards(self, count: int) -> StreamWriter:
-        """Set the number of shards; all cores by default, then what the checkpoint has."""
+        """Set the number of shards, the units of state: 8 by default if memory is roomy.
+
+        It cannot change later and is the most that `parallelism` may be.
+        """
         return replace(self, _shards=count)
+
+    def parallelism(self, count: int) -> StreamWriter:
+        """Set the number of tasks that run the shards: all cores by default.
+
+        It may change at every start, and while the query runs with `query.rescale(...)`.
+        """
+        return replace(self, _parallelism=count)
 
     def toTable(self, tableName: str) -> Query:
         """Start the query, appending to a table of the catalog."""
@@ -309,8 +330,15 @@ class StreamWriter:
             return self._shards
         last = VersionStore(files, root).latest()
         if last is None:
-            return self._spark.sparkContext.defaultParallelism
+            tasks = self._parallelism or self._spark.sparkContext.defaultParallelism
+            roomy = self._memory // (self._built.plan.jobs * ROOMY_SHARD)
+            return max(tasks, min(SPARE_SHARDS, roomy))
         return len(last.arenas) // self._built.plan.jobs
+
+    def _number_of_tasks(self, shards: int) -> int:
+        if self._parallelism is not None:
+            return self._parallelism
+        return min(shards, self._spark.sparkContext.defaultParallelism)
 
     # -- starting --------------------------------------------------------------------------
 
@@ -320,11 +348,18 @@ class StreamWriter:
         if codec not in (None, "lz4", "zstd"):
             msg = f"option 'compression.log' must be 'lz4' or 'zstd'; got {codec!r}"
             raise DefinitionError(msg)
+        rebalance = self._options.get("rebalance", "auto")
+        if rebalance not in ("auto", "off"):
+            msg = f"option 'rebalance' must be 'auto' or 'off'; got {rebalance!r}"
+            raise DefinitionError(msg)
+        shards = self._number_of_shards(files, root)
         return Settings(
             root=root,
             local=self._local_folder(checkpoint),
             budget=self._memory,
-            shards=self._number_of_shards(files, root),
+            shards=shards,
+            parallelism=self._number_of_tasks(shards),
+            rebalance=rebalance == "auto",
             codec=codec,
             ticker=self._ticks,
         )
@@ -357,16 +392,16 @@ class StreamWriter:
         return ColdOptions(StoreOptions(durability=durability), policy)
 
     def _executor(self, events: DataFrame, files: Files, settings: Settings) -> Executor[DataFrame]:
-        spark, root, shards = self._spark, settings.root, settings.shards
+        spark, root = self._spark, settings.root
         if not self._shares_a_disk():
-            return ShuffleExchangeExecutor(spark, files, root, shards, settings.codec)
+            return ShuffleExchangeExecutor(spark, files, root, settings.codec)
         chosen = self._options.get("input", "auto")
         if chosen not in ("auto", "rows"):
             msg = f"option 'input' must be 'auto' or 'rows'; got {chosen!r}"
             raise DefinitionError(msg)
         plain = chosen == "auto" and not settings.ticker
         source = source_of(events) if plain else None
-        return FileExchangeExecutor(spark, files, root, shards, source, settings.codec)
+        return FileExchangeExecutor(spark, files, root, source, settings.codec)
 
     def _begin(
         self, events: DataFrame, batch: Callable[[DataFrame, int], None], checkpoint: str
@@ -386,6 +421,7 @@ def start(
     checkpointLocation: str,
     memory: str | int = DEFAULT_MEMORY,
     shards: int | None = None,
+    parallelism: int | None = None,
     queryName: str | None = None,
     trigger: Mapping[str, Any] | None = None,
     **options: Any,
@@ -399,7 +435,8 @@ def start(
         *writers: what `result.writeStream` returned, with a sink each.
         checkpointLocation: the folder of the query.
         memory: bytes for all of them together on a host.
-        shards: the number of shards.
+        shards: the number of shards, the units of state.
+        parallelism: the number of tasks that run them.
         queryName: the name of the query.
         trigger: as the keywords of `trigger`, for example `{"availableNow": True}`.
         **options: options of the query, as `option` takes them: flush, ticker, plan, ...
@@ -407,7 +444,7 @@ def start(
     _check_writers(writers)
     lead = writers[0].option("checkpointLocation", checkpointLocation).memory(memory)
     lead = lead.options(**options)
-    lead = replace(lead, _shards=shards, _name=queryName)
+    lead = replace(lead, _shards=shards, _parallelism=parallelism, _name=queryName)
     lead = lead.trigger(**trigger) if trigger else lead
     sinks = [
         each.option("checkpointLocation", f"{checkpointLocation}/{number}")._sink()
@@ -427,8 +464,9 @@ def _check_writers(writers: Sequence[object]) -> None:
             msg = f"ice.start takes what result.writeStream returns; got {type(each).__name__}"
             raise DefinitionError(msg)
         own = sorted({*_OWN_OPTIONS} & {*each._options})
-        if own or each._trigger or each._shards or each._memory != parse_bytes(DEFAULT_MEMORY):
-            said = [*own, *each._trigger] or ["memory or shards"]
+        scale = each._shards or each._parallelism or each._memory != parse_bytes(DEFAULT_MEMORY)
+        if own or each._trigger or scale:
+            said = [*own, *each._trigger] or ["memory, shards or parallelism"]
             msg = (
                 f"a writer that is started with others says {', '.join(said)}, which belongs to "
                 "the whole query: give it to ice.start"
@@ -465,7 +503,12 @@ def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
             late_events = ResultRows(spark, files, delivery.late, columns, shape)
             hand_out(late_sink, late_events, delivery)
 
-    return Query(driver, deliver, flush=flush).start(
+    about = {"name": lead._name, "plan": plan.describe(), "shards": settings.shards}
+    query = Query(driver, deliver, History(checkpoint, about), flush=flush)
+    if lead._options.get("ui", "false").lower() == "true":
+        query.uiWebUrl = shared_page(checkpoint).url
+        print(f"icestream: the query is shown at {query.uiWebUrl}", file=sys.stderr)
+    return query.start(
         lambda batch: paced._begin(built.events, batch, f"{_for_spark(checkpoint)}/spark")
     )
 

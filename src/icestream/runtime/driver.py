@@ -29,10 +29,14 @@ from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_bytes
 from icestream.operators.slice_log import SLICE_BYTES
 from icestream.plan.dataflow import Dataflow
+from icestream.plan.legend import legend_of, written
 from icestream.plan.nodes import Computation, Plan, check_same_plan
+from icestream.plan.parts import parts_of
 from icestream.plan.updates import Updates
 from icestream.runtime.dataflow_work import DataflowWork
+from icestream.runtime.scaling import check_parallelism, placed, placement_facts, told
 from icestream.runtime.shard import ShardReport, ShardTask
+from icestream.runtime.shard_facts import shard_facts
 from icestream.runtime.updates_work import UpdatesWork
 from icestream.runtime.window_work import WindowWork
 from icestream.runtime.work import Executor, Made, Making, Parcel, Work, total
@@ -68,6 +72,10 @@ class Settings:
     #: bytes for all shards together
     budget: int
     shards: int = 2
+    #: tasks that run the shards of a component; None for one each
+    parallelism: int | None = None
+    #: whether shards change tasks to even out what they take
+    rebalance: bool = True
     #: versions that can be restored
     keep: int = 2
     codec: str | None = None
@@ -80,17 +88,25 @@ class Settings:
         if self.shards < 1:
             msg = f"a query needs at least one shard; got {self.shards}"
             raise DefinitionError(msg)
+        if self.parallelism is not None:
+            check_parallelism(self.parallelism, self.shards)
         if self.keep < 2:
             msg = (
                 f"a query keeps at least two versions, the last and the one it is rebuilt from; "
                 f"got keep={self.keep}"
             )
             raise DefinitionError(msg)
-        if self.budget < self.shards * LEAST_QUOTA:
+        self.check_memory(1)
+
+    def check_memory(self, operators: int) -> None:
+        """Refuse less memory than so many operators in each shard need for their buffers."""
+        quota = operators * LEAST_QUOTA
+        if self.budget < self.shards * quota:
+            whose = "" if operators == 1 else f" of its {operators} kinds of windows"
             msg = (
                 f"memory of {format_bytes(self.budget)} is too small for {self.shards} shards: "
-                f"each needs {format_bytes(LEAST_QUOTA)} for its blocks and buffers. Give the "
-                f"query at least {format_bytes(self.shards * LEAST_QUOTA)} with .memory(...), or "
+                f"each needs {format_bytes(quota)} for the blocks and buffers{whose}. Give "
+                f"the query at least {format_bytes(self.shards * quota)} with .memory(...), or "
                 "fewer shards"
             )
             raise DefinitionError(msg)
@@ -122,6 +138,7 @@ class Driver(Generic[Batch_contra]):
     ) -> None:
         """Open the checkpoint; nothing is computed yet."""
         self._plan = plan
+        settings.check_memory(len(parts_of(plan)) if isinstance(plan, Plan) else 1)
         self._work = work_of(plan, files, settings)
         self._settings = settings
         self._files = files
@@ -131,7 +148,8 @@ class Driver(Generic[Batch_contra]):
         self.store = VersionStore(files, settings.root)
         #: arenas of other runs of this query are never trusted
         self._run = os.path.join(settings.local, uuid.uuid4().hex[:12])
-        check_same_plan(settings.root, self.store.remember_plan(plan.describe()), plan.describe())
+        remembered = self.store.remember_plan(plan.describe(), written(legend_of(plan)))
+        check_same_plan(settings.root, remembered, plan.describe())
         self._last: Commit | None = None
         self._live: tuple[LiveSegment, ...] = ()
         #: versions that can be restored, with their live segments, as far as they were read
@@ -140,6 +158,7 @@ class Driver(Generic[Batch_contra]):
         self._delivered: Micros | None = None
         #: the last batch and the seconds it took, where the caller measures that
         self.trigger: tuple[int, float] | None = None
+        self._parallelism = settings.parallelism or settings.shards
         self._remove_local()
         self._resume()
 
@@ -202,6 +221,11 @@ class Driver(Generic[Batch_contra]):
         cleaned = self._version(None, None, last=last)
         return [] if cleaned is None else [cleaned]
 
+    def rescale(self, parallelism: int) -> None:
+        """Let so many tasks run the shards of each component, from the next version on."""
+        check_parallelism(parallelism, self._settings.shards)
+        self._parallelism = parallelism
+
     def redeliver(self, commit: Commit) -> Delivery:
         """Return what a committed version emits, to hand it out once more."""
         return self._delivery(commit, again=True)
@@ -262,6 +286,12 @@ class Driver(Generic[Batch_contra]):
         before, settings = self._last, self._settings
         folder = os.path.join(self._run, f"exchange-{version}-{uuid.uuid4().hex[:8]}")
         arenas = before.arenas if before else ()
+        placement = placed(
+            before.decisions["placement"] if before else None,
+            settings.shards,
+            self._parallelism,
+            rebalance=settings.rebalance,
+        )
 
         def task(*, shard: int, **rest: Any) -> ShardTask:
             return ShardTask(
@@ -269,6 +299,7 @@ class Driver(Generic[Batch_contra]):
                 root=settings.root,
                 arenas=os.path.join(self._run, "arenas"),
                 shard=shard,
+                place=placement[shard % settings.shards],
                 version=version,
                 arena=arenas[shard] if arenas else None,
                 named=arenas,
@@ -288,6 +319,7 @@ class Driver(Generic[Batch_contra]):
             folder,
             timer.note,
             task,
+            placement,
             flushing,
             self._delivered,
             self.trigger,
@@ -308,7 +340,13 @@ class Driver(Generic[Batch_contra]):
         made: Made,
     ) -> Commit:
         before, version, reports = self._last, making.version, made.reports
-        shared = {"flush": number is None, "entries": total(parcels, "entries")}
+        shared = {
+            "flush": number is None,
+            "entries": total(parcels, "entries"),
+            "placement": told(
+                before.decisions["placement"] if before else None, making.placement, reports
+            ),
+        }
         bases = tuple(
             version if report.snapshot else (before.bases[report.shard] if before else 0)
             for report in reports
@@ -446,6 +484,9 @@ class Driver(Generic[Batch_contra]):
                 "consolidatedRows": sum(r.statistics.get("consolidated", 0) for r in reports),
                 "panesRead": sum(r.statistics.get("panes_read", 0) for r in reports),
                 "rebuiltShards": [r.shard for r in reports if r.rebuilt],
+                **placement_facts(commit.decisions["placement"]),
+                "latestEventTime": max((t for t in commit.seen if t is not None), default=None),
+                **shard_facts(reports, self._live, self._plan.jobs),
             },
         }
 

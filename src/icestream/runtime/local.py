@@ -127,6 +127,10 @@ class LocalQuery:
         """
         return self.rows(self.driver.clean_up(last=last))
 
+    def rescale(self, parallelism: int) -> None:
+        """Let so many tasks run the shards, from the next batch on."""
+        self.driver.rescale(parallelism)
+
     def close(self) -> None:
         """Remove the arenas of this run."""
         self.driver.close()

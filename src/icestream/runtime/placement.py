@@ -1,6 +1,6 @@
 """Keeping shards where their arenas are.
 
-Idea: a *handle* is a cached partition per shard with nothing in it; Spark runs a task on a cached
+Idea: a *handle* is a cached partition per task with nothing in it; Spark runs a task on a cached
 partition where that is cached. Blobs that come through a shuffle are united with the handles,
 partition by partition. Handles are spread anew when executors have come while others hold several.
 
@@ -37,45 +37,44 @@ _SPREADING = 0.05
 
 
 class Handles:
-    """One cached partition per shard."""
+    """One cached partition per task."""
 
-    def __init__(self, spark: SparkSession, shards: int) -> None:
-        """Spread the handles over the executors."""
+    def __init__(self, spark: SparkSession) -> None:
+        """Hold none yet."""
         self._context = spark.sparkContext
-        self._shards = shards
-        #: executors that the shards were last run on
-        self._used = shards
-        self._rdd = self._spread()
+        self._rdd: RDD[Any] | None = None
+        self._tasks = 0
+        self._known: frozenset[str] = frozenset()
+        #: executors that the tasks were last run on
+        self._used = 0
 
-    @property
-    def count(self) -> int:
-        """Return the number of handles."""
-        return self._shards
-
-    def get(self) -> RDD[Any]:
-        """Return a partition per shard, to run a task on each; its items do not matter."""
+    def get(self, tasks: int) -> RDD[Any]:
+        """Return so many partitions, to run a task on each; their items do not matter."""
         processes = self._processes()
         # one of them is the driver, which runs tasks only if it is alone
         executors = max(1, len(processes) - 1)
-        if processes != self._known and self._used < min(self._shards, executors):
-            self._rdd.unpersist()
+        spread = processes == self._known or self._used >= min(tasks, executors)
+        if self._rdd is None or tasks != self._tasks or not spread:
+            if self._rdd is not None:
+                self._rdd.unpersist()
+            self._tasks = self._used = tasks
             self._rdd = self._spread()
         return self._rdd
 
-    def beside(self, blobs: RDD[tuple[int, Any]]) -> RDD[Any]:
-        """Return a partition per shard with its blobs: pairs of shard and content."""
-        handles = self.get()
-        shuffled = blobs.partitionBy(self._shards, _itself)
+    def beside(self, blobs: RDD[tuple[int, Any]], tasks: int) -> RDD[Any]:
+        """Return so many partitions with their blobs: pairs of task and content."""
+        handles = self.get(tasks)
+        shuffled = blobs.partitionBy(tasks, _itself)
         return self._context.union([handles, handles, shuffled])
 
     def note(self, places: Sequence[str]) -> None:
-        """Take in where the shards of a version were run."""
+        """Take in where the tasks of a version were run."""
         self._used = len(set(places))
 
     def _spread(self) -> RDD[Any]:
         self._known = self._processes()
         empty: list[tuple[int, Any]] = []
-        handles = self._context.parallelize(empty, self._shards).partitionBy(self._shards, _itself)
+        handles = self._context.parallelize(empty, self._tasks).partitionBy(self._tasks, _itself)
         handles.persist(StorageLevel.MEMORY_ONLY)
         handles.mapPartitions(_linger).count()
         return handles
@@ -108,8 +107,8 @@ def _names(folder: str) -> list[str]:
     return os.listdir(folder) if os.path.isdir(folder) else []
 
 
-def _itself(shard: int) -> int:
-    return shard
+def _itself(task: int) -> int:
+    return task
 
 
 def _linger(items: Iterable[Any]) -> Iterable[Any]:

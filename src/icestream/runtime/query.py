@@ -32,6 +32,7 @@ from pyspark.sql.streaming import StreamingQuery
 from icestream.core.errors import IcestreamError
 from icestream.core.times import MINUS_INFINITY
 from icestream.runtime.driver import Delivery, Driver
+from icestream.runtime.history import History
 
 Deliver = Callable[[Delivery], None]
 
@@ -39,8 +40,13 @@ Deliver = Callable[[Delivery], None]
 class Query:
     """The handle of a running query; behaves like Spark's `StreamingQuery`."""
 
-    def __init__(self, driver: Driver[DataFrame], deliver: Deliver, *, flush: bool) -> None:
+    def __init__(
+        self, driver: Driver[DataFrame], deliver: Deliver, history: History, *, flush: bool
+    ) -> None:
         """Prepare; `start` begins."""
+        #: the address of the page that shows the query; None without `option("ui", True)`
+        self.uiWebUrl: str | None = None
+        self._history = history
         self._driver = driver
         self._deliver = deliver
         self._flush = flush
@@ -58,7 +64,12 @@ class Query:
         last = self._driver.last
         if last is not None and last.decisions.get("flush"):
             self._deliver(self._driver.redeliver(last))
-        self._spark_query = begin(self._batch)
+        self._history.start()
+        try:
+            self._spark_query = begin(self._batch)
+        except BaseException as error:
+            self._history.end(error)
+            raise
         threading.Thread(target=self._finish, name="icestream-query", daemon=True).start()
         return self
 
@@ -131,6 +142,17 @@ class Query:
         self._query.stop()
         self._ended.wait()
 
+    def rescale(self, parallelism: int) -> None:
+        """Let so many tasks run the query's shards, from the next batch on.
+
+        All state stays where it is: shards change tasks, their arenas are claimed where they lie
+        or, on another machine's disk, rebuilt from the log. There are no more tasks than shards,
+        whose number `writeStream.shards(...)` fixes for a checkpoint.
+
+        >>> query.rescale(8)  # doctest: +SKIP
+        """
+        self._driver.rescale(parallelism)
+
     def cleanUp(self) -> None:
         """Let joins with `onPressure="defer"` make all results they owe, after the batch under way.
 
@@ -187,6 +209,7 @@ class Query:
         if delivery.progress:
             took = round(1000 * (time.monotonic() - started))
             self._progress.append(self._report(delivery.progress, took))
+            self._history.progress(self._progress[-1])
 
     def _last_trigger(self) -> tuple[int, float] | None:
         """Return the last batch and the seconds Spark counts for it."""
@@ -198,7 +221,7 @@ class Query:
         phases = {**progress["durationMs"], "sink": sink}
         phases["triggerExecution"] += sink
         seconds = max(phases["triggerExecution"], 1) / 1000
-        watermark = progress["icestream"]["watermark"]
+        own = progress["icestream"]
         spark = self._spark_query
         return {
             "id": str(spark.id) if spark else None,
@@ -209,7 +232,11 @@ class Query:
             "processedRowsPerSecond": progress["numInputRows"] / seconds,
             "inputRowsPerSecond": progress["numInputRows"] / seconds,
             "durationMs": phases,
-            "icestream": {**progress["icestream"], "watermark": _shown(watermark)},
+            "icestream": {
+                **own,
+                "watermark": _shown(own["watermark"]),
+                "latestEventTime": _shown(own["latestEventTime"]),
+            },
         }
 
     def _finish(self) -> None:
@@ -226,6 +253,7 @@ class Query:
             self._error = self._error or error
         finally:
             self._driver.close()
+            self._history.end(self._error)
             self._ended.set()
 
 
@@ -243,7 +271,7 @@ def _with_trigger(progress: dict[str, Any], spark: dict[str, int] | None) -> dic
     }
 
 
-def _shown(watermark: int) -> str | None:
-    if watermark == MINUS_INFINITY:
+def _shown(instant: int | None) -> str | None:
+    if instant is None or instant == MINUS_INFINITY:
         return None
-    return f"{np.datetime64(watermark, 'us')}Z"
+    return f"{np.datetime64(instant, 'us')}Z"

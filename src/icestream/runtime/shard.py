@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -135,6 +136,8 @@ class ShardTask:
     #: folder of arenas on the local disk
     arenas: str
     shard: int
+    #: number of the task that runs it, maybe with others
+    place: int
     version: int
     watermark: Micros
     first_ordinal: int
@@ -154,6 +157,7 @@ class ShardTask:
     def run(self) -> ShardReport:
         """Do it."""
         attempt = uuid.uuid4().hex[:16]
+        started = time.thread_time()
         budget = Budget(self.quota)
         arena, rebuild = self._arena(budget)
         try:
@@ -182,6 +186,7 @@ class ShardTask:
                     **operator.statistics,
                     "memory_bytes": budget.held,
                     "peak_bytes": budget.peak,
+                    "seconds": time.thread_time() - started,
                 },
             )
             space.close()

@@ -1,7 +1,7 @@
 """Running the tasks of a version as Spark jobs.
 
-Idea: ingest is a `mapInArrow` over the micro-batch that returns reports only; shards are one RDD
-job on handles, so that a shard comes back to the executor that has its arena. What ingest wrote
+Idea: ingest is a `mapInArrow` over the micro-batch that returns reports only; shards are run by one
+RDD job on handles, so that they come back to the executor that has their arenas. What ingest wrote
 reaches the shards as files on a disk that all executors share, or, where they share none, as blobs
 through Spark's shuffle.
 
@@ -62,16 +62,15 @@ class FileExchangeExecutor:
         spark: SparkSession,
         files: Files,
         root: str,
-        shards: int,
         source: FileSource | None = None,
         codec: str | None = None,
     ) -> None:
-        """Make one handle per shard; with `source`, tasks read the files of a batch themselves."""
+        """With `source`, tasks read the files of a batch themselves."""
         self._codec = codec
         self._spark = spark
         self._files = files
         self._root = root
-        self._handles = Handles(spark, shards)
+        self._handles = Handles(spark)
         self._prefold = Prefold()
         self._source = source
 
@@ -143,15 +142,16 @@ class FileExchangeExecutor:
         return [parcel for _, parcel in sorted(map(_unpacked, done), key=lambda each: each[0])]
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
-        """Run the tasks of each shard, one for each component, where its handle is."""
-        shards = self._handles.count
+        """Run shards together where the handle of their place is."""
+        crews = _crews(tasks)
 
-        def one(shard: int, handle: Iterable[Any]) -> Iterator[tuple[str, bytes]]:
+        def one(place: int, handle: Iterable[Any]) -> Iterator[_Done]:
             _exhaust(handle)
-            for task in tasks[shard::shards]:
-                yield here(), _attempted(task.run)
+            for number in crews[place]:
+                yield number, here(), _attempted(tasks[number].run)
 
-        return _placed(self._handles, self._handles.get().mapPartitionsWithIndex(one).collect())
+        handles = self._handles.get(len(crews))
+        return _placed(self._handles, handles.mapPartitionsWithIndex(one).collect())
 
 
 @dataclass(frozen=True)
@@ -198,15 +198,14 @@ class ShuffleExchangeExecutor:
         spark: SparkSession,
         files: Files,
         root: str,
-        shards: int,
         codec: str | None = None,
     ) -> None:
-        """Make one handle per shard."""
+        """Keep no blobs yet."""
         self._spark = spark
         self._files = files
         self._root = root
         self._codec = codec
-        self._handles = Handles(spark, shards)
+        self._handles = Handles(spark)
         self._prefold = Prefold()
         #: blobs that executors keep for the tasks that run next
         self._parcels: list[DataFrame] = []
@@ -265,32 +264,38 @@ class ShuffleExchangeExecutor:
         return [parcel for _, parcel in done]
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
-        """Bring the blobs of each shard to one task and run it there."""
-        if tasks[0].shard or len(tasks) > self._handles.count:
+        """Bring the blobs of each shard to its place and run it there."""
+        if tasks[0].shard:
             msg = (
                 "a query of several components sends changes between its shards through files: run "
                 "it on executors that share a disk, with .option('exchange', 'files')"
             )
             raise DefinitionError(msg)
 
-        def one(shard: int, blobs: Iterable[Any]) -> Iterator[tuple[str, bytes]]:
+        crews = _crews(tasks)
+
+        def one(place: int, blobs: Iterable[Any]) -> Iterator[_Done]:
             with tempfile.TemporaryDirectory(prefix="icestream-") as local:
-                task = replace(tasks[shard], parcels=tuple(sorted(_stored(blobs, local))))
-                yield here(), _attempted(task.run)
-                tidy_host(task.arenas, task.version, task.named)
+                stored = _stored(blobs, local)
+                for number in crews[place]:
+                    mine = tuple(sorted(stored.get(tasks[number].shard, ())))
+                    yield number, here(), _attempted(replace(tasks[number], parcels=mine).run)
+                tidy_host(tasks[0].arenas, tasks[0].version, tasks[0].named)
 
         try:
-            return _placed(self._handles, self._blobs().mapPartitionsWithIndex(one).collect())
+            blobs = self._blobs([task.place for task in tasks], len(crews))
+            return _placed(self._handles, blobs.mapPartitionsWithIndex(one).collect())
         finally:
             self._forget()
 
-    def _blobs(self) -> RDD[Any]:
-        """Return a partition per shard with its blobs."""
+    def _blobs(self, places: Sequence[int], count: int) -> RDD[Any]:
+        """Return a partition for each of so many places with the blobs of its shards."""
         if not self._parcels:
-            return self._handles.get()
+            return self._handles.get(count)
         blobs = reduce(DataFrame.unionAll, self._parcels)
         rows = blobs.where(f"shard <> {_NO_SHARD}").select("shard", "split", "blob").rdd
-        return self._handles.beside(rows.map(lambda row: (row[0], (row[1], bytes(row[2])))))
+        parts = rows.map(lambda row: (places[row[0]], (row[0], row[1], bytes(row[2]))))
+        return self._handles.beside(parts, count)
 
     def _forget(self) -> None:
         """Let the executors drop the blobs they keep."""
@@ -338,10 +343,22 @@ def _packed(schema: pa.Schema, *columns: list[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _placed(handles: Handles, done: list[tuple[str, bytes]]) -> list[ShardReport]:
-    """Return the reports by shard; the handles are told where they come from."""
-    handles.note([place for place, _ in done])
-    return [_unpacked(data) for _, data in done]
+#: number of a task, the executor that ran it, and what came of it
+_Done = tuple[int, str, bytes]
+
+
+def _crews(tasks: Sequence[ShardTask]) -> list[list[int]]:
+    """Return the numbers of the tasks that run at each place."""
+    crews: list[list[int]] = [[] for _ in range(1 + max(task.place for task in tasks))]
+    for number, task in enumerate(tasks):
+        crews[task.place].append(number)
+    return crews
+
+
+def _placed(handles: Handles, done: list[_Done]) -> list[ShardReport]:
+    """Return the reports in the order of the tasks; the handles hear where they come from."""
+    handles.note([executor for _, executor, _ in done])
+    return [_unpacked(data) for _, _, data in sorted(done, key=lambda each: each[0])]
 
 
 def cut(path: str) -> Iterator[tuple[int, bytes]]:
@@ -365,10 +382,14 @@ def cut(path: str) -> Iterator[tuple[int, bytes]]:
     reader.close()
 
 
-def _stored(blobs: Iterable[tuple[int, tuple[int, bytes]]], folder: str) -> Iterator[str]:
-    """Write the blobs of a shard to local files named by split."""
-    for _, (split, blob) in blobs:
-        path = os.path.join(folder, f"{split:09d}.parcel")
+def _stored(
+    blobs: Iterable[tuple[int, tuple[int, int, bytes]]], folder: str
+) -> dict[int, list[str]]:
+    """Write blobs to local files named by shard and split; return the paths of each shard."""
+    paths: dict[int, list[str]] = {}
+    for _, (shard, split, blob) in blobs:
+        path = os.path.join(folder, f"{shard:06d}-{split:09d}.parcel")
         with open(path, "wb") as file:
             file.write(blob)
-        yield path
+        paths.setdefault(shard, []).append(path)
+    return paths

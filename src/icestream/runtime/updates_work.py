@@ -148,7 +148,7 @@ class UpdatesWork:
         ]
         reports = executor.run(tasks)
         found = told([Told.from_json(report.statistics["updates"]) for report in reports])
-        waves = -(-making.shards // executor.parallel)
+        waves = making.waves(executor.parallel)
         self._known = reading + waves * found.serving / 1e6
         superseded = total(parcels, "rows") - total(parcels, "entries")
         facts = {"updates": self._shown(found, superseded, budget)}
@@ -159,7 +159,7 @@ class UpdatesWork:
         plan = self._plan
         if making.flushing:
             return INFINITY
-        waves = -(-making.shards // parallel)
+        waves = making.waves(parallel)
         if plan.budget is not None:
             return plan.budget // waves
         if plan.interval is None:

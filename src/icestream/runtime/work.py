@@ -7,6 +7,7 @@ runs, what the shards run and what is decided on the way depends on the plan. A 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -76,6 +77,8 @@ class Making:
     note: Callable[[str], None]
     #: makes a task, given what depends on the work
     task: Callable[..., ShardTask]
+    #: the task that runs each shard of a component
+    placement: tuple[int, ...]
     #: whether everything that remains is to be done, at the end of the input
     flushing: bool = False
     #: when the rows of the version before had reached the sink
@@ -84,6 +87,11 @@ class Making:
     trigger: tuple[int, float] | None = None
     #: whether nothing comes after this version any more
     last: bool = False
+
+    def waves(self, parallel: int) -> int:
+        """Return how many shards follow one another where so many tasks run at a time."""
+        crews = Counter(self.placement)
+        return max(crews.values()) * -(-len(crews) // parallel)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from icestream.runtime import driver, exchange
 from icestream.runtime.local import LocalQuery, Splits
 from icestream.state import snapshots
 from icestream.testing.faulty_files import SimulatedDisk
+from icestream.testing.moving_shards import rescale, separate_disks
 from icestream.testing.oracles import ObviousWindows, Row, differences, rows_of, same_multiset
 from icestream.testing.plans import open_query
 from icestream.testing.sources import (
@@ -141,6 +142,18 @@ class QueryConformance:
         for shards in (1, 5):
             anew = partial(self.open, tmp_path / str(shards), shards=shards)
             self.check(drive(anew, items), items)
+
+    def test_oracle_rescaling_at_any_batch_changes_no_row(self, tmp_path: Path) -> None:
+        """Shards move between tasks with disks of their own, and the rows stay the same."""
+        items = generate(self.plan, self.shape(), 13)
+        with small_sizes(), separate_disks():
+            query = self.open(tmp_path, shards=8)
+            tables = []
+            for number, batch in enumerate(batches_of(items)):
+                rescale(query, number)
+                tables.append(query.feed(batch))
+            tables.append(query.flush())
+        self.check(tables, items)
 
     def test_crash_between_any_two_batches(self, tmp_path: Path) -> None:
         """A query that is opened anew for every batch rebuilds itself and emits the same."""

@@ -38,6 +38,7 @@ from icestream.state import snapshots
 from icestream.state.files import Files
 from icestream.state.synopses import directory, heap
 from icestream.testing.faulty_files import SimulatedDisk
+from icestream.testing.moving_shards import rescale, separate_disks
 from icestream.testing.plain_dataflow import PlainDataflow
 from icestream.testing.plans import QuickFiles
 from icestream.testing.sources import (
@@ -232,6 +233,18 @@ class DataflowConformance:
             with small_sizes(chunk=chunk):
                 tables = drive(partial(self.open, tmp_path / str(shards), shards), items)
             self.check(tables, items)
+
+    def test_oracle_rescaling_at_any_batch_changes_no_row(self, tmp_path: Path) -> None:
+        """Shards move between tasks with disks of their own, and the rows stay the same."""
+        items = self.stream(13)
+        with small_sizes(), separate_disks():
+            query = self.open(tmp_path, 8)
+            tables = []
+            for number, batch in enumerate(batches_of(items)):
+                rescale(query, number)
+                tables.append(query.feed(batch))
+            tables.append(query.flush())
+        self.check(tables, items)
 
     def test_crash_between_any_two_batches(self, tmp_path: Path) -> None:
         """A query that is opened anew for every batch rebuilds itself and goes on."""
