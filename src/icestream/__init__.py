@@ -58,8 +58,10 @@ if TYPE_CHECKING:
         variance,
         weighted_avg,
     )
+    from icestream.api.jobs import Tuples, job
     from icestream.api.joins import join
     from icestream.api.result import Result
+    from icestream.api.state import read_state
     from icestream.api.stream import Stream, Windowed, rows, stream
     from icestream.api.writer import StreamWriter, start
     from icestream.operators.dataflow.stores import ColdOptions
@@ -74,6 +76,8 @@ if TYPE_CHECKING:
     )
     from icestream.operators.user_defined.per_group import StatefulProcessor
     from icestream.operators.user_defined.vectorised import VectorisedProcessor
+    from icestream.plan.job_building import JobWindow
+    from icestream.plan.job_windows import JobStatistics
     from icestream.runtime.query import Query
     from icestream.runtime.session import local_session, settings
     from icestream.state.update_queue.append import AppendQueue
@@ -122,8 +126,10 @@ _HOMES = {
         "variance",
         "weighted_avg",
     ),
+    "icestream.api.jobs": ("Tuples", "job"),
     "icestream.api.joins": ("join",),
     "icestream.api.result": ("Result",),
+    "icestream.api.state": ("read_state",),
     "icestream.api.stream": ("Stream", "Windowed", "rows", "stream"),
     "icestream.api.writer": ("StreamWriter", "start"),
     "icestream.operators.dataflow.stores": ("ColdOptions",),
@@ -138,6 +144,8 @@ _HOMES = {
     ),
     "icestream.operators.user_defined.per_group": ("StatefulProcessor",),
     "icestream.operators.user_defined.vectorised": ("VectorisedProcessor",),
+    "icestream.plan.job_building": ("JobWindow",),
+    "icestream.plan.job_windows": ("JobStatistics",),
     "icestream.runtime.query": ("Query",),
     "icestream.runtime.session": ("local_session", "settings"),
     "icestream.state.update_queue.append": ("AppendQueue",),
@@ -149,6 +157,8 @@ __all__ = [
     "AppendQueue",
     "ColdOptions",
     "Events",
+    "JobStatistics",
+    "JobWindow",
     "ListState",
     "MapState",
     "ObjectState",
@@ -158,6 +168,7 @@ __all__ = [
     "Stream",
     "StreamWriter",
     "TableState",
+    "Tuples",
     "UpdateQueue",
     "UserAggregate",
     "ValueState",
@@ -181,6 +192,7 @@ __all__ = [
     "every",
     "files",
     "first",
+    "job",
     "join",
     "last",
     "local_session",
@@ -194,6 +206,7 @@ __all__ = [
     "percentile",
     "percentile_approx",
     "pickled",
+    "read_state",
     "rows",
     "settings",
     "some",

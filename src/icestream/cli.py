@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 import typer
 
 from icestream.core.errors import BudgetError, DamageError, IcestreamError
+from icestream.inspect.command import commands as state_commands
 
 if TYPE_CHECKING:
     from icestream.doctor import Finding
@@ -128,7 +129,8 @@ def demo(
     Without a command the call centres run, with the options below; `icestream demo vwap` is a stock
     market that is answered with every trade, `icestream demo market` prices the newest quotes of a
     market, `icestream demo integration` joins three feeds in little memory, `icestream demo
-    recommender` recommends what to watch, `icestream demo advertising` learns who clicks which ad.
+    recommender` recommends what to watch, `icestream demo advertising` learns who clicks which ad,
+    `icestream demo lending` follows loans by area while its tasks come and go.
     Each has options of its own: see its --help.
     """
     if context.invoked_subcommand is None:
@@ -271,6 +273,23 @@ def integration(
 
 @demos.command()
 @reported
+def lending(
+    events: Annotated[int, typer.Option(help="How many loans to generate.")] = 400_000,
+    memory: Memory = "128 MB",
+    rate: Annotated[
+        int | None, typer.Option(help="Loans per second of event time; 27 hours if unset.")
+    ] = None,
+    seed: Seed = 1,
+    keep: Keep = None,
+) -> None:
+    """Run a lender: interest and approval by area and for all, rescaled while it runs."""
+    from icestream.apps.lending.demo import demo as run
+
+    _run_demo(run, events=events, memory=memory, rate=rate, seed=seed, keep=keep)
+
+
+@demos.command()
+@reported
 def advertising(
     events: Annotated[int, typer.Option(help="How many events to generate.")] = 200_000,
     memory: Memory = "128 MB",
@@ -382,6 +401,25 @@ def doctor(
         _print_findings(findings)
     if any(finding.health is Health.FAILURE for finding in findings):
         raise typer.Exit(FAILURE)
+
+
+@app.command()
+@reported
+def ui(
+    checkpoints: Annotated[
+        list[str] | None,
+        typer.Argument(help="Checkpoints, or folders of them; your last queries if none is given."),
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 0,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Show queries, running and ended, on a local page until you press Ctrl-C."""
+    from icestream.dashboard.command import ui_command
+
+    ui_command(checkpoints or [], port, open_=open_)
+
+
+app.add_typer(state_commands(reported), name="state")
 
 
 def _print_findings(findings: list[Finding]) -> None:

@@ -153,7 +153,15 @@ BAD: dict[str, tuple[Definition, str]] = {
     "an interval that is none": (lambda r, c: r.window("a while"), "cannot read 'a while'"),
     "an unknown output mode": (
         lambda r, c: r.groupApply("user", lambda g: g.agg(ice.count())).writeStream.outputMode(
-            "complete"), "'complete' is not supported"
+            "whole"), "'whole' is not supported"
+    ),
+    "complete answers that are no aggregates": (
+        lambda r, c: r.groupApply("user", lambda g: g.top(1, "item")).writeStream.outputMode(
+            "complete"), "'complete' is for aggregates"
+    ),
+    "a sink that cannot replace": (
+        lambda r, c: r.groupApply("user", lambda g: g.agg(ice.count())).writeStream.outputMode(
+            "complete").option("checkpointLocation", "c").start("x"), "foreachBatch"
     ),
     "events without a group": (lambda r, c: r.writeStream, "straight from a source"),
     "events of a group": (

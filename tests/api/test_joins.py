@@ -67,8 +67,8 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Worl
     )
 
 
-def writer_of(events: Events, folder: Path) -> StreamWriter:
-    writer = events.writeStream.format("parquet").shards(2).memory("64 MB")
+def writer_of(events: Events, folder: Path, shards: int = 2) -> StreamWriter:
+    writer = events.writeStream.format("parquet").shards(shards).memory("64 MB")
     writer = writer.option("path", f"{folder}/out").option("checkpointLocation", f"{folder}/chk")
     return writer
 
@@ -90,10 +90,11 @@ def answer() -> Counter[tuple[Any, ...]]:
         )
 
 
+@pytest.mark.parametrize("shards", [2, 4])
 def test_oracle_a_tree_that_spills_all_the_time(
-    spark: SparkSession, world: World, tmp_path: Path
+    spark: SparkSession, world: World, tmp_path: Path, shards: int
 ) -> None:
-    writer = writer_of(world.tree(**TIGHT), tmp_path).option("flush", "true")
+    writer = writer_of(world.tree(**TIGHT), tmp_path, shards).option("flush", "true")
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     told = [progress["icestream"] for progress in query.recentProgress]
@@ -104,13 +105,14 @@ def test_oracle_a_tree_that_spills_all_the_time(
     assert written(spark, tmp_path) == answer()
 
 
+@pytest.mark.parametrize("shards", [2, 4])
 def test_oracle_clean_up_on_demand_and_restart(
-    spark: SparkSession, world: World, tmp_path: Path
+    spark: SparkSession, world: World, tmp_path: Path, shards: int
 ) -> None:
-    first = writer_of(world.tree(**TIGHT), tmp_path).trigger(availableNow=True).start()
+    first = writer_of(world.tree(**TIGHT), tmp_path, shards).trigger(availableNow=True).start()
     first.awaitTermination()
     assert written(spark, tmp_path).total() < answer().total()
-    again = writer_of(world.tree(**TIGHT), tmp_path).start()
+    again = writer_of(world.tree(**TIGHT), tmp_path, shards).start()
     again.cleanUp()
     again.cleanUp()
     again.stop()
@@ -135,10 +137,16 @@ def test_columns_are_the_same_whatever_happens_on_pressure(world: World) -> None
 
 
 def test_explain_tells_joins_and_what_leaves_memory(
-    world: World, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world.tree(**TIGHT).explain()
+    tree = world.tree(onPressure="defer")
+    tree.explain()
     told = capsys.readouterr().out
+    assert "assumed for 1,000,000 rows" in told
+    query = writer_of(tree, tmp_path).trigger(availableNow=True).start()
+    query.awaitTermination()
+    tree.explain(query.lastProgress)
+    assert "measured for what is in memory: 1" in capsys.readouterr().out
     assert "join 3 streams by a1 = b1 = c1, join 0" in told
     assert "by global_output_with_penalty, of 256 partitions of each join" in told
 

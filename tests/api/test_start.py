@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 
 import icestream as ice
@@ -136,13 +136,42 @@ def test_queries_over_different_streams_are_not_started_together(
         )
 
 
-def test_kinds_that_cannot_share_are_told_to_start_alone(
-    spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize("exchange", ["files", "shuffle"])
+def test_oracle_kinds_started_together_equal_sparks_batches(
+    spark: SparkSession, tmp_path: Path, exchange: str
 ) -> None:
-    stream = ice.stream(Feed(spark, f"{tmp_path}/in", events(0, 5)).stream(), "ts")
-    with pytest.raises(DefinitionError, match="on their own"):
-        ice.start(
-            stream.window("1 second").count().writeStream.format("noop"),
-            stream.session("1 second").count().writeStream.format("noop"),
-            checkpointLocation=f"{tmp_path}/chk",
-        )
+    feed = Feed(spark, f"{tmp_path}/in", events(0, 60), events(90, 90))
+    stream = ice.stream(feed.stream(), time="ts", slack="1 second")
+    total = ice.sum("n").alias("total")
+    results = {
+        "hops": stream.window("10 seconds", slide="2 seconds").groupBy("key").agg(total),
+        "sessions": stream.session("2 seconds").groupBy("site").agg(ice.count().alias("count")),
+        "middle": stream.window("20 seconds", slide="5 seconds")
+        .groupBy("site")
+        .agg(ice.percentile("n", 0.5).alias("middle"), ice.count_distinct("key").alias("keys")),
+        "moving": stream.rows(4, partitionBy="key").agg(total),
+    }
+    query = ice.start(
+        *(each.writeStream.option("path", f"{tmp_path}/{name}") for name, each in results.items()),
+        checkpointLocation=f"{tmp_path}/chk",
+        memory="64 MB",
+        trigger={"availableNow": True},
+        flush=True,
+        exchange=exchange,
+    )
+    query.awaitTermination()
+    batch = feed.batch()
+    hops, session = sf.window("ts", "10 seconds", "2 seconds"), sf.session_window("ts", "2 seconds")
+    wide = sf.window("ts", "20 seconds", "5 seconds")
+    last_four = Window.partitionBy("key").orderBy("ts").rowsBetween(-3, 0)
+    expected = {
+        "hops": batch.groupBy(hops.alias("window"), "key").agg(sf.sum("n")),
+        "sessions": batch.groupBy(session.alias("window"), "site").agg(sf.count("*")),
+        "middle": batch.groupBy(wide.alias("window"), "site").agg(
+            sf.percentile("n", sf.lit(0.5)), sf.count_distinct("key")
+        ),
+        "moving": batch.select("ts", "key", sf.sum("n").over(last_four)),
+    }
+    for name, frame in expected.items():
+        found = spark.read.parquet(f"{tmp_path}/{name}")
+        assert Counter(found.collect()) == Counter(frame.collect()), name

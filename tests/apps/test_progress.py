@@ -27,6 +27,14 @@ def test_oracle_a_batch_is_counted_once(progress: Progress, report: Report) -> N
     assert (progress.memory, progress.peak) == (1 << 20, 3 << 20)
 
 
+def test_results_of_clean_up_count_without_a_batch(progress: Progress, report: Report) -> None:
+    late = {**report(1, 0), "batchId": None}
+    assert progress.absorb([report(0, 1_000_000), late])
+    assert not progress.absorb([late])
+    assert (progress.batches, progress.result_rows) == (1, 17_280)
+    assert progress.batch_speed == 1_500_000
+
+
 def test_a_watermark_is_kept_when_a_batch_has_none(progress: Progress, report: Report) -> None:
     progress.absorb([report(0, 1), report(1, 0, watermark=None)])
     assert progress.watermark == "2026-01-01T13:00:00+00:00"

@@ -16,7 +16,7 @@ from icestream.bench.recommender_over_time import (
     plot,
 )
 
-SCALE = Scale(600, 300, 1_600, 800, 120, 30, 2)
+SCALE = Scale(600, 300, 1_600, 800, 150, 30, 2, settling=1)
 
 
 @pytest.fixture(scope="module")

@@ -74,16 +74,11 @@ def test_parity_slots_beside_a_dictionary() -> None:
         assert kernels.used_slots_reference(table, facts) == expected
 
 
-def test_parity_first_named_of_a_chunk() -> None:
+def test_parity_stamping_groups() -> None:
     dice = np.random.default_rng(6)
     tables = [np.zeros((20, k.GROUP), dtype=np.int64) for _ in range(2)]
-    for stamp in range(1, 5):
+    for chunk in range(1, 5):
         slots = dice.integers(0, 20, 12)
-        hits = [np.empty(12, dtype=np.int64) for _ in range(2)]
-        counts = [
-            kernels.first_of_chunk(tables[0], slots, stamp, hits[0]),
-            kernels.first_of_chunk_reference(tables[1], slots, stamp, hits[1]),
-        ]
-        assert counts[0] == counts[1]
-        assert hits[0][: counts[0]].tolist() == hits[1][: counts[1]].tolist()
+        kernels.stamp(tables[0], slots, chunk)
+        kernels.stamp_reference(tables[1], slots, chunk)
         assert tables[0].tolist() == tables[1].tolist()

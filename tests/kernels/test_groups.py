@@ -8,12 +8,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from icestream.kernels import groups
 from icestream.kernels.words import merge_words_reference
-from icestream.operators.fields import Field, Layout
+from icestream.operators.fields import Field, SlidingLayout
 
 Table = npt.NDArray[np.int64]
 
 #: a sum with an inverse; a maximum, a minimum, a float sum and choices without one
-LAYOUT = Layout.of(
+LAYOUT = SlidingLayout.of(
     (
         Field("sum_i128", "x"),
         Field("max", "x"),
@@ -83,27 +83,42 @@ def entries_of(drawn: dict[int, tuple[int, int]]) -> Table:
     ),
     reach=st.integers(1, 5),
     flips=st.sets(st.integers(0, 14)),
+    backs=st.integers(0, 4),
+    builds=st.sets(st.integers(0, 14)),
 )
-@settings(max_examples=60)
+@settings(max_examples=100)
 def test_parity_running_aggregates_beside_recomputation(
-    panes: list[dict[int, tuple[int, int]]], reach: int, flips: set[int]
+    panes: list[dict[int, tuple[int, int]]],
+    reach: int,
+    flips: set[int],
+    backs: int,
+    builds: set[int],
 ) -> None:
     # windows of `reach` panes that slide by one; fronts are made when needed, and now and then
-    # when not
+    # when not, of all panes but some of the last (`backs`); the next fronts are made of those
+    # behind, now and then, to be taken when needed
     ops, places, identity = LAYOUT.ops, LAYOUT.places, LAYOUT.group_identity
     rows = np.tile(identity, (4, 1))
     rows[:, 0] = rows[:, 1] = np.arange(4)
     slices = [entries_of(drawn) for drawn in panes]
     stack: list[Table] = []
-    flipped = 0
+    following: list[Table] = []
+    # panes before the first have fronts, those before the second get them with the next stack
+    flipped = turning = 0
 
     def slots(table: Table) -> Table:
         return np.ascontiguousarray(table[:, 0])
 
+    def pushed(table: Table, at: int) -> Table:
+        fronts = np.empty((len(table), LAYOUT.front_words), dtype=np.int64)
+        groups.push_front(rows, slots(table), table, ops, places, at, fronts)
+        return fronts
+
     for end in range(1, len(panes) + 1):
         newest, start = slices[end - 1], max(0, end - reach)
         groups.touch(rows, slots(newest), np.full(len(newest), end - 1))
-        groups.add_slice(rows, slots(newest), newest, ops, places)
+        also = LAYOUT.next_back_at if following else 0
+        groups.add_slice(rows, slots(newest), newest, ops, places, also)
 
         out = np.empty((4, LAYOUT.field_words), dtype=np.int64)
         out_slots = np.empty(4, dtype=np.int64)
@@ -120,14 +135,20 @@ def test_parity_running_aggregates_beside_recomputation(
 
         if end < reach:
             continue
+        if start == flipped and following:
+            groups.take_next(rows, 4, ops, places, identity, LAYOUT.fronts_at, LAYOUT.front_words)
+            stack, following, flipped = following, [], turning
         if start >= flipped or end in flips:
             groups.start_flip(rows, 4, ops, places, identity)
-            stack.clear()
-            for table in reversed(slices[start:end]):
-                fronts = np.empty((len(table), LAYOUT.front_words), dtype=np.int64)
-                groups.push_front(rows, slots(table), table, ops, places, LAYOUT.fronts_at, fronts)
-                stack.append(fronts)
-            flipped = end
+            stack, following, flipped = [], [], max(start + 1, end - backs)
+            for table in reversed(slices[flipped:end]):
+                groups.push_back(rows, slots(table), table, ops, places)
+            for table in reversed(slices[start:flipped]):
+                stack.append(pushed(table, LAYOUT.fronts_at))
+        if end in builds and not following and flipped < end:
+            turning = end
+            for table in reversed(slices[flipped:end]):
+                following.append(pushed(table, LAYOUT.next_front_at))
         leaving = slices[start]
         dead = np.empty(len(leaving), dtype=np.int64)
         count = groups.expire_slice(
@@ -146,6 +167,21 @@ def test_parity_running_aggregates_beside_recomputation(
         assert sorted(dead[:count].tolist()) == sorted(gone)
         for slot in gone:
             assert rows[slot, groups.FIELDS :].tolist() == identity[groups.FIELDS :].tolist()
+
+
+@given(seed=st.integers(0, 2**32), used=st.integers(0, 5))
+@settings(max_examples=40)
+def test_parity_taking_the_next_front_and_back(seed: int, used: int) -> None:
+    dice = np.random.default_rng(seed)
+    identity, at, width = LAYOUT.group_identity, LAYOUT.fronts_at, LAYOUT.front_words
+    rows = dice.integers(-4, 4, size=(5, len(identity)))
+    # rows | low high | max | choice | high low | min | choice
+    backs = [groups.FIELDS + word for word in range(3, 14)]
+    assert len(backs) == width
+    expected = rows.copy()
+    expected[:used] = groups.take_next_reference(rows[:used], backs, identity, at, width)
+    groups.take_next(rows, used, LAYOUT.ops, LAYOUT.places, identity, at, width)
+    assert rows.tolist() == expected.tolist()
 
 
 def test_emit_goes_on_where_a_full_table_stopped_it() -> None:

@@ -36,6 +36,11 @@ class Memory:
         memory = (self.blocks, self.links, self.facts)
         return k.append(self.table, AT, *memory, slots, words, offsets, 0, 1, watermark)
 
+    def replace(self, slots: Ints, words: Ints, offsets: Ints, bounds: Ints) -> int:
+        memory = (self.blocks, self.links, self.facts)
+        rows = (words, offsets, bounds)
+        return k.replace(self.table, AT, *memory, slots, *rows, 0, 1, -1, True)
+
     def gather(self, slot: int, skipped: int = 0) -> list[int]:
         count = int(self.table[slot, AT + k.WORDS]) - skipped
         out, places = np.empty(count, dtype=np.int64), np.zeros(1, dtype=np.int64)
@@ -72,6 +77,11 @@ def test_parity_chains_beside_lists(seed: int, block_words: int) -> None:
         words, offsets = rows_of(dice, count, np.full(count, 5))
         done = memory.append(slots, words, offsets)
         twin.append(slots[:done], words, offsets)
+        if dice.random() < 0.3:
+            others = np.unique(slots)
+            bounds = np.sort(dice.integers(0, count + 1, len(others) + 1))
+            kept = memory.replace(others, words, offsets, bounds)
+            twin.replace(others[:kept], words, offsets, bounds)
         some = np.unique(dice.integers(0, GROUPS, int(dice.integers(0, 3))))
         if done < count or dice.random() < 0.3:
             k.drop(memory.table, AT, block_words, memory.links, memory.facts, some)
@@ -80,19 +90,46 @@ def test_parity_chains_beside_lists(seed: int, block_words: int) -> None:
         for slot in range(GROUPS):
             expected = twin.words(slot)
             assert memory.gather(slot) == expected
-            assert memory.table[slot, AT + k.ROWS] == len(twin.rows[slot])
             if twin.rows[slot]:
                 skipped = len(twin.rows[slot][0])
                 assert memory.gather(slot, skipped) == expected[skipped:]
 
 
-def test_install_appends_a_run_to_each_group() -> None:
-    memory = Memory(4)
+@pytest.mark.parametrize("clean", range(7))
+def test_install_gives_a_run_to_each_group_and_knows_what_is_clean(clean: int) -> None:
+    memory = Memory(3)
     slots, offsets, words = np.array([4, 1]), np.array([0, 6, 7]), np.arange(7)
-    k.install(memory.table, AT, memory.blocks, memory.links, memory.facts, slots, words, offsets)
+    cleans = np.array([clean, 0])
+    arrays = (memory.blocks, memory.links, memory.facts)
+    k.install(memory.table, AT, *arrays, slots, words, offsets, cleans)
     assert memory.gather(4) == [0, 1, 2, 3, 4, 5]
+    assert memory.gather(4, skipped=clean) == list(range(clean, 6))
     assert memory.gather(1) == [6]
     memory.check()
+
+
+def test_replace_stops_before_the_group_without_blocks() -> None:
+    memory = Memory(1)
+    words, offsets = rows_of(np.random.default_rng(1), 40, np.full(40, 5))
+    slots, bounds = np.array([0, 1, 2]), np.array([0, 2, 40, 40])
+    assert memory.replace(slots, words, offsets, bounds) == 1
+    assert memory.gather(0) == words[: offsets[2]].tolist()
+    assert memory.gather(1) == []
+    memory.check()
+
+
+def test_replace_leaves_out_what_has_expired_and_hides_what_is_on_the_log() -> None:
+    memory = Memory(4)
+    memory.table[:, AT + k.ROOT] = k.NO_ROOT
+    memory.table[2, AT + k.ROOT] = 77
+    words, offsets = rows_of(np.random.default_rng(1), 3, np.array([5, 9, 7]))
+    arrays = (memory.blocks, memory.links, memory.facts)
+    rows = (words, offsets, np.array([0, 1, 3]))
+    k.replace(memory.table, AT, *arrays, np.array([2, 3]), *rows, 0, 1, 5, True)
+    assert memory.gather(2) == []
+    assert memory.gather(3) == words[offsets[1] :].tolist()
+    assert memory.table[3, AT + k.EXPIRY] == 9
+    assert memory.table[[2, 3], AT + k.FLAGS].tolist() == [k.WHOLE | k.STALE, k.WHOLE]
 
 
 def test_append_stops_where_blocks_end() -> None:
@@ -109,7 +146,7 @@ def test_append_leaves_out_what_has_expired_and_notes_the_latest() -> None:
     memory = Memory(4)
     words, offsets = rows_of(np.random.default_rng(1), 3, np.array([5, 9, 7]))
     memory.append(np.array([2, 2, 2]), words, offsets, watermark=5)
-    assert memory.table[2, AT + k.ROWS] == 2
+    assert memory.table[2, AT + k.WORDS] == offsets[3] - offsets[1]
     assert memory.table[2, AT + k.EXPIRY] == 9
 
 

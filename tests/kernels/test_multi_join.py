@@ -147,6 +147,10 @@ def test_parity_compacting_beside_a_list(rows: list[Row], doomed: set[int], wate
     assert k.ended_words(pool.heap, pool.used, watermark) == k.ended_words_reference(
         ended, watermark
     )
+    found, counts = np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.int64)
+    k.rows_by_port(pool.heap, pool.used, found)
+    k.rows_by_port_reference([row[1] for row in rows], counts)
+    assert found.tolist() == counts.tolist()
     mask: npt.NDArray[Any] = np.isin(np.arange(PARTITIONS), list(doomed))
     arrays = (pool.heap, pool.used, pool.keys, pool.keys_used, mask, watermark, pool.facts)
     pool.used, pool.keys_used = k.compact(*arrays)

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.kernels import groups, strides
-from icestream.operators.fields import Field, Layout
+from icestream.operators.fields import Field, SlidingLayout
 
 Table = npt.NDArray[np.int64]
 Slices = list[tuple[int, dict[int, int]]]
 
-LAYOUT = Layout.of((Field("sum_i128", "x"), Field("max", "x")))
+LAYOUT = SlidingLayout.of((Field("sum_i128", "x"), Field("max", "x")))
 GROUPS = 4
 
 
@@ -45,13 +45,23 @@ class Stack:
         self._fronts = np.empty((0, LAYOUT.front_words), dtype=np.int64)
         self.taken, self.ready = self._fronts, 0
 
-    def fill(self, rows: Table, backwards: Slices) -> None:
+    def fill(self, rows: Table, backs: Slices, backwards: Slices) -> None:
         ops, places = LAYOUT.ops, LAYOUT.places
         groups.start_flip(rows, GROUPS, ops, places, LAYOUT.group_identity)
+        _, _, entries = arrays_of(backs)
+        groups.push_back(rows, np.ascontiguousarray(entries[:, 0]), entries, ops, places)
+        self._push(rows, backwards, LAYOUT.fronts_at)
+
+    def fill_next(self, rows: Table, backwards: Slices) -> None:
+        identity, at, width = LAYOUT.group_identity, LAYOUT.fronts_at, LAYOUT.front_words
+        self._push(rows, backwards, LAYOUT.next_front_at)
+        groups.take_next(rows, GROUPS, LAYOUT.ops, LAYOUT.places, identity, at, width)
+
+    def _push(self, rows: Table, backwards: Slices, at: int) -> None:
         _, _, entries = arrays_of(backwards)
         slots = np.ascontiguousarray(entries[:, 0])
         self._fronts = np.empty((len(entries), LAYOUT.front_words), dtype=np.int64)
-        groups.push_front(rows, slots, entries, ops, places, LAYOUT.fronts_at, self._fronts)
+        groups.push_front(rows, slots, entries, LAYOUT.ops, LAYOUT.places, at, self._fronts)
 
     def take(self, leaving: Supply, at: int, flipped: int) -> None:
         panes, bounds, _ = leaving.arrays
@@ -84,6 +94,7 @@ def running_rows(slices: Slices) -> tuple[Table, npt.NDArray[np.int32]]:
     slide=st.integers(1, 3),
     at_once=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     room=st.integers(1, 7),
+    halves=st.booleans(),
 )
 @settings(max_examples=100)
 def test_parity_strides_beside_folding_every_window(
@@ -92,8 +103,11 @@ def test_parity_strides_beside_folding_every_window(
     slide: int,
     at_once: tuple[int, int],
     room: int,
+    halves: bool,
 ) -> None:
-    # slices some panes apart, several of them perhaps in one pane; every window they are in
+    # slices some panes apart, several of them perhaps in one pane; every window they are in;
+    # fronts are made of all of a window, or of its first half and, when that has left, of the half
+    # behind, while what comes after that joins the next back
     panes = np.cumsum([step for step, _ in drawn]).tolist()
     slices = [(pane, values) for pane, (_, values) in zip(panes, drawn, strict=True)]
     slide = min(slide, reach)
@@ -103,9 +117,13 @@ def test_parity_strides_beside_folding_every_window(
     fields = np.empty((room, LAYOUT.field_words), dtype=np.int64)
     slots, row_starts, row_ends = np.empty((3, room), dtype=np.int64)
     state = np.zeros(strides.STATE, dtype=np.int64)
-    stack, flipped = Stack(), -(2**63)
+    stack, flipped, turning = Stack(), -(2**63), 2**63 - 1
+    half = -(-reach // (2 * slide)) * slide
     found: list[tuple[int, int, int, int]] = []
     gone: list[int] = []
+
+    def between(first: int, last: int) -> Slices:
+        return [each for each in slices if first <= each[0] < last]
 
     def take() -> None:
         for row in range(state[strides.ROWS]):
@@ -134,6 +152,8 @@ def test_parity_strides_beside_folding_every_window(
             LAYOUT.fronts_at,
             stack.ready,
             flipped,
+            LAYOUT.next_back_at,
+            turning,
             fields,
             slots,
             row_starts,
@@ -152,10 +172,14 @@ def test_parity_strides_beside_folding_every_window(
             state[strides.LEAVES] = 0
             stack.take(leaving, 0, flipped)
         elif why == strides.NEEDS_FRONTS:
-            start = starts[state[strides.STEP]]
-            flipped = start + reach
-            inside = [each for each in slices if start <= each[0] < flipped]
-            stack.fill(rows, inside[::-1])
+            start = int(starts[state[strides.STEP]])
+            if start == flipped and halves:
+                stack.fill_next(rows, between(start, turning)[::-1])
+                flipped, turning = turning, turning + half
+            else:
+                flipped = start + (half if halves else reach)
+                turning = flipped + half if halves else 2**63 - 1
+                stack.fill(rows, between(flipped, start + reach), between(start, flipped)[::-1])
             stack.take(leaving, int(state[strides.LEAVES]), flipped)
         elif why == strides.IS_FULL:
             take()

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from icestream.kernels import words
 from icestream.kernels.sweep import (
     Flags,
+    fold_equal,
+    fold_equal_reference,
     scale_rows,
     scale_rows_reference,
     segments_reference,
@@ -48,11 +50,13 @@ def swept(
     made = np.empty((2 * rows, WIDTH), dtype=np.int64)
     parts, told = np.empty((4 * rows, 4), dtype=np.int64), np.empty((4 * rows, WIDTH), np.int64)
     order = np.lexsort((time, group))
+    row_of_edge = np.where(kept, np.cumsum(kept), np.sum(kept) + np.cumsum(~kept)) - 1
     edges, segments = sweep_edges(
         group[order],
         time[order],
-        kept[order],
-        table[order],
+        row_of_edge[order],
+        table[kept],
+        table[~kept],
         watermark,
         OPS,
         PLACES,
@@ -166,3 +170,27 @@ def test_parity_scaling_rows(whole: tuple[int, int], number: float, count: int) 
     assert row[0, :4].tolist() == expected[:4]
     floats = np.array(expected[4:]).view(np.float64)
     assert row.view(np.float64)[0, 4:].tolist() == floats.tolist()
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(-1, 1), VALUES), max_size=30
+    )
+)
+def test_parity_rows_of_equal_slots_and_lifetimes_are_added_up(
+    told: list[tuple[int, int, int, tuple[int, float | None]]],
+) -> None:
+    told = [each for each in told if each[2]]
+    rows = np.array([row_of(count, *value) for *_, count, value in told], dtype=np.int64)
+    rows = rows.reshape(len(told), WIDTH)
+    slots, le = (np.array([each[at] for each in told], dtype=np.int64) for at in range(2))
+    keys = list(zip(slots.tolist(), le.tolist(), (le + 1).tolist(), strict=True))
+    wanted = fold_equal_reference(keys, rows.tolist(), OPS.tolist(), PLACES.tolist())
+    heads, index = np.empty(len(told), dtype=np.int64), np.zeros(64, dtype=np.int64)
+    count = fold_equal(slots, le, le + 1, rows, OPS, PLACES, index, heads)
+    found = {keys[head]: row.tolist() for head, row in zip(heads[:count], rows, strict=False)}
+    assert {key: row[:4] for key, row in found.items()} == {k: row[:4] for k, row in wanted.items()}
+    sums = [
+        np.array([each[key][4:] for key in wanted]).view(np.float64) for each in (found, wanted)
+    ]
+    assert np.allclose(sums[0].sum(axis=-1), sums[1].sum(axis=-1))

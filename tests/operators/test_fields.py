@@ -9,6 +9,7 @@ from icestream.operators.fields import (
     ROWS,
     Field,
     Layout,
+    SlidingLayout,
 )
 
 LAYOUT = Layout.of(
@@ -35,6 +36,19 @@ def test_fronts_are_kept_for_fields_without_an_inverse_only() -> None:
     assert LAYOUT.fronts_at == GROUP_FIELDS + 7
     assert LAYOUT.group_width == LAYOUT.fronts_at + 3
     assert Layout.of([Field("sum_i128", "x")]).front_words == 0
+
+
+def test_rows_of_sliding_windows_have_the_next_front_and_back_behind() -> None:
+    layout = SlidingLayout(LAYOUT.fields)
+    assert LAYOUT.next_back_at == 0
+    assert layout.next_front_at == layout.fronts_at + 3
+    assert layout.next_back_at == layout.next_front_at + 3
+    assert layout.group_width == len(layout.group_identity) == layout.next_back_at + 3
+    sets = layout.group_identity[layout.fronts_at :].reshape(3, 3)
+    assert (sets == sets[0]).all()
+    invertible = SlidingLayout.of([Field("sum_i128", "x")])
+    assert invertible.next_back_at == 0
+    assert invertible.group_width == invertible.fronts_at
 
 
 def test_identities_fill_every_word() -> None:

@@ -35,6 +35,20 @@ def test_parity_stack_beside_a_list(
     stack.clear()
 
 
+def test_a_stack_takes_the_place_of_another(tmp_path: Path) -> None:
+    one, other = (FrontStack(str(tmp_path / name), 1, 0) for name in ("one", "other"))
+    for stack, first in ((one, 0), (other, 5)):
+        stack.push(np.arange(first, first + 3).reshape(3, 1))
+    one.replace(other)
+    assert (one.size, other.size) == (24, 0)
+    other.push(np.array([[9]]))
+    assert one.pop(3).tolist() == [[5], [6], [7]]
+    assert other.pop(1).tolist() == [[9]]
+    one.push(np.array([[1]]))
+    one.replace(other)
+    assert one.size == 0
+
+
 def test_blocks_may_be_views_of_a_wider_table(tmp_path: Path) -> None:
     stack = FrontStack(str(tmp_path / "fronts"), 2, 0)
     table = np.arange(20).reshape(4, 5)

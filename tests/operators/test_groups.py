@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from icestream.kernels.groups import FIELDS
 from icestream.operators import groups as module
-from icestream.operators.fields import Field, Layout
+from icestream.operators.fields import Field, Layout, SlidingLayout
 from icestream.operators.fold import HI, LAST, LO, identity_schema
 from icestream.operators.groups import HI_END, Groups
 from icestream.state.arena import Arena
@@ -89,6 +89,18 @@ def test_an_image_gives_back_the_groups_it_was_made_of(
     sizes = [sum(len(rows) for rows, _ in half) for half in halves]
     assert sum(sizes) == 100
     assert min(sizes) > 20
+
+
+def test_rows_of_a_snapshot_are_filled_up_with_the_next_front_and_back(tmp_path: Path) -> None:
+    groups = make(tmp_path)
+    admit(groups, keys_of([1, 2, 3]), pane=3)
+    groups.rows[:, FIELDS] = [7, 8, 9]
+    layout = SlidingLayout(LAYOUT.fields)
+    arena = Arena.create(str(tmp_path), Budget(1 << 20).account("groups"))
+    other = Groups(layout, CODEC, arena)
+    other.load(groups.image(0, HI_END))
+    behind = layout.group_identity[LAYOUT.group_width :].tolist()
+    assert other.rows.tolist() == [[*row, *behind] for row in groups.rows.tolist()]
 
 
 def test_bounded_a_refused_admission_changes_nothing(tmp_path: Path) -> None:

@@ -128,11 +128,13 @@ def test_a_split_makes_the_fronts_of_both_halves_stale(tmp_path: Path) -> None:
     assert partition.whole
     assert not partition.stale
     partition.fronts.push(np.zeros((3, 1), dtype=np.int64))
-    partition.flipped = 7
+    partition.next.push(np.zeros((2, 1), dtype=np.int64))
+    partition.flipped = partition.turning = 7
     assert shard.partitions.split(partition)
     seen: list[Partition] = list(shard.partitions.visit())
     assert [each.stale for each in seen] == [True, True]
-    assert all(each.fronts.size == 0 and each.flipped < 0 for each in seen)
+    assert all(each.fronts.size == each.next.size == 0 for each in seen)
+    assert all(each.flipped < 0 and each.turning < 0 for each in seen)
     assert not any(each.whole for each in seen)
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from icestream.core.errors import DefinitionError
 from icestream.operators.dataflow.steps import JoinMany, Map, Trace
+from icestream.plan import join_tree
 from icestream.plan.dataflow import Dataflow
 from icestream.plan.explain_dataflow import explained_dataflow
 from icestream.plan.spilling import Spilling
@@ -95,7 +96,29 @@ def test_explain_says_why_streams_meet_in_one_join() -> None:
     inner = deferred(a, b, on=[("a1", "b1")])
     told = explained_dataflow(flow_of(deferred(inner, c, on=[("b1", "c1")]), 3))
     assert "because  flat: one join of 3 keeps" in told
-    assert "for 1,000,000 rows and 100,000 keys of each stream" in told
+    assert "assumed for 1,000,000 rows and 100,000 keys of each stream" in told
+
+
+def test_joins_are_explained_by_what_a_running_query_measured() -> None:
+    a, b, c, _, _ = sources(None)
+    flow = flow_of(deferred(a, b, c, on=[("a1", "b1", "c1")]), 3)
+    streams = [{"rows": rows, "keys": 10} for rows in (1_000, 20, 30)]
+    report = {"icestream": {"joins": [{"join": 0, "streams": streams}]}}
+    told = explained_dataflow(flow, report)
+    assert "measured for what is in memory: 1,000 rows of 10 keys, 20 rows of 10 keys" in told
+    assert "assumed" not in told
+    streams[2]["rows"] = 0
+    assert "assumed" in explained_dataflow(flow, report)
+
+
+def test_joins_are_merged_where_the_flat_join_is_expected_to_cost_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a, b, c, _, _ = sources(None)
+    outer = deferred(deferred(a, b, on=[("a1", "b1")]), c, on=[("b1", "c1")])
+    assert flow_of(outer, 3).jobs == 1
+    monkeypatch.setattr(join_tree, "FLAT", "never")
+    assert flow_of(outer, 3).jobs == 2
 
 
 def test_joins_of_a_plan_spill_by_one_rule() -> None:

@@ -12,6 +12,7 @@ from icestream.operators.panes import Cumulative
 from icestream.operators.session import Session
 from icestream.plan import lower
 from icestream.plan.nodes import Plan, View, WindowKind
+from icestream.plan.parts import parts_of
 from icestream.testing.plans import window_plan
 
 SECOND = 1_000_000
@@ -31,10 +32,8 @@ def with_another(plan: Plan, windows: WindowKind) -> Plan:
 @pytest.mark.parametrize(
     ("plan", "what"),
     [
-        (with_another(plan_of(None, COUNT), Session(SECOND)), "on their own"),
-        (with_another(plan_of(None, COUNT), Frame(rows=3)), "on their own"),
-        (plan_of(None, Aggregate("max", "x1", "m"), store="tuples"), "'panes' or 'auto'"),
-        (plan_of(Session(SECOND), COUNT, store="tuples"), "'panes' or 'auto'"),
+        (plan_of(Session(SECOND), COUNT, store="tuples"), "Use the plan 'auto'"),
+        (plan_of(None, Aggregate("median", "x1", "m"), store="tuples"), "Use the plan 'auto'"),
         (plan_of(Session(SECOND), Aggregate("median", "x1", "m")), "not available over sessions"),
         (plan_of(Session(SECOND), Aggregate("min", "x0", "m")), "min of a string"),
         (plan_of(Frame(rows=3), Aggregate("max", "x0", "m")), "max of a string"),
@@ -60,11 +59,24 @@ def test_a_plan_that_no_operator_runs_is_refused(plan: Plan, what: str) -> None:
 )
 def test_each_kind_of_view_has_its_operator(plan: Plan, operator: str) -> None:
     lower.check(plan)
-    assert lower._operator(plan).__name__ == operator
+    (part,) = parts_of(plan)
+    assert lower._operator(part).__name__ == operator
     assert lower.takes_tuples(plan) == (operator != "WindowOperator")
 
 
-def test_raw_events_are_kept_only_where_all_can_be_taken_back() -> None:
-    assert lower.may_refold(plan_of(None, COUNT, Aggregate("avg", "x1", "a")))
-    assert not lower.may_refold(plan_of(None, COUNT, Aggregate("max", "x1", "m")))
-    assert not lower.may_refold(plan_of(Session(SECOND), COUNT))
+def test_kinds_of_views_run_side_by_side() -> None:
+    plan = with_another(with_another(plan_of(None, COUNT), Session(SECOND)), Frame(rows=3))
+    lower.check(plan)
+    assert [part.folded for part in parts_of(plan)] == [True, False, False]
+    assert lower.lifetimes(plan) == (
+        *("0.panes", "0.changes", "0.base", "1.base"),
+        *("2.arrivals", "2.settled", "2.base"),
+    )
+
+
+def test_the_store_is_chosen_only_where_all_can_be_taken_back() -> None:
+    most = Aggregate("max", "x1", "m")
+    assert lower.stored(plan_of(None, COUNT, Aggregate("avg", "x1", "a"))) == "auto"
+    assert lower.stored(plan_of(None, COUNT, most)) == "panes"
+    assert lower.stored(plan_of(None, COUNT, most, store="tuples")) == "tuples"
+    assert not lower.may_choose(plan_of(Session(SECOND), COUNT))

@@ -24,14 +24,16 @@ def report(shard: int, seconds: float) -> ShardReport:
 
 
 def test_what_shards_take_is_smoothed_and_added_up_over_components() -> None:
-    first = told(None, (0, 1), [report(0, 1.0), report(1, 2.0), report(2, 0.5), report(3, 0.5)])
-    assert first == {"tasks": [0, 1], "loads": [1.5, 2.5], "moved": 0}
-    second = told(first, (1, 1), [report(0, 3.5), report(1, 2.5), report(2, 0.0), report(3, 0.0)])
-    assert second == {"tasks": [1, 1], "loads": [2.5, 2.5], "moved": 1}
+    first = told(None, (0, 1), 2, [report(0, 1.0), report(1, 2.0), report(2, 0.5), report(3, 0.5)])
+    assert first == {"parallelism": 2, "tasks": [0, 1], "loads": [1.5, 2.5], "moved": 0}
+    second = told(
+        first, (1, 1), 2, [report(0, 3.5), report(1, 2.5), report(2, 0.0), report(3, 0.0)]
+    )
+    assert second == {"parallelism": 2, "tasks": [1, 1], "loads": [2.5, 2.5], "moved": 1}
 
 
 def test_shards_move_only_when_it_is_worth_it() -> None:
-    busy = {"tasks": [0, 0, 1, 1], "loads": [2.0, 2.0, 0.1, 0.1], "moved": 0}
+    busy = {"parallelism": 2, "tasks": [0, 0, 1, 1], "loads": [2.0, 2.0, 0.1, 0.1], "moved": 0}
     assert placed(busy, 4, 2, rebalance=False) == (0, 0, 1, 1)
     assert placed(busy, 4, 2, rebalance=True) in {(1, 0, 1, 1), (0, 1, 1, 1)}
     idle = {**busy, "loads": [0.02, 0.02, 0.001, 0.001]}

@@ -35,6 +35,8 @@ def report(
 ) -> ShardReport:
     told = {
         "number": join,
+        "rows": np.array([30, 20]),
+        "keys": np.array([3, 4]),
         "sizes": by_partition(dict(sizes)).astype(np.int64),
         "outputs": by_partition(dict.fromkeys(sizes, 5)).astype(np.int64),
         "generations": np.zeros(PARTITIONS, dtype=np.int64),
@@ -122,3 +124,4 @@ def test_progress_tells_bytes_logged_and_bytes_spilled_apart() -> None:
     assert (told["bytesLogged"], told["bytesSpilled"], told["spills"]) == (0, 2, 3)
     (join,) = told["joins"]
     assert (join["residentBytes"], join["owingPartitions"], join["lateRows"]) == (42, 1, 2)
+    assert join["streams"] == [{"rows": 60, "keys": 6}, {"rows": 40, "keys": 8}]

@@ -359,3 +359,35 @@ def test_oracle_any_sequence_of_resizes_keeps_content_and_books(
         np.testing.assert_array_equal(array.view.reshape(expected.shape), expected)
     arena.discard()
     assert holder.held == 0
+
+
+def test_parts_of_an_arena_have_arrays_and_books_of_their_own(tmp_path: Path) -> None:
+    def opened(arena: Arena, budget: Budget) -> list[Arena]:
+        return [
+            arena.part(scope, budget.part(scope, 5 * PAGE).account("groups"))
+            for scope in ("1.", "10.")
+        ]
+
+    budget = Budget(20 * PAGE)
+    arena = Arena.create(str(tmp_path), budget.account("whole"))
+    arena.array("rows", np.int64, capacity=1)
+    for number, part in enumerate(opened(arena, budget)):
+        part.array("rows", np.int64, capacity=600).view[:] = number
+        part.header["number"] = number
+        with pytest.raises(Refused):
+            part.array("rows", np.int64).resize(6 * PAGE)
+    assert budget.holders() == {"1.": 2 * PAGE, "10.": 2 * PAGE, "whole": PAGE}
+    arena.release("left")
+    assert budget.held == 0
+
+    again = Budget(20 * PAGE)
+    claimed = Arena.claim(str(tmp_path), "left", again.account("whole"))
+    assert claimed is not None
+    for number, part in enumerate(opened(claimed, again)):
+        assert part.header == {"number": number}
+        assert part.bytes == 2 * PAGE
+        assert (part.array("rows", np.int64).view == number).all()
+        assert part.path("file") != claimed.path("file")
+    assert again.holders() == {"1.": 2 * PAGE, "10.": 2 * PAGE, "whole": PAGE}
+    claimed.discard()
+    assert again.held == 0

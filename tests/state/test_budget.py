@@ -152,3 +152,27 @@ def test_bounded_threads_together_never_hold_more_than_the_total() -> None:
         kept = list(pool.map(work, range(4)))
     assert budget.held == sum(kept)
     assert budget.peak <= 1000
+
+
+def test_a_part_holds_of_the_whole() -> None:
+    whole = Budget(100)
+    part = whole.part("one", 60)
+    first, second = part.account("a"), part.account("b")
+    first.reserve(40)
+    assert (part.held, whole.held, whole.holders()) == (40, 40, {"one": 40})
+    assert not second.try_reserve(21)
+    other = whole.account("other")
+    other.reserve(55)
+    assert part.free == 5
+    assert not second.try_reserve(6)
+    assert (part.held, whole.held) == (40, 95)
+    with pytest.raises(ValueError, match="cannot release"):
+        first.release(41)
+    first.release(10)
+    second.resize(15)
+    assert (part.held, whole.held, whole.peak) == (45, 100, 100)
+    first.close()
+    assert (part.held, whole.held) == (15, 70)
+    with pytest.raises(ValueError, match="closed"):
+        first.reserve(1)
+    assert (part.held, whole.held) == (15, 70)

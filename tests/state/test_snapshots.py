@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from icestream.state.snapshots import AFTER, AT_LATEST, SnapshotSchedule
+from icestream.state.snapshots import AFTER, AT_LATEST, SnapshotSchedule, in_step
 
 
 def versions_until_due(logged: int, size: int) -> int:
@@ -33,3 +33,21 @@ def test_a_restored_count_goes_on() -> None:
     rebuilt = SnapshotSchedule({})
     rebuilt.resume(AFTER - 1, 100)
     assert rebuilt.version_ends(100)
+
+
+def test_operators_in_step_take_snapshots_together() -> None:
+    headers: list[dict[str, Any]] = [{}, {}]
+    taken = []
+    for version in range(3 * AT_LATEST):
+        in_step(headers)
+        schedules = [SnapshotSchedule(header) for header in headers]
+        schedules[0].log(10)
+        # the first alone would take one as soon as it may, the second as late as it must
+        due = [each.version_ends(size) for each, size in zip(schedules, (1, 10**4), strict=True)]
+        assert due[0] == due[1]
+        if due[0]:
+            taken.append(version)
+            for each in schedules:
+                each.take()
+        assert all(each.taken == due[0] for each in schedules)
+    assert taken == [AT_LATEST - 1, 2 * AT_LATEST - 1, 3 * AT_LATEST - 1]

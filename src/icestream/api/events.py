@@ -12,20 +12,17 @@ written.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import count
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
+from icestream.api.event_writer import built, columns_of
 from icestream.api.functions import AggregateExpression
-from icestream.api.statement import Built, Part, sources_of
-from icestream.api.types import arrow_schema, arrow_type
+from icestream.api.statement import Built, Part
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
@@ -49,7 +46,7 @@ from icestream.operators.temporal.lifetimes import (
 from icestream.operators.temporal.ordering import Order
 from icestream.operators.temporal.top import TopK
 from icestream.operators.user_defined.operator import Processor, UserDefined
-from icestream.plan.dataflow import Dataflow, source_column
+from icestream.plan.dataflow import Dataflow
 from icestream.plan.event_nodes import (
     Applied,
     Entered,
@@ -60,12 +57,9 @@ from icestream.plan.event_nodes import (
     Scope,
     United,
 )
-from icestream.plan.events import compiled
 from icestream.plan.explain_dataflow import explained_dataflow
 from icestream.plan.multi_join import Equal, joined, refuse_after_joins
-from icestream.plan.needed import needed_columns
-from icestream.plan.nodes import SOURCE, TIME
-from icestream.plan.spilling import Spilling, SpillingOptions
+from icestream.plan.spilling import Spilling, SpillingOptions, defers
 from icestream.runtime.sink import as_they_are
 
 if TYPE_CHECKING:
@@ -277,7 +271,7 @@ class Events:
             return self._altered(near).join(
                 other._altered(near), on, where=where, onPressure=onPressure, **spilling
             )
-        if self._defers(onPressure, spilling):
+        if defers(onPressure, spilling):
             return self._deferred((other,), on, where, Spilling(**spilling))
         if on is not None:
             mine, theirs, keys = self._sharing(other, on)
@@ -343,19 +337,6 @@ class Events:
                 right = right.withColumn(name, _quoted(twin))
         return left, right, tuple(mine)
 
-    @staticmethod
-    def _defers(onPressure: str, spilling: Mapping[str, object]) -> bool:
-        """Tell whether results may come later, or say what is wrong."""
-        if onPressure not in ("defer", "fetch"):
-            msg = f"onPressure must be 'defer' or 'fetch'; got {onPressure!r}"
-            raise DefinitionError(msg)
-        known = {each.name for each in fields(Spilling)}
-        unknown = sorted(set(spilling) - known)
-        if unknown or (spilling and onPressure == "fetch"):
-            msg = f"join has no {unknown or sorted(spilling)} with onPressure={onPressure!r}"
-            raise DefinitionError(msg)
-        return onPressure == "defer"
-
     def difference(self, other: Events, on: str | Sequence[str] | None = None) -> Events:
         """Keep events at the instants at which the other stream has none in their group."""
         if on is not None:
@@ -378,36 +359,20 @@ class Events:
         """Return the columns of the rows in append mode."""
         return self._built("append").rows[0]
 
-    def explain(self) -> None:
-        """Print what will be computed and how."""
-        print(explained_dataflow(self._built("append").plan))
+    def explain(self, progress: Mapping[str, Any] | None = None) -> None:
+        """Print what will be computed and how.
+
+        With a progress report of the running query (`query.lastProgress`), joins that defer are
+        compared by the rows and keys it measured; else by assumed ones.
+        """
+        print(explained_dataflow(self._built("append").plan, progress))
 
     def _built(self, mode: str) -> Built[Dataflow]:
         """Return the projection of the sources and the dataflow, for an output mode."""
         if self._node.scope is not None:
             msg = "events of a group leave it by being returned from groupApply's function"
             raise DefinitionError(msg)
-        tags = list(self._parts)
-        parts = [self._parts[tag] for tag in tags]
-        needed = needed_columns(self._node)
-        columns = [needed[tag] for tag in tags]
-        frames = [_projected(part, number, columns) for number, part in enumerate(parts)]
-        schema = frames[0].schema
-        plan = compiled(
-            ((self._node, mode),),
-            {tag: number for number, tag in enumerate(tags)},
-            sources_of(parts),
-            tuple(columns),
-            arrow_type(schema[0].dataType, parts[0].time),
-        )
-        rows = StructType(
-            [
-                StructField(each.name, from_arrow_type(each.type), each.nullable)
-                for each in plan.results(plan.views[0])
-            ]
-        )
-        events = reduce(DataFrame.unionAll, frames)
-        return Built(events, plan, (rows,), parts[0].time)
+        return built(self._node, self._parts, mode)
 
     # -- making nodes ----------------------------------------------------------------------
 
@@ -512,7 +477,7 @@ class Events:
 def events_of(stream: Stream) -> Events:
     """Return the events of a stream; each lives for one instant."""
     parts = {next(_TAGS): part for part in stream._parts}
-    nodes = tuple(FromSource(_columns_of(part), source=tag) for tag, part in parts.items())
+    nodes = tuple(FromSource(columns_of(part), source=tag) for tag, part in parts.items())
     streams = [Events(node, {node.source: parts[node.source]}) for node in nodes]
     return reduce(Events.union, streams)
 
@@ -527,24 +492,6 @@ def _common(one: pa.Schema, other: pa.Schema) -> pa.Schema:
         raise DefinitionError(msg)
     pairs = zip(one, other, strict=True)
     return pa.schema([a.with_nullable(a.nullable or b.nullable) for a, b in pairs])
-
-
-def _columns_of(part: Part) -> pa.Schema:
-    return arrow_schema(part.frame.columns, part.frame.schema.fields)
-
-
-def _projected(part: Part, number: int, columns: Sequence[pa.Schema]) -> DataFrame:
-    """Return the rows of one source with empty columns for those of the others."""
-    chosen = [sf.col(part.time).alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]
-    for source, schema in enumerate(columns):
-        for place, each in enumerate(schema):
-            name = source_column(source, place)
-            if source == number:
-                chosen.append(sf.col(_quoted(each.name)).alias(name))
-            else:
-                kind = from_arrow_type(each.type)
-                chosen.append(sf.lit(None).cast(kind).alias(name))
-    return part.frame.select(*chosen)
 
 
 def _aggregate(each: AggregateExpression, inputs: Sequence[str], texts: Sequence[str]) -> Aggregate:

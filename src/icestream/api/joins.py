@@ -20,7 +20,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
 from icestream.operators.temporal.lifetimes import Windowed
 from icestream.plan.multi_join import Equal
-from icestream.plan.spilling import Spilling, SpillingOptions
+from icestream.plan.spilling import Spilling, SpillingOptions, defers
 
 
 def join(
@@ -61,7 +61,7 @@ def join(
     if within is not None:
         near = Windowed(parse_interval(within) + 1)
         first, *others = [each._altered(near) for each in streams]
-    if first._defers(onPressure, spilling):
+    if defers(onPressure, spilling):
         return first._deferred(others, on, where, Spilling(**spilling))
     return _one_by_one(first, others, on, where)
 

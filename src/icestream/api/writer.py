@@ -115,6 +115,9 @@ class StreamWriter:
     _schema: StructType
     #: makes the plan for an output mode, where it depends on that
     _build: Callable[[str], Built[Computation]] | None = None
+    #: what is written, where several results of its kind can be one query, and what makes them one
+    _result: object = None
+    _together: Callable[[Sequence[object]], Built[Computation]] | None = None
     _format: str = "parquet"
     _mode: str = "append"
     _options: dict[str, str] = field(default_factory=dict)
@@ -151,13 +154,15 @@ class StreamWriter:
         closes, the rows of groups that an event entered or left since the window before (a group
         with no event left comes a last time, with a count of zero); of events with lifetimes, every
         change at once, with a column `change` that is 1 for an event that comes and -1 for one that
-        is taken back.
+        is taken back; changes of a batch that cancel are not written. `complete`, for aggregates
+        over events with lifetimes: with every batch all rows that hold now, for sinks that replace
+        what they had.
         """
         mode = outputMode.lower()
-        if mode not in ("append", "update"):
+        if mode not in ("append", "update") and not (mode == "complete" and self._build):
             msg = (
                 f"output mode {outputMode!r} is not supported: use 'append' for rows that are "
-                "final, or 'update' for what changed"
+                "final, or 'update' for what changed; 'complete' is for aggregates over events()"
             )
             raise DefinitionError(msg)
         if self._build is not None:
@@ -219,6 +224,11 @@ class StreamWriter:
 
     def toTable(self, tableName: str) -> Query:
         """Start the query, appending to a table of the catalog."""
+        if self._mode == "complete":
+            msg = (
+                "a table is added to: use 'update', or foreachBatch(...) for output mode 'complete'"
+            )
+            raise DefinitionError(msg)
         kind = None if self._format == "parquet" and "path" not in self._options else self._format
         self._checkpoint()
         sink = TableSink(tableName, kind, self._partition_by, self._sink_options)
@@ -244,6 +254,13 @@ class StreamWriter:
         checkpoint = self._checkpoint()
         if self._callback is not None:
             return CallbackSink(self._callback)
+        if self._mode == "complete":
+            msg = (
+                f"format({self._format!r}) adds to what it has, but output mode 'complete' writes "
+                "all rows with every batch: take them with foreachBatch(...) and replace what you "
+                "have, or use 'update'"
+            )
+            raise DefinitionError(msg)
         return make_sink(
             self._spark,
             self._format,
@@ -482,7 +499,11 @@ def _check_writers(writers: Sequence[object]) -> None:
 def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
     """Run the statements of some writers as one query, set up as the first of them says."""
     lead = outputs[0][0]
-    built = lead._built if len(outputs) == 1 else build(_statements(outputs))
+    built = lead._built
+    if len(outputs) > 1 and lead._together is not None:
+        built = lead._together([each._result for each, _ in outputs])
+    elif len(outputs) > 1:
+        built = build(_statements(outputs))
     checkpoint, flush, paced = lead._checkpoint(), lead._flushes(), lead._paced()
     plan = paced._planned(built.plan, [each._mode for each, _ in outputs])
     spark, files = lead._spark, _files_at(checkpoint)

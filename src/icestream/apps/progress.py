@@ -1,8 +1,10 @@
 """What the progress reports of a running query add up to.
 
 Invariants:
-1. Each batch is counted once, however often its report is seen
+1. Each version is counted once, however often its report is seen
    (`test_oracle_a_batch_is_counted_once`).
+2. What a version without a batch made, as clean-up does, counts
+   (`test_results_of_clean_up_count_without_a_batch`).
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class Progress:
     batch_speed: float = 0.0
     #: seconds from the start of the query to its last batch
     running: float = 0.0
-    last_batch: int = -1
+    last_version: int = 0
 
     @property
     def speed(self) -> float:
@@ -46,14 +48,15 @@ class Progress:
         return self.processed / self.running if self.running > 0 else 0.0
 
     def absorb(self, reports: Sequence[Mapping[str, Any]]) -> bool:
-        """Take the progress reports of a query; tell whether there was a new batch."""
-        new = [report for report in reports if report["batchId"] > self.last_batch]
+        """Take the progress reports of a query; tell whether there was a new version."""
+        new = [report for report in reports if report["version"] > self.last_version]
         for report in new:
             own = report["icestream"]
-            self.last_batch = report["batchId"]
-            self.batches += 1
-            self.processed += report["numInputRows"]
-            self.batch_speed = report["processedRowsPerSecond"]
+            self.last_version = report["version"]
+            if report["batchId"] is not None:
+                self.batches += 1
+                self.processed += report["numInputRows"]
+                self.batch_speed = report["processedRowsPerSecond"]
             self.phases = {
                 name: round(report["durationMs"][name])
                 for name in _PHASES

@@ -65,7 +65,7 @@ class Histories:
 
 
 SCALES = {
-    Size.SMALL: Scale(2_000, 1_000, 6_000, 3_000, 1_200, 200, 3),
+    Size.SMALL: Scale(2_000, 1_000, 6_000, 3_000, 1_600, 100, 3),
     Size.FULL: Scale(20_000, 10_000, 60_000, 10_000, 10_000, 500, 4),
 }
 HISTORIES = {

@@ -1,9 +1,10 @@
 """The recommender with and without enough memory, batch by batch.
 
-Idea: a query is warmed up with ratings; then another one, with a part of the memory that the first
-has taken, is warmed up alike. Both get the same batches of requests, or of requests and ratings, in
-turn, the first of them another one each time. After every batch its time, the state in memory and
-the reads from the log are noted; some answers are compared with the offline model.
+Idea: a query is warmed up with ratings; then another one, with memory for a part of the state of
+the first and the buffers beside it, is warmed up alike. Both get the same batches of requests, or
+of requests and ratings, in turn, the first of them another one each time. After every batch its
+time, the state in memory and the reads from the log are noted, the first few left out; some answers
+are compared with the offline model.
 
 Invariants:
 1. Both give the answers of the offline model (`test_oracle_both_answer_as_the_offline_model`).
@@ -36,6 +37,7 @@ from icestream.bench.cold_zipf import UNLIMITED, Run
 from icestream.bench.registry import Figures
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
+from icestream.operators.dataflow.stores import STATE
 from icestream.plan.dataflow import Dataflow
 
 #: items in an answer
@@ -63,6 +65,8 @@ class Scale:
     #: days over which ratings come, and how long a rating counts
     days: int = 60
     window: str = "14 days"
+    #: batches after the warm-up that are not counted: who is asked for comes back into memory
+    settling: int = 4
 
     @property
     def ratings(self) -> pa.Table:
@@ -105,7 +109,7 @@ def batches(
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Two runs over the same events, warmed up by their first `warm` batches."""
+    """Two runs over the same events, of which the first `warm` batches do not count."""
 
     enough: Run
     little: Run
@@ -125,7 +129,7 @@ def compare(
     first = np.append(np.arange(0, scale.warm_up, scale.warm_batch), scale.warm_up)
     for batch in batches(events, first, schema):
         enough.feed(batch)
-    budget = int(MEMORY * enough.state_bytes)
+    budget = int(MEMORY * enough.state_bytes / STATE)
     little = Run(flow, budget, os.path.join(folder, "little"))
     for batch in batches(events, first, schema):
         little.feed(batch)
@@ -138,7 +142,7 @@ def compare(
     found = sum(wrong_answers(scale, events, ratings, each) for each in answers)
     for run in runs:
         run.close()
-    return Compared(enough, little, len(first) - 1, found, budget)
+    return Compared(enough, little, len(first) - 1 + scale.settling, found, budget)
 
 
 def wrong_answers(scale: Scale, events: pa.Table, ratings: pa.Table, answers: Answers) -> int:

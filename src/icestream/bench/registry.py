@@ -33,6 +33,7 @@ MODULES = (
     "fast_input",
     "batch_overhead",
     "crash",
+    "verify",
     "budget",
     "vwap",
     "shared_windows",
@@ -42,10 +43,13 @@ MODULES = (
     "user_state",
     "stream_join",
     "spill",
+    "multi_join",
     "staleness",
     "update_queue",
     "update_windows",
     "overload",
+    "fusion",
+    "rescale",
 )
 
 #: JSON values by name

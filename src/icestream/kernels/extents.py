@@ -28,6 +28,8 @@ BACK = 4
 LATEST = 5
 BACK_LATEST = 6
 HEADER = 7
+#: part of `LENGTH` that is the number of words
+WORDS = 0xFFFFFFFF
 #: flag in `LENGTH`: no row behind this extent has a better rank than any in it
 IN_ORDER = 1 << 32
 
@@ -57,7 +59,7 @@ def find_extents(record: Ints, hi: Ids, lo: Ids, found: Ints) -> int:
         found[i] = -1
         if first < count and np.uint64(record[at]) == hi[i] and np.uint64(record[at + 1]) == lo[i]:
             found[i] = first
-            total += record[at + LENGTH] & 0xFFFFFFFF
+            total += record[at + LENGTH] & WORDS
     return total
 
 
@@ -69,7 +71,7 @@ def find_extents_reference(record: Ints, hi: Ids, lo: Ids, found: Ints) -> int:
     numbers = {identity: number for number, identity in enumerate(identities)}
     wanted = zip(hi.tolist(), lo.tolist(), strict=True)
     found[:] = [numbers.get(identity, -1) for identity in wanted]
-    return int((headers[found[found >= 0], LENGTH] & 0xFFFFFFFF).sum())
+    return int((headers[found[found >= 0], LENGTH] & WORDS).sum())
 
 
 @kernel
@@ -80,7 +82,7 @@ def copy_extents(record: Ints, found: Ints, out: Ints, sizes: Ints) -> None:
     begins = np.empty(count + 1, dtype=np.int64)
     begins[0] = data
     for e in range(count):
-        begins[e + 1] = begins[e] + (record[1 + e * HEADER + LENGTH] & 0xFFFFFFFF)
+        begins[e + 1] = begins[e] + (record[1 + e * HEADER + LENGTH] & WORDS)
     target = 0
     for i in range(found.size):
         begin = begins[found[i]]
@@ -94,7 +96,7 @@ def copy_extents_reference(record: Ints, found: Ints, out: Ints, sizes: Ints) ->
     """Do what `copy_extents` does, by slices."""
     count = int(record[0])
     headers = record[1 : 1 + count * HEADER].reshape(-1, HEADER)
-    lengths = headers[:, LENGTH] & 0xFFFFFFFF
+    lengths = headers[:, LENGTH] & WORDS
     ends = 1 + count * HEADER + np.cumsum(lengths)
     sizes[:] = lengths[found]
     pieces = [record[ends[e] - lengths[e] : ends[e]] for e in found.tolist()]
@@ -161,20 +163,13 @@ def used_slots_reference(table: Table, facts: Ints) -> dict[tuple[int, int], int
 
 
 @kernel
-def first_of_chunk(table: Table, slots: Ints, stamp: int, hits: Ints) -> int:
-    """Stamp groups; list those that this chunk names for the first time, and return how many."""
-    count = 0
+def stamp(table: Table, slots: Ints, chunk: int) -> None:
+    """Note the chunk that names groups; a row that has the number already is not written to."""
     for k in range(slots.size):
-        if table[slots[k], STAMP] != stamp:
-            table[slots[k], STAMP] = stamp
-            hits[count] = slots[k]
-            count += 1
-    return count
+        if table[slots[k], STAMP] != chunk:
+            table[slots[k], STAMP] = chunk
 
 
-def first_of_chunk_reference(table: Table, slots: Ints, stamp: int, hits: Ints) -> int:
-    """Do what `first_of_chunk` does, with a list."""
-    fresh = [s for s in dict.fromkeys(slots.tolist()) if table[s, STAMP] != stamp]
-    table[slots, STAMP] = stamp
-    hits[: len(fresh)] = fresh
-    return len(fresh)
+def stamp_reference(table: Table, slots: Ints, chunk: int) -> None:
+    """Do what `stamp` does, at once."""
+    table[slots, STAMP] = chunk

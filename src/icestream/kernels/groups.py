@@ -3,8 +3,9 @@
 Idea: groups live in dense rows `int64[capacity, width]`; an open-addressing index of int32 maps
 (hi, lo) to a row. A row is hi, lo, the *last* pane with an entry of the group, whether it *changed*
 since it was emitted, the running fields, then one *front* for every field that cannot be taken
-back. The running words of such a field are the *back*: what was added since the last flip. A
-window's value is front merged with back.
+back. The running words of such a field are the *back*: what was added behind the panes that have
+fronts. A window's value is front merged with back. Where the next stack of fronts is built while
+one is in use, a row has two more sets of words behind its fronts, the *next front* and *next back*.
 
 Invariants:
 1. A group is found exactly while its row is in the index (`test_parity_groups_beside_a_dict`).
@@ -12,13 +13,18 @@ Invariants:
    the window (`test_parity_running_aggregates_beside_recomputation`).
 3. A group without rows in the window has identity fields: nothing drifts past an empty window
    (the same test, and `test_parity_emptying_all_rows_at_once`).
+4. Taking what was built in place of front and back leaves nothing of it behind
+   (`test_parity_taking_the_next_front_and_back`).
 
-Cost: O(rows of the slice) to add or expire; O(resident groups) to emit.
+Cost: O(rows of the slice) to add or expire; O(resident groups) to emit, and to take the next front
+and back.
 
 References: two-stacks aggregation for operations without an inverse.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -110,12 +116,30 @@ def touch(rows: Table, slots: Slots, panes: Ints) -> None:
 
 
 @kernel
-def add_slice(rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints) -> None:
-    """Merge a pane slice into the running fields of its groups."""
+def _merge_without_inverse(
+    rows: Table, slot: int, at: int, entries: Table, k: int, ops: Ints, places: Ints
+) -> None:
+    """Merge the fields without an inverse of an entry into the words of a row from `at` on."""
+    for f in range(ops.size):
+        if ops[f] >= 2:
+            merge_field(rows, slot, at, entries, k, places[f], ops[f])
+            at += op_words(ops[f])
+
+
+@kernel
+def add_slice(
+    rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints, next_back: int
+) -> None:
+    """Merge a pane slice into the running fields of its groups, and into a next back.
+
+    That begins at word `next_back` of a row; there is none where it is 0.
+    """
     for k in range(slots.size):
         slot = slots[k]
         for f in range(ops.size):
             merge_field(rows, slot, places[f] + FIELDS - 2, entries, k, places[f], ops[f])
+        if next_back > 0:
+            _merge_without_inverse(rows, slot, next_back, entries, k, ops, places)
         rows[slot, CHANGED] = 1
 
 
@@ -185,7 +209,7 @@ def empty_rows_reference(rows: Table, identity: Ints, end: int) -> tuple[Table, 
 
 @kernel
 def start_flip(rows: Table, used: int, ops: Ints, places: Ints, identity: Ints) -> None:
-    """Forget fronts and backs of the fields without an inverse."""
+    """Forget fronts and backs of the fields without an inverse, the next ones too."""
     front = places[-1] + FIELDS - 2 + op_words(ops[-1])
     for slot in range(used):
         for f in range(ops.size):
@@ -198,18 +222,57 @@ def start_flip(rows: Table, used: int, ops: Ints, places: Ints, identity: Ints) 
 
 @kernel
 def push_front(
-    rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints, fronts_at: int, out: Table
+    rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints, front: int, out: Table
 ) -> None:
-    """Put one older slice before the front: note the front after it, then merge the slice in."""
+    """Put one older slice before the front at a word of the rows.
+
+    The front after it is noted in `out`, then the slice is merged in.
+    """
     for k in range(slots.size):
         slot = slots[k]
         for m in range(out.shape[1]):
-            out[k, m] = rows[slot, fronts_at + m]
-        at = fronts_at
+            out[k, m] = rows[slot, front + m]
+        _merge_without_inverse(rows, slot, front, entries, k, ops, places)
+
+
+@kernel
+def push_back(rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints) -> None:
+    """Merge the fields without an inverse of a slice into the backs; others are there already."""
+    for k in range(slots.size):
         for f in range(ops.size):
             if ops[f] >= 2:
-                merge_field(rows, slot, at, entries, k, places[f], ops[f])
-                at += op_words(ops[f])
+                merge_field(rows, slots[k], places[f] + FIELDS - 2, entries, k, places[f], ops[f])
+
+
+@kernel
+def take_next(
+    rows: Table, used: int, ops: Ints, places: Ints, identity: Ints, front: int, width: int
+) -> None:
+    """Let the next front and back, of `width` words each, take the place of front and back."""
+    next_front = front + width
+    next_back = next_front + width
+    for slot in range(used):
+        for w in range(width):
+            rows[slot, front + w] = rows[slot, next_front + w]
+        at = next_back
+        for f in range(ops.size):
+            if ops[f] >= 2:
+                for w in range(op_words(ops[f])):
+                    rows[slot, places[f] + FIELDS - 2 + w] = rows[slot, at]
+                    at += 1
+        for w in range(next_front, next_back + width):
+            rows[slot, w] = identity[w]
+
+
+def take_next_reference(
+    rows: Table, backs: Sequence[int], identity: Ints, front: int, width: int
+) -> Table:
+    """Return what `take_next` makes of rows, given the words of their backs, by selection."""
+    taken, behind = rows.copy(), front + width
+    taken[:, front:behind] = rows[:, behind : behind + width]
+    taken[:, backs] = rows[:, behind + width : behind + 2 * width]
+    taken[:, behind : behind + 2 * width] = identity[behind : behind + 2 * width]
+    return taken
 
 
 @kernel

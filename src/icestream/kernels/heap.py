@@ -4,17 +4,19 @@ Idea: a *directory* `int64[groups, words]` has a row for each group: its identit
 words for each synopsis, beginning at column `at`. A synopsis' words in memory are a chain of blocks
 of equal size; the chain's last block is filled before a new one is taken, so rows straddle blocks.
 Numbers of blocks are kept plus one: zero is "none". A chain is freed by splicing it into the free
-list as a whole.
+list as a whole. The block with the last *clean* word is remembered, so what is new of a large group
+is found without a walk over the rest. Replacing words overwrites the blocks that are there.
 
 Invariants:
 1. What was appended to a group is gathered in that order, whatever happens to other groups
    (`test_parity_chains_beside_lists`).
 2. Every block is in one chain, in the free list, or above the blocks ever used (same test).
-3. `append` stops before the row for which there are too few blocks, with nothing of it written
-   (`test_append_stops_where_blocks_end`).
+3. `append` stops before the row for which there are too few blocks, `replace` before the group,
+   with nothing of it written (`test_append_stops_where_blocks_end`,
+   `test_replace_stops_before_the_group_without_blocks`).
 
-Cost: append and gather touch each word once, and a cache line of the directory per row or group;
-freeing is O(groups).
+Cost: append, replace and gather touch each word once, and a cache line of the directory per row or
+group, whatever is clean; freeing is O(groups).
 """
 
 from __future__ import annotations
@@ -40,13 +42,13 @@ PAGED = 4
 SCORES = 5
 GROUP = 7
 
-#: words of a synopsis of a group: its blocks, rows and words in memory
+#: words of a synopsis of a group: its blocks and words in memory
 HEAD = 0
 TAIL = 1
-ROWS = 2
-WORDS = 3
-#: words in memory, from the first on, that the log has too
-CLEAN = 4
+WORDS = 2
+#: words in memory, from the first on, that the log has too, and the block with the last of them
+CLEAN = 3
+MARK = 4
 FLAGS = 5
 #: latest expiry of anything, in memory or behind the root
 EXPIRY = 6
@@ -157,7 +159,6 @@ def append(
         if more > facts[FREE_COUNT] + blocks.shape[0] - facts[USED]:
             return i
         extend(table, at, slot, blocks, links, facts, words, begin, end)
-        table[slot, at + ROWS] += 1
         if expiry > table[slot, at + EXPIRY]:
             table[slot, at + EXPIRY] = expiry
     return int(slots.size)
@@ -173,10 +174,141 @@ def install(
     slots: Ints,
     words: Ints,
     offsets: Ints,
+    cleans: Ints,
 ) -> None:
-    """Append a run of words to each of some groups; there must be blocks enough."""
+    """Give a run of words, some of them clean, to each of some groups without any.
+
+    There must be blocks enough.
+    """
     for k in range(slots.size):
-        extend(table, at, slots[k], blocks, links, facts, words, offsets[k], offsets[k + 1])
+        slot, begin = slots[k], offsets[k]
+        clean = begin + cleans[k]
+        extend(table, at, slot, blocks, links, facts, words, begin, clean)
+        table[slot, at + CLEAN] = cleans[k]
+        table[slot, at + MARK] = table[slot, at + TAIL]
+        extend(table, at, slot, blocks, links, facts, words, clean, offsets[k + 1])
+
+
+@kernel
+def overwrite(
+    table: Table,
+    at: int,
+    slot: int,
+    blocks: Table,
+    links: Links,
+    facts: Ints,
+    words: Ints,
+    offsets: Ints,
+    first: int,
+    end: int,
+    expiry_at: int,
+    watermark: int,
+    spare: int,
+) -> int:
+    """Write rows that have not expired over the chain of a group; return its last block.
+
+    Blocks are taken where it is too short, and its last `spare` ones freed.
+    """
+    size = blocks.shape[1]
+    last = -1
+    block = table[slot, at + HEAD] - 1
+    place = size
+    for r in range(first, end):
+        if expiry_at >= 0 and words[offsets[r] + expiry_at] <= watermark:
+            continue
+        for i in range(offsets[r], offsets[r + 1]):
+            if place == size:
+                if block < 0:
+                    block = take_block(facts, links)
+                    if last < 0:
+                        table[slot, at + HEAD] = block + 1
+                    else:
+                        links[last] = block + 1
+                last = block
+                block = links[last] - 1
+                place = 0
+            blocks[last, place] = words[i]
+            place += 1
+    if spare > 0:
+        links[table[slot, at + TAIL] - 1] = facts[FREE]
+        facts[FREE] = block + 1
+        facts[FREE_COUNT] += spare
+    if last >= 0:
+        links[last] = 0
+    else:
+        table[slot, at + HEAD] = 0
+    return last
+
+
+@kernel
+def replace(
+    table: Table,
+    at: int,
+    blocks: Table,
+    links: Links,
+    facts: Ints,
+    slots: Ints,
+    words: Ints,
+    offsets: Ints,
+    bounds: Ints,
+    first: int,
+    expiry_at: int,
+    watermark: int,
+    is_logged: bool,
+) -> int:
+    """Put rows in place of all that groups from `first` on have; return where it stopped.
+
+    Group k has the rows between its bounds, row r the words between its offsets. It stops where
+    blocks run out. Rows that have expired are left out. What was on the log is stale where it has
+    to be hidden, forgotten otherwise.
+    """
+    size = blocks.shape[1]
+    for k in range(first, slots.size):
+        slot = slots[k]
+        count = np.int64(0)
+        latest = np.int64(-9223372036854775808)
+        for r in range(bounds[k], bounds[k + 1]):
+            expiry = np.int64(9223372036854775807)
+            if expiry_at >= 0:
+                expiry = words[offsets[r] + expiry_at]
+                if expiry <= watermark:
+                    continue
+            latest = max(latest, expiry)
+            count += offsets[r + 1] - offsets[r]
+        held = (table[slot, at + WORDS] + size - 1) // size
+        needed = (count + size - 1) // size
+        if needed - held > facts[FREE_COUNT] + blocks.shape[0] - facts[USED]:
+            return k
+        last = overwrite(
+            table,
+            at,
+            slot,
+            blocks,
+            links,
+            facts,
+            words,
+            offsets,
+            bounds[k],
+            bounds[k + 1],
+            expiry_at,
+            watermark,
+            held - needed,
+        )
+        table[slot, at + TAIL] = last + 1
+        table[slot, at + WORDS] = count
+        table[slot, at + CLEAN] = 0
+        table[slot, at + MARK] = 0
+        table[slot, at + EXPIRY] = latest
+        table[slot, at + COLD] = 0
+        table[slot, at + CHAIN] = 0
+        table[slot, at + FLAGS] |= WHOLE
+        if is_logged:
+            if table[slot, at + ROOT] != NO_ROOT:
+                table[slot, at + FLAGS] |= STALE
+        else:
+            table[slot, at + ROOT] = NO_ROOT
+            table[slot, at + ROOT_EXPIRY] = -9223372036854775808
+    return int(slots.size)
 
 
 @kernel
@@ -189,7 +321,7 @@ def drop(table: Table, at: int, size: int, links: Links, facts: Ints, slots: Int
             links[table[slot, at + TAIL] - 1] = facts[FREE]
             facts[FREE] = head
             facts[FREE_COUNT] += (table[slot, at + WORDS] + size - 1) // size
-        for part in (HEAD, TAIL, ROWS, WORDS, CLEAN):
+        for part in (HEAD, TAIL, WORDS, CLEAN, MARK):
             table[slot, at + part] = 0
 
 
@@ -204,11 +336,7 @@ def gather(
     out: Ints,
     places: Ints,
 ) -> None:
-    """Copy the words of each group, without the first `skipped`, to `places`; move those past them.
-
-    Groups follow each other in random blocks, so the next one's first block is asked for early by
-    walking in the order given.
-    """
+    """Copy the words of each group, without the first `skipped`, to `places`; move those on."""
     size = blocks.shape[1]
     for k in range(slots.size):
         slot = slots[k]
@@ -217,6 +345,9 @@ def gather(
         target = places[k]
         begin = skipped[k]
         done = 0
+        if begin > 0 and begin == table[slot, at + CLEAN]:
+            block = table[slot, at + MARK] - 1
+            done = (begin - 1) // size * size
         while done < count:
             last = min(size, count - done)
             for w in range(max(0, begin - done), last):
@@ -299,7 +430,7 @@ def sift_reference(
 
 
 class ChainsReference:
-    """What `append`, `install`, `drop` and `gather` do, with a list for every group."""
+    """What `append`, `install`, `replace`, `drop` and `gather` do, with a list for every group."""
 
     def __init__(self, groups: int) -> None:
         """Keep nothing yet."""
@@ -309,6 +440,12 @@ class ChainsReference:
         """Append rows."""
         for i, slot in enumerate(slots.tolist()):
             self.rows[slot].append(words[offsets[i] : offsets[i + 1]].tolist())
+
+    def replace(self, slots: Ints, words: Ints, offsets: Ints, bounds: Ints) -> None:
+        """Put other rows in place of those of groups."""
+        for k, slot in enumerate(slots.tolist()):
+            rows = range(int(bounds[k]), int(bounds[k + 1]))
+            self.rows[slot] = [words[offsets[r] : offsets[r + 1]].tolist() for r in rows]
 
     def drop(self, slots: Ints) -> None:
         """Free groups."""

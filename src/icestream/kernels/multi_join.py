@@ -271,6 +271,20 @@ def ended_words_reference(rows: list[tuple[int, int]], watermark: int) -> tuple[
 
 
 @kernel
+def rows_by_port(heap: Ints, used: int, counts: Ints) -> None:
+    """Add the rows of each port to `counts`."""
+    at = 0
+    while at < used:
+        counts[heap[at + KEY] & ((1 << PORT_BITS) - 1)] += 1
+        at += HEAD + (heap[at + HEAD] >> 32)
+
+
+def rows_by_port_reference(ports: list[int], counts: Ints) -> None:
+    """Count rows, given the port of each."""
+    np.add.at(counts, ports, 1)
+
+
+@kernel
 def compact(
     heap: Ints,
     used: int,

@@ -89,6 +89,8 @@ def stride(
     fronts_at: int,
     ready: int,
     flipped: int,
+    next_back: int,
+    turning: int,
     fields: Table,
     slots: Slots,
     row_starts: Ints,
@@ -102,8 +104,9 @@ def stride(
     Slices are told by panes, in order, and bounds in the entries; the last slice may be followed
     by others as long as its pane is not past what is needed, so ask for more or pass a slice
     without entries and a pane beyond all. `fronts` are those of the slices that leave before slice
-    `ready`, the last slice's first; what leaves before pane `flipped` has them. `found` has room
-    for the entries of any slice, `dead` for all that leave.
+    `ready`, the last slice's first; what leaves before pane `flipped` has them. What enters from
+    pane `turning` on joins the next back, too (see `add_slice`). `found` has room for the entries
+    of any slice, `dead` for all that leave.
     """
     while state[STEP] < starts.size:
         start = starts[state[STEP]]
@@ -117,7 +120,8 @@ def stride(
                 part = entering[entering_bounds[at] : entering_bounds[at + 1]]
                 if locate(index, rows, part, found):
                     return IS_MISSING
-                add_slice(rows, found[: len(part)], part, ops, places)
+                also = next_back if entering_panes[at] >= turning else 0
+                add_slice(rows, found[: len(part)], part, ops, places, also)
                 state[ENTERS] += 1
             state[STAGE] = _EMIT
             state[GROUP] = 0

@@ -78,6 +78,65 @@ def negate_field(rows: Table, i: int, at: int, op: int) -> None:
 
 
 @kernel
+def fold_equal(
+    slots: Ints,
+    le: Ints,
+    re: Ints,
+    rows: Table,
+    ops: Ints,
+    places: Ints,
+    index: Ints,
+    heads: Ints,
+) -> int:
+    """Add up rows that agree in slot and lifetime, and put the sums side by side at the front.
+
+    `heads` is filled with the first row of each sum; `index` is zeros, a power of two of them, more
+    than there are rows. Sums that come to nothing are left out. Return how many sums there are.
+    """
+    mask = index.size - 1
+    count = 0
+    for row in range(slots.size):
+        mixed = (slots[row] * 0x9E3779B97F4A7C1 ^ le[row] * 0xD1B54A32D192ED0) + re[row]
+        place = (mixed ^ (mixed >> 29)) & mask
+        number = index[place] - 1
+        while number >= 0 and (
+            slots[heads[number]] != slots[row]
+            or le[heads[number]] != le[row]
+            or re[heads[number]] != re[row]
+        ):
+            place = (place + 1) & mask
+            number = index[place] - 1
+        if number < 0:
+            rows[count] = rows[row]
+            heads[count] = row
+            count += 1
+            index[place] = count
+        else:
+            for f in range(ops.size):
+                merge_field(rows, number, places[f], rows, row, places[f], ops[f])
+    bits = _value_bits(rows.shape[1], ops, places)
+    left = 0
+    for number in range(count):
+        if not _is_zero(rows, number, bits):
+            rows[left] = rows[number]
+            heads[left] = heads[number]
+            left += 1
+    return left
+
+
+def fold_equal_reference(
+    keys: list[tuple[int, int, int]], rows: list[list[int]], ops: list[int], places: list[int]
+) -> dict[tuple[int, int, int], list[int]]:
+    """Add up rows by slot and lifetime with a dict."""
+    sums: dict[tuple[int, int, int], list[int]] = {}
+    for key, row in zip(keys, rows, strict=True):
+        into = sums.setdefault(key, [0] * len(row))
+        for op, place in zip(ops, places, strict=True):
+            merge_words_reference(into, row, place, op)
+    return {key: row for key, row in sums.items() if not _adds_nothing(row, ops, places)}
+
+
+@kernel
 def _value_bits(width: int, ops: Ints, places: Ints) -> Ints:
     """Return for each word the bits that tell whether it is zero: of floats all but the sign."""
     bits = np.full(width, -1, dtype=np.int64)
@@ -122,8 +181,9 @@ def _take_step(
     i: int,
     group: Ints,
     time: Ints,
-    kept: Flags,
-    words: Table,
+    order: Ints,
+    kept: Table,
+    added: Table,
     ops: Ints,
     places: Ints,
     bits: Ints,
@@ -138,13 +198,18 @@ def _take_step(
     cuts[:] = False
     first = i
     while i < group.size and group[i] == group[first] and time[i] == time[first]:
-        if _is_zero(words, i, bits):
-            cuts[0] = cuts[0] or kept[i]
+        row = order[i]
+        is_kept = row < kept.shape[0]
+        words = kept if is_kept else added
+        if not is_kept:
+            row -= kept.shape[0]
+        if _is_zero(words, row, bits):
+            cuts[0] = cuts[0] or is_kept
             cuts[1] = cuts[2] = True
         for f in range(ops.size):
-            if kept[i]:
-                merge_field(steps, 0, places[f], words, i, places[f], ops[f])
-            merge_field(steps, 1, places[f], words, i, places[f], ops[f])
+            if is_kept:
+                merge_field(steps, 0, places[f], words, row, places[f], ops[f])
+            merge_field(steps, 1, places[f], words, row, places[f], ops[f])
         i += 1
     for which in range(2):
         cuts[which] = cuts[which] or not _is_zero(steps, which, bits)
@@ -155,8 +220,9 @@ def _take_step(
 def sweep_edges(
     group: Ints,
     time: Ints,
-    kept: Flags,
-    words: Table,
+    order: Ints,
+    kept: Table,
+    added: Table,
     watermark: int,
     ops: Ints,
     places: Ints,
@@ -170,15 +236,17 @@ def sweep_edges(
 ) -> tuple[int, int]:
     """Sweep over edges sorted by (group, time), kept ones first; return edges and segments made.
 
-    The first word counts events: a segment is told where it is positive, or wherever a function has
+    `order` has the row of each edge in the words of those kept and, counted on, of those added. The
+    first word counts events: a segment is told where it is positive, or wherever a function has
     begun if `shows_nothing`. A row of `parts` is group, from, to, and 1 for segments of all edges
     or -1 for those of kept ones. There must be room for as many edges as come in and one per group,
     and for twice as many segments.
     """
-    bits = _value_bits(words.shape[1], ops, places)
+    width = added.shape[1]
+    bits = _value_bits(width, ops, places)
     # of kept edges, then of all
-    totals = np.zeros((2, words.shape[1]), dtype=np.int64)
-    steps = np.zeros((2, words.shape[1]), dtype=np.int64)
+    totals = np.zeros((2, width), dtype=np.int64)
+    steps = np.zeros((2, width), dtype=np.int64)
     cuts = np.zeros(3, dtype=np.bool_)
     begun = np.zeros(2, dtype=np.bool_)
     starts = np.zeros(2, dtype=np.int64)
@@ -197,7 +265,7 @@ def sweep_edges(
             cuts[:] = True
             if not ended:
                 t = time[i]
-                i = _take_step(i, group, time, kept, words, ops, places, bits, steps, cuts)
+                i = _take_step(i, group, time, order, kept, added, ops, places, bits, steps, cuts)
             both = cuts[0] and cuts[1] and begun[0] and begun[1] and starts[0] == starts[1]
             if not (both and _are_equal(totals, 0, 1)):
                 for which in range(2):

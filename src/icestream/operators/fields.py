@@ -5,9 +5,11 @@ one column share fields (`sum(x)` and `avg(x)` keep one sum), so a row holds eac
 
 Layout of an entry: hi, lo, then the fields; the first field is always the number of events. Layout
 of a group: hi, lo, last pane, whether it changed,
-the fields, then a front for each field that has no inverse.
+the fields, then a front for each field that has no inverse; where windows slide, then the next
+front and the next back of each of them.
 
-Invariant: no two fields share a word (`test_no_two_fields_share_a_word`).
+Invariant: no two fields share a word (`test_no_two_fields_share_a_word`,
+`test_rows_of_sliding_windows_have_the_next_front_and_back_behind`).
 """
 
 from __future__ import annotations
@@ -111,9 +113,7 @@ class Layout:
     @cached_property
     def front_words(self) -> int:
         """Return the words of the fronts."""
-        return sum(
-            words.WORDS[field.op] for field in self.fields if field.op not in words.INVERTIBLE
-        )
+        return sum(words.WORDS[field.op] for field in self._fronts)
 
     @cached_property
     def needs_order(self) -> bool:
@@ -131,6 +131,16 @@ class Layout:
         return GROUP_FIELDS + self.field_words
 
     @property
+    def next_front_at(self) -> int:
+        """Return the first word of the next fronts in a group's row; 0 if it has none."""
+        return 0
+
+    @property
+    def next_back_at(self) -> int:
+        """Return the first word of the next backs in a group's row; 0 if it has none."""
+        return 0
+
+    @property
     def group_width(self) -> int:
         """Return the words of a group's row."""
         return self.fronts_at + self.front_words
@@ -143,14 +153,43 @@ class Layout:
     @cached_property
     def group_identity(self) -> npt.NDArray[np.int64]:
         """Return the row of a group that was just opened."""
-        fronts = [field for field in self.fields if field.op not in words.INVERTIBLE]
-        identities = self._identities(self.fields) + self._identities(fronts)
+        identities = self._identities(self.fields) + self._identities(self._fronts)
         return np.array([0] * GROUP_FIELDS + identities, dtype=np.int64)
 
     def place(self, field: Field) -> int:
         """Return the first word of a field in the table of fields (without hi and lo)."""
         return int(self.places[self.fields.index(field)]) - ENTRY_FIELDS
 
+    @property
+    def _fronts(self) -> list[Field]:
+        """Return the fields that have no inverse."""
+        return [field for field in self.fields if field.op not in words.INVERTIBLE]
+
     @staticmethod
     def _identities(fields: Iterable[Field]) -> list[int]:
         return [words.IDENTITY[field.op] for field in fields for _ in range(words.WORDS[field.op])]
+
+
+class SlidingLayout(Layout):
+    """A layout whose groups also have the next front and the next back (`relay`)."""
+
+    @property
+    def next_front_at(self) -> int:
+        """Return the first word of the next fronts in a group's row."""
+        return self.fronts_at + self.front_words
+
+    @property
+    def next_back_at(self) -> int:
+        """Return the first word of the next backs in a group's row; 0 if no field needs one."""
+        return self.next_front_at + self.front_words if self.front_words else 0
+
+    @property
+    def group_width(self) -> int:
+        """Return the words of a group's row."""
+        return self.fronts_at + 3 * self.front_words
+
+    @cached_property
+    def group_identity(self) -> npt.NDArray[np.int64]:
+        """Return the row of a group that was just opened."""
+        nexts = 2 * self._identities(self._fronts)
+        return np.concatenate([Layout(self.fields).group_identity, np.array(nexts, dtype=np.int64)])

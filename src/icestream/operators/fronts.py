@@ -1,11 +1,11 @@
 """The stack of fronts: what each expiring slice leaves to the fields without an inverse.
 
-Idea: a *flip* walks the panes of the window from new to old and notes, for every entry, the merge
-of all later entries of its group. The last note written belongs to the oldest slice, which is the
+Idea: panes of the window are walked from new to old (`relay`), and for every entry the merge of all
+later entries of its group is noted. The last note written belongs to the oldest slice, which is the
 first to expire: a file that grows at its end and is read from its end is all it takes.
 
-Invariant: blocks come back last in, first out, also after the stack is opened again
-(`test_parity_stack_beside_a_list`).
+Invariant: blocks come back last in, first out, also after the stack is opened again or took the
+place of another (`test_parity_stack_beside_a_list`, `test_a_stack_takes_the_place_of_another`).
 
 Cost: `front words * 8` bytes per entry of the window, on local disk; memory for one slice.
 
@@ -41,10 +41,17 @@ class FrontStack:
     def clear(self) -> None:
         """Drop everything."""
         self.size = 0
-        self._close()
-        self._handle = None
+        self._shut()
         if os.path.exists(self._path):
             os.unlink(self._path)
+
+    def replace(self, other: FrontStack) -> None:
+        """Drop everything and take all that another stack holds, which is then empty."""
+        self.clear()
+        if other.size:
+            other._shut()
+            os.replace(other._path, self._path)
+            self.size, other.size = other.size, 0
 
     def push(self, fronts: Table) -> None:
         """Write one block on top."""
@@ -68,6 +75,11 @@ class FrontStack:
             msg = f"{self._path} ends too early; remove its folder and restart"
             raise StorageError(msg)
         return block
+
+    def _shut(self) -> None:
+        """Close the file."""
+        self._close()
+        self._handle = None
 
     @property
     def _file(self) -> int:

@@ -6,7 +6,8 @@ their keys in a key store, all flat arrays. When memory is short a partition lea
 
 Invariants:
 1. An image holds exactly the groups in it, and loading it gives them back
-   (`test_an_image_gives_back_the_groups_it_was_made_of`).
+   (`test_an_image_gives_back_the_groups_it_was_made_of`), also where it left out the last words
+   (`test_rows_of_a_snapshot_are_filled_up_with_the_next_front_and_back`).
 2. `admit` either admits all keys of a batch or, refused by the budget, none
    (`test_bounded_a_refused_admission_changes_nothing`).
 
@@ -106,10 +107,12 @@ class Groups:
         slots = self.locate(entries)
         kernels.touch(self._rows.view, slots, np.full(len(slots), pane, dtype=np.int64))
 
-    def add(self, entries: Table) -> None:
-        """Merge a pane slice into the window."""
+    def add(self, entries: Table, *, behind: bool) -> None:
+        """Merge a pane slice into the window; into the next back, too, if it is `behind`."""
         layout = self._layout
-        kernels.add_slice(self._rows.view, self.locate(entries), entries, layout.ops, layout.places)
+        also = layout.next_back_at if behind else 0
+        slots = self.locate(entries)
+        kernels.add_slice(self._rows.view, slots, entries, layout.ops, layout.places, also)
 
     def expire(self, entries: Table, pane: int, fronts: Table) -> Ints:
         """Take a slice of `pane` out of the window; return groups whose last pane it was."""
@@ -134,6 +137,7 @@ class Groups:
         windows: tuple[Ints, int, int],
         slices: tuple[Ints, Ints, Table, Ints, Ints, Table],
         fronts: tuple[Table, int, int],
+        turning: int,
         output: tuple[Table, Ints, Ints, Ints],
         dead: Ints,
         found: Ints,
@@ -141,7 +145,8 @@ class Groups:
     ) -> int:
         """Go through windows given by starts, reach and slide; see `kernels.strides.stride`.
 
-        `fronts` are those that are there, for how many slices, and before which pane.
+        `fronts` are those that are there, for how many slices, and before which pane; what enters
+        from pane `turning` on joins the next back.
         """
         layout = self._layout
         why = strides.stride(
@@ -156,6 +161,8 @@ class Groups:
             fronts[0],
             layout.fronts_at,
             *fronts[1:],
+            layout.next_back_at,
+            turning,
             *output,
             dead,
             found,
@@ -174,7 +181,7 @@ class Groups:
         return dead[:count]
 
     def start_flip(self) -> None:
-        """Empty fronts and backs, before `push_front`."""
+        """Empty fronts and backs, the next ones too, before `push_back` and `push_front`."""
         layout = self._layout
         kernels.start_flip(
             self._rows.view,
@@ -184,20 +191,44 @@ class Groups:
             layout.group_identity,
         )
 
+    def push_back(self, entries: Table) -> None:
+        """Merge a slice into the backs, when a flip has emptied them."""
+        layout = self._layout
+        slots = self.locate(entries)
+        kernels.push_back(self._rows.view, slots, entries, layout.ops, layout.places)
+
     def push_front(self, entries: Table) -> Table:
         """Put an older slice before the front; return the fronts that hold once it expires."""
+        return self._push_front(entries, self._layout.fronts_at)
+
+    def push_next(self, entries: Table) -> Table:
+        """Put an older slice before the next front, as `push_front` does."""
+        return self._push_front(entries, self._layout.next_front_at)
+
+    def _push_front(self, entries: Table, at: int) -> Table:
         layout = self._layout
+        slots = self.locate(entries)
         fronts = np.empty((len(entries), layout.front_words), dtype=np.int64)
-        kernels.push_front(
+        kernels.push_front(self._rows.view, slots, entries, layout.ops, layout.places, at, fronts)
+        return fronts
+
+    def take_next(self) -> None:
+        """Let the next fronts and backs take the place of fronts and backs."""
+        layout = self._layout
+        kernels.take_next(
             self._rows.view,
-            self.locate(entries),
-            entries,
+            self._counts["used"],
             layout.ops,
             layout.places,
+            layout.group_identity,
             layout.fronts_at,
-            fronts,
+            layout.front_words,
         )
-        return fronts
+
+    def drop_next(self) -> None:
+        """Empty the next fronts, so that `push_next` may begin anew."""
+        words = slice(self._layout.next_front_at, self._layout.next_back_at)
+        self.rows[:, words] = self._layout.group_identity[words]
 
     def emit(
         self, first: int, out: Table, slots: Ints, start: int, *, updates: bool = False
@@ -257,10 +288,10 @@ class Groups:
             yield self._rows.view[slots], self._keys.take(slots)
 
     def load(self, chunks: Iterable[tuple[Table, pa.RecordBatch]]) -> None:
-        """Take the groups of an image in."""
+        """Take the groups of an image in; words that its rows do not have are identities."""
         for table, keys in chunks:
             slots = self._open(_ids(table, 0), _ids(table, 1), keys)
-            self._rows.view[slots] = table
+            self._rows.view[slots, : table.shape[1]] = table
 
     def _find(self, hi: Ids, lo: Ids) -> tuple[Ints, int]:
         slots = np.empty(len(hi), dtype=np.int64)
@@ -291,7 +322,7 @@ class Groups:
     def _grow(self, more: int, keys: pa.RecordBatch) -> None:
         needed = self._counts["used"] + max(0, more - self._counts["free"])
         if needed > self._rows.capacity:
-            capacity = max(needed, 64)
+            capacity = max(needed, 16)
             for target in (max(capacity, int(1.5 * self._rows.capacity)), capacity):
                 if self._resized(target, last=target == capacity):
                     break

@@ -43,8 +43,35 @@ _KEYS = 1
 _NARROW = 2**16
 
 
+class _Fact:
+    """A number among the facts of a partition."""
+
+    def __set_name__(self, owner: type[Partition], name: str) -> None:
+        """Be known by the attribute's name."""
+        self._name = name
+
+    def __get__(self, partition: Partition, owner: type[Partition]) -> int:
+        """Return the fact."""
+        return int(partition.facts[self._name])
+
+    def __set__(self, partition: Partition, value: int) -> None:
+        """Note the fact."""
+        partition.facts[self._name] = value
+
+
 class Partition:
     """A range of hi and what is kept for its groups; its facts live in the arena's header."""
+
+    #: least hi of the range, and the hi after it
+    low = _Fact()
+    high = _Fact()
+    #: pane before which all slices have fronts on the stack
+    flipped = _Fact()
+    #: pane before which all slices get fronts on the next stack, and from which on they have them
+    turning = _Fact()
+    turned = _Fact()
+    #: start of the window with which making them begins
+    since = _Fact()
 
     def __init__(
         self, facts: dict[str, Any], folder: Arena, front_words: int, scope: str = ""
@@ -53,30 +80,12 @@ class Partition:
         self.facts = facts
         path = folder.path(f"{scope}fronts-{facts['low']:x}")
         self.fronts = FrontStack(path, front_words, facts["fronts"])
-
-    @property
-    def low(self) -> int:
-        """Return the least hi of the range."""
-        return int(self.facts["low"])
-
-    @property
-    def high(self) -> int:
-        """Return the hi after the range."""
-        return int(self.facts["high"])
+        self.next = FrontStack(f"{path}-next", front_words, facts["next"])
 
     @property
     def whole(self) -> bool:
         """Tell whether every group is in this partition."""
         return self.low == 0 and self.high == HI_END
-
-    @property
-    def flipped(self) -> int:
-        """Return the pane before which all slices have fronts on the stack."""
-        return int(self.facts["flipped"])
-
-    @flipped.setter
-    def flipped(self, pane: int) -> None:
-        self.facts["flipped"] = pane
 
     @property
     def stale(self) -> bool:
@@ -88,8 +97,8 @@ class Partition:
         self.facts["stale"] = lost
 
     def note(self) -> None:
-        """Write the size of the stack down."""
-        self.facts["fronts"] = self.fronts.size
+        """Write the sizes of the stacks down."""
+        self.facts.update(fronts=self.fronts.size, next=self.next.size)
 
 
 class Partitions:
@@ -156,6 +165,7 @@ class Partitions:
         self._drop_image(partition.facts)
         partition.facts["image"] = image
         partition.fronts.clear()
+        partition.next.clear()
         self._halve(partition.facts)
         self._groups.clear()
         self._load(partition.facts)
@@ -218,7 +228,7 @@ class Partitions:
     def _halve(self, facts: dict[str, Any]) -> None:
         middle = (facts["low"] + facts["high"]) // 2
         upper = _facts(middle, facts["high"], facts["image"], stale=True)
-        facts.update(high=middle, stale=True, flipped=MINUS_INFINITY, fronts=0)
+        facts.update(_NO_FRONTS, high=middle, stale=True)
         self._all.append(upper)
         self._all.sort(key=lambda each: int(each["low"]))
         self._waiting.insert(0, upper)
@@ -258,13 +268,23 @@ class Partitions:
             os.unlink(self._arena.path(name))
 
 
+#: facts of a partition without fronts
+_NO_FRONTS = {
+    "fronts": 0,
+    "next": 0,
+    "flipped": MINUS_INFINITY,
+    "turning": MINUS_INFINITY,
+    "turned": MINUS_INFINITY,
+    "since": MINUS_INFINITY,
+}
+
+
 def _facts(low: int, high: int, image: str | None, *, stale: bool) -> dict[str, Any]:
     return {
         "low": low,
         "high": high,
         "image": image,
         "groups": 0,
-        "fronts": 0,
-        "flipped": MINUS_INFINITY,
         "stale": stale,
+        **_NO_FRONTS,
     }

@@ -14,21 +14,20 @@ Invariants:
 3. For updates, a group is emitted when an event entered or left since it was emitted, a last time
    when it has none left (`test_oracle_updates_are_the_differences_between_windows`).
 
-Cost: each entry is read at most three times (added, taken out, and once per window length for
-fields without an inverse), whatever range/slide is; once where windows tumble, since all that is in
-them leaves together; O(groups) per slide. Windows that slide are gone through many at a time
-(`strides`).
+Cost: each entry is read at most three times (added, taken out, and once between for fields without
+an inverse, spread over the slides by `relay`), whatever range/slide is; once where windows tumble,
+since all that is in them leaves together; O(groups) per slide. Windows that slide are gone through
+many at a time (`strides`).
 
-Limits: an event behind the watermark and before the last flip makes fields without an inverse fold
-their window again, once in that version.
+Limits: an event behind the watermark, in a pane that leaves soon, makes fields without an inverse
+fold their window again, once in that version.
 
-References: panes (Li et al., No Pane, No Gain); two-stacks aggregation.
+References: panes (Li et al., No Pane, No Gain).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,6 +45,7 @@ from icestream.operators.levels import Level, Tiles
 from icestream.operators.panes import Course, Sliding, Step
 from icestream.operators.partitions import Partition, Partitions
 from icestream.operators.protocol import Emitted
+from icestream.operators.relay import Relay
 from icestream.operators.slice_log import Ahead, SliceLog
 from icestream.operators.slices import Directory, Slices, in_order
 from icestream.operators.strides import Stride, starts_of
@@ -95,6 +95,8 @@ class Rolling:
         )
         #: rows added to running rows
         self.consolidated = 0
+        #: panes read, to enter, to leave, and for fronts
+        self.panes_read = 0
         #: where the windows stand once the current pass is through
         self._ahead = dict(position)
 
@@ -145,17 +147,35 @@ class Rolling:
     def join(self, partition: Partition, new: Slices) -> None:
         """Add new slices of panes the running rows already hold."""
         new = self._open(new)
-        behind = new[new["pane"] < self.position["added"]]
-        self._add(self._slices.read(behind, partition))
-        late = len(behind) > 0 and int(behind["pane"].min()) < partition.flipped
-        if self._layout.front_words and not self._course.tumbles and (late or partition.stale):
-            self._flip(partition, self.position["start"], self.position["added"])
+        late = new[new["pane"] < self.position["added"]]
+        relay = self._relay(partition)
+        self._add(self._slices.read(late, partition), relay)
+        if relay is not None:
+            relay.mend(late, self.position["start"], self.position["added"])
+            self.panes_read += relay.panes
 
-    def _add(self, slices: Iterator[tuple[int, Table]]) -> None:
+    def _relay(self, partition: Partition) -> Relay | None:
+        """Return the fronts of a partition; None where no field needs any."""
+        if not isinstance(self._course, Sliding) or self._course.tumbles:
+            return None
+        if self._layout.front_words == 0:
+            return None
+        return Relay(self._course, self.groups, partition, self._directory, self._slices)
+
+    def _add(self, slices: Iterator[tuple[int, Table]], relay: Relay | None) -> None:
         """Merge slices into the running rows."""
-        for _, entries in slices:
-            self.groups.add(entries)
+        turning = INFINITY if relay is None else relay.turning
+        for pane, entries in self._counted(slices):
+            self.groups.add(entries, behind=pane >= turning)
             self.consolidated += len(entries)
+
+    def _counted(self, slices: Iterator[tuple[int, Table]]) -> Iterator[tuple[int, Table]]:
+        """Count the panes of slices that come in order."""
+        before = None
+        for pane, entries in slices:
+            self.panes_read += pane != before
+            before = pane
+            yield pane, entries
 
     def advance(
         self,
@@ -173,6 +193,7 @@ class Rolling:
         if self._strides and level is None:
             yield from self._stride(partition, watermark, leaving, output)
             return
+        relay = self._relay(partition)
         dead: list[Ints] = []
         entering = self._entering(partition, watermark)
         going = (
@@ -181,7 +202,7 @@ class Rolling:
             else Ahead(self._slices.read(in_order(leaving), partition))
         )
         for step in self._steps(watermark):
-            self._add(entering.before(step.end))
+            self._add(entering.before(step.end), relay)
             first = 0
             while True:
                 first = output.collect(self.groups, first, step)
@@ -192,7 +213,7 @@ class Rolling:
                 dead.extend(self._emptied(output, step))
                 yield from output.take(self.groups)
             dead.extend(self._emptied(output, step))
-            gone = self._leave(partition, step, going)
+            gone = self._leave(relay, step, going)
             dead.extend(() if self._updates else gone)
             if dead and output.rows == 0:
                 self.groups.release(np.concatenate(dead))
@@ -202,7 +223,8 @@ class Rolling:
         if dead:
             self.groups.release(np.concatenate(dead))
         if self._tiles is not None:
-            self._add(entering.before(INFINITY))
+            self._add(entering.before(INFINITY), relay)
+        self.panes_read += 0 if relay is None else relay.panes
 
     def _stride(
         self, partition: Partition, watermark: Micros, leaving: Slices | None, output: Emission
@@ -210,21 +232,22 @@ class Rolling:
         """Do what `advance` does, many windows at a time."""
         assert isinstance(self._course, Sliding)
         at = self._ahead = dict(self.position)
-        passed, start = self._course.grid.passed(watermark), at["start"]
+        start, following = at["start"], self._course.first_open(watermark)
         first = max(at["added"], start)
-        entering = self._directory.between(first, max(first, passed))
+        end = following - self._course.slide + self._course.range
+        entering = self._directory.between(first, max(first, end))
         if leaving is None:
-            going = self._directory.between(start, max(start, self._course.first_open(watermark)))
+            going = self._directory.between(start, max(start, following))
         else:
             going = in_order(leaving)
+        relay = self._relay(partition)
         stride = Stride(
             self._course,
             self.groups,
             self._slices.portions(entering, partition),
             self._slices.portions(going, partition),
             output,
-            partition,
-            partial(self._flip, partition) if self._layout.front_words else None,
+            relay,
         )
         for starts in starts_of(self._course, self._directory.panes, start, watermark):
             yield from stride.run(starts)
@@ -234,6 +257,8 @@ class Rolling:
             at["quiet"] = 0
         yield from stride.finish()
         self.consolidated += stride.added
+        self.panes_read += sum(len(np.unique(slices["pane"])) for slices in (entering, going))
+        self.panes_read += 0 if relay is None else relay.panes
 
     def settle(self, watermark: Micros) -> None:
         """Note where the windows stand once every partition has passed."""
@@ -277,29 +302,20 @@ class Rolling:
         slots = output.emptied()
         return [slots[self.groups.rows[slots, LAST_PANE] < step.end]]
 
-    def _leave(self, partition: Partition, step: Step, going: Ahead) -> list[Ints]:
+    def _leave(self, relay: Relay | None, step: Step, going: Ahead) -> list[Ints]:
         """Take the oldest panes of a window out; return groups that have nothing left."""
         if self._course.tumbles:
             return [self.groups.empty(step.end)] if step.leave >= step.end else []
-        width = self._layout.front_words
-        if width and step.leave > partition.flipped:
-            self._flip(partition, step.start, step.end)
+        if relay is not None:
+            relay.ready(step.start)
         dead = []
-        for pane, entries in going.before(step.leave):
+        for pane, entries in self._counted(going.before(step.leave)):
             none = np.empty((len(entries), 0), dtype=np.int64)
-            fronts = partition.fronts.pop(len(entries)) if width else none
+            fronts = none if relay is None else relay.pop(len(entries))
             dead.append(self.groups.expire(entries, pane, fronts))
+        if relay is not None:
+            relay.build(step.start)
         return dead
-
-    def _flip(self, partition: Partition, start: int, added: int) -> None:
-        """Turn everything in the running rows into fronts."""
-        self.groups.start_flip()
-        partition.fronts.clear()
-        slices = self._directory.between(start, added)[::-1]
-        for portion in self._slices.portions(slices, partition):
-            partition.fronts.push(self.groups.push_front(portion.entries))
-        partition.flipped = added
-        partition.stale = False
 
     def _entering(self, partition: Partition, watermark: Micros) -> Ahead:
         """Return what may enter windows, in order."""
@@ -321,4 +337,5 @@ class Rolling:
             "groups": self.partitions.groups,
             "partitions": len(self.partitions),
             "consolidated": self.consolidated,
+            "panes_read": self.panes_read,
         }

@@ -17,7 +17,7 @@ Limits: windows that slide, in append mode; others go step by step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,8 @@ from icestream.kernels import strides as kernels
 from icestream.operators.emission import Emission
 from icestream.operators.groups import Groups
 from icestream.operators.panes import Sliding
-from icestream.operators.partitions import Partition
 from icestream.operators.protocol import Emitted
+from icestream.operators.relay import Relay
 from icestream.operators.slice_log import Portion
 
 Ints = npt.NDArray[np.int64]
@@ -67,24 +67,24 @@ class Stride:
         entering: Iterator[Portion],
         leaving: Iterator[Portion],
         output: Emission,
-        partition: Partition,
-        flip: Callable[[int, int], None] | None,
+        relay: Relay | None,
     ) -> None:
         """Take slices as they are needed, in the order of panes.
 
-        `flip` makes fronts for all slices from a pane up to another; None where none are needed.
+        `relay` has fronts for those that leave; None where none are needed.
         """
         self._course = course
         self._groups = groups
         self._entering = _Supply(entering)
         self._leaving = _Supply(leaving)
         self._output = output
-        self._partition = partition
-        self._flip = flip
+        self._relay = relay
+        #: fronts at hand, for how many slices, and before which pane there are any
         self._fronts = (np.empty((0, 0), dtype=np.int64), 0, INFINITY)
+        #: pane from which on what enters joins the next back
+        self._turning = INFINITY
         self._dead: list[Ints] = []
-        if flip is not None:
-            self._fronts = (self._partition.fronts.pop(0), 0, partition.flipped)
+        self._take_fronts()
 
     @property
     def added(self) -> int:
@@ -104,6 +104,7 @@ class Stride:
                 (starts, self._course.range, self._course.slide),
                 (*entering.portion.arrays, *leaving.portion.arrays),
                 self._fronts,
+                self._turning,
                 output.columns,
                 dead,
                 np.empty(longest, dtype=np.int64),
@@ -114,32 +115,31 @@ class Stride:
             if state[kernels.DEAD]:
                 self._dead.append(dead[: state[kernels.DEAD]].copy())
             if why == kernels.DONE:
-                return
+                break
             if why == kernels.NEEDS_ENTERING:
                 entering.advance()
             elif why == kernels.NEEDS_LEAVING:
                 leaving.advance()
                 self._take_fronts()
             elif why == kernels.NEEDS_FRONTS:
-                self._make_fronts(int(starts[state[kernels.STEP]]))
+                assert self._relay is not None
+                self._relay.ready(int(starts[state[kernels.STEP]]))
+                self._take_fronts()
             else:
                 yield from self.finish()
-
-    def _make_fronts(self, start: int) -> None:
-        """Make fronts for everything in the window."""
-        assert self._flip is not None
-        self._flip(start, start + self._course.range)
-        self._take_fronts()
+        if self._relay is not None:
+            self._relay.build(int(starts[-1]))
 
     def _take_fronts(self) -> None:
         """Take the fronts of the slices at hand, as far as there are any."""
-        if self._flip is None:
+        if self._relay is None:
             return
         portion, at = self._leaving.portion, self._leaving.at
-        flipped = self._partition.flipped
+        flipped = self._relay.flipped
         ready = max(at, int(np.searchsorted(portion.panes, flipped)))
         rows = int(portion.bounds[ready] - portion.bounds[at])
-        self._fronts = (self._partition.fronts.pop(rows), ready, flipped)
+        self._fronts = (self._relay.pop(rows), ready, flipped)
+        self._turning = self._relay.turning
 
     def finish(self) -> Iterator[Emitted]:
         """Yield the rows that are left, and let go of groups that have no entries."""

@@ -4,13 +4,15 @@ Idea: a batch's entries are written to the log as slices, once, whatever the num
 kind of window has running rows of its own (`rolling`) and reads the slices as panes enter and leave
 it, or takes the rows of shorter windows that close (`levels`). With the store `tuples` slices are
 not kept until they leave: what leaves is folded anew from the raw events, which the log holds once
-for all groupings and all windows.
+for all groupings and all windows; by jobs before the shards run, or by the shard itself where
+fields have no inverse (`refolding`).
 
 Invariants:
 1. A view emits what Spark's `groupBy(window, keys).agg(...)` gives in append mode
    (`test_oracle_windows_equal_the_obvious_computation`), alone or beside other views
    (`test_oracle_views_that_share_windows_equal_views_alone`).
-2. Both stores emit the same rows (`test_oracle_both_stores_emit_the_same_rows`).
+2. Both stores emit the same rows (`test_oracle_both_stores_emit_the_same_rows`,
+   `test_oracle_every_aggregate_from_raw_events`).
 3. Arena and work buffers stay inside the quota (`test_bounded_state_of_ten_times_the_budget`).
 4. Restoring a snapshot and replaying the versions after it leads to the same rows; fronts are made
    anew, so float sums agree to 106 bits and, rounded, nearly always to the last bit
@@ -27,7 +29,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -42,6 +44,7 @@ from icestream.operators.levels import Level, Tiles
 from icestream.operators.panes import Course
 from icestream.operators.partitions import Partitions
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
+from icestream.operators.refolding import Events, OwedDirectory, OwedRolling, OwedSlices
 from icestream.operators.rolling import Rolling
 from icestream.operators.slice_log import SLICE_BYTES, SliceLog, described
 from icestream.operators.slices import SLICE, Directory, Slices
@@ -70,8 +73,17 @@ class WindowOperator:
 
     lifetimes: ClassVar[tuple[str, ...]] = (PANES, CHANGES, BASE)
 
-    def __init__(self, spec: WindowSpec, shard: Shard, store: str = PANES) -> None:
-        """Attach to the shard's arena; `store` is `panes` or `tuples`."""
+    def __init__(
+        self,
+        spec: WindowSpec,
+        shard: Shard,
+        store: str = PANES,
+        events: tuple[Events, int] | None = None,
+    ) -> None:
+        """Attach to the shard's arena; `store` is `panes` or `tuples`.
+
+        With `tuples`, fields without an inverse need the raw `events` and the current version.
+        """
         self._spec = spec
         self._shard = shard
         self._refolds = store != PANES
@@ -82,7 +94,15 @@ class WindowOperator:
         self._chunk_bytes = max(SLICE_BYTES, quota // 32)
         shard.account.resize((6 if spec.handing_on else 4) * self._chunk_bytes)
         self._directory = Directory(shard.arena)
-        self._slices = SliceLog(shard, spec.layout, self._chunk_bytes, self._chunk_bytes)
+        log = (shard, spec.layout, self._chunk_bytes, self._chunk_bytes)
+        #: the slices that are folded again, and the current version, where some have to be
+        self._owed: OwedDirectory | None = None
+        self._slices = SliceLog(*log)
+        if self._refolds and spec.layout.front_words:
+            assert events is not None
+            self._slices = OwedSlices(*events, *log)
+            most = OwedSlices.most_rows(spec.layout, self._chunk_bytes)
+            self._owed = OwedDirectory(self._directory, most)
         #: rows of windows that closed in this version, by family, for those made of them
         self._levels: dict[int, Level] = {}
         self._families = [self._rolling(number) for number in range(len(spec.families))]
@@ -94,7 +114,7 @@ class WindowOperator:
         self._replaying = False
 
     def _rolling(self, number: int) -> Rolling:
-        arena, layout = self._shard.arena, self._spec.layout
+        arena, layout = self._shard.arena, self._spec.layouts[number]
         scope = "" if number == 0 else f"{number}-"
         groups = Groups(layout, KeyCodec(self._spec.keys), arena, scope)
         budget = self._shard.account.budget
@@ -103,7 +123,7 @@ class WindowOperator:
         if number in self._spec.tilings:
             tiling = self._spec.tilings[number]
             tiles = Tiles(tiling, self._levels, self._directory, self._slices)
-        return Rolling(
+        rolling = (Rolling if self._owed is None else OwedRolling)(
             self._spec.courses[number],
             layout,
             groups,
@@ -117,6 +137,10 @@ class WindowOperator:
             updates=any(view.updates for view in self._spec.families[number]),
             tiles=tiles,
         )
+        if isinstance(rolling, OwedRolling):
+            assert self._owed is not None
+            rolling.owed = self._owed
+        return rolling
 
     # -- a version -------------------------------------------------------------------------
 
@@ -161,12 +185,20 @@ class WindowOperator:
                 self._spec.grid,
                 self._chunk_bytes,
             )
-            leaving = self._leaving[number] if self._refolds else None
+            leaving = self._leaves(number, watermark)
             yield from family.advance(partition, watermark, leaving, output, level)
             if snapshot:
                 self._save_groups(number, partition)
         if level is not None:
             level.seal()
+
+    def _leaves(self, number: int, watermark: Micros) -> Slices | None:
+        """Return the slices that leave a family's windows; None if they are those that came in."""
+        if self._owed is None:
+            return self._leaving[number] if self._refolds else None
+        start = self._families[number].position["start"]
+        following = self._spec.courses[number].first_open(watermark)
+        return self._owed.between(start, max(start, following))
 
     def _write(self, inputs: Inputs, watermark: Micros) -> None:
         courses = self._spec.courses
@@ -175,7 +207,7 @@ class WindowOperator:
             inputs.entries(), PANES, needed(self._spec.on_panes, watermark)
         )
         self._with_room(lambda: self._shard.seal(PANES))
-        if self._refolds:
+        if self._refolds and self._owed is None:
             self._leaving = [
                 self._slices.write(inputs.leaving(number), CHANGES, watermark, number)
                 for number in range(len(courses))
@@ -239,8 +271,9 @@ class WindowOperator:
 
     def _save_groups(self, number: int, partition: Any) -> None:
         writer = self._shard.segment(BASE)
-        groups = self._families[number].groups
-        for rows, keys in groups.image(partition.low, partition.high):
+        groups, width = self._families[number].groups, self._spec.layout.group_width
+        for whole, keys in groups.image(partition.low, partition.high):
+            rows = np.ascontiguousarray(whole[:, :width])
             writer.append(rows, operator=number, synopsis=GROUP_ROWS, rows=len(rows))
             writer.append(write_table(keys), operator=number, synopsis=GROUP_KEYS, rows=len(rows))
 
@@ -267,11 +300,23 @@ class WindowOperator:
         """Load the snapshot that begins `history`, if it does, and replay the versions after it."""
         self._replaying = True
         for past in history:
-            if not self._load(past):
-                self._replay(past)
+            with self._as_known_by(past.version):
+                if not self._load(past):
+                    self._replay(past)
         for family in self._families:
-            family.consolidated = 0
+            family.consolidated = family.panes_read = 0
         self._replaying = False
+
+    @contextmanager
+    def _as_known_by(self, version: int) -> Iterator[None]:
+        """Let events be those that a past version knew."""
+        slices = self._slices
+        if not isinstance(slices, OwedSlices):
+            yield
+            return
+        current, slices.version = slices.version, version
+        yield
+        slices.version = current
 
     def _load(self, past: PastVersion) -> bool:
         for lifetime, info in past.segments:
@@ -320,6 +365,7 @@ class WindowOperator:
             "groups": sum(each["groups"] for each in families),
             "partitions": sum(each["partitions"] for each in families),
             "consolidated": sum(each["consolidated"] for each in families),
+            "panes_read": sum(each["panes_read"] for each in families),
             "slices": int(self._header["slices"]),
         }
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.emission import WindowView
-from icestream.operators.fields import Layout
+from icestream.operators.fields import Layout, SlidingLayout
 from icestream.operators.levels import FROM_PANES, Tiled, Tiling
 from icestream.operators.panes import Course, Cumulative, Grid, Windows
 
@@ -74,6 +74,14 @@ class WindowSpec:
     def courses(self) -> tuple[Course, ...]:
         """Return the order of each family's windows."""
         return tuple(windows.on(self.grid) for windows in self.windows)
+
+    @cached_property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Return where the fields lie in the running rows of each family."""
+        fields = self.layout.fields
+        return tuple(
+            Layout(fields) if course.tumbles else SlidingLayout(fields) for course in self.courses
+        )
 
     @cached_property
     def tilings(self) -> dict[int, Tiling]:

@@ -62,7 +62,7 @@ class Output:
     """Rows that a dataflow hands out."""
 
     payload: pa.Schema
-    #: `append`: events that are final; `update`: changes as they come
+    #: `append`: events that are final; `update`: changes; `complete`: all that is alive
     mode: str
 
 

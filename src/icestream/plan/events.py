@@ -36,6 +36,8 @@ from icestream.operators.dataflow.steps import (
 from icestream.operators.expressions import Predicate
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
+from icestream.operators.temporal.aggregate import TemporalAggregate
+from icestream.operators.temporal.current import Current
 from icestream.operators.temporal.settle import Settle
 from icestream.plan.dataflow import Dataflow, Edge, Output
 from icestream.plan.event_nodes import (
@@ -116,6 +118,13 @@ class _Building:
     def emit(self, node: Node, payload: pa.Schema, mode: str, view: int) -> None:
         """Let the events of a node, without hidden columns, be the rows of a view."""
         self._traced(node, stored=False)
+        if mode == "complete" and not _is_aggregate(node):
+            msg = (
+                "output mode 'complete' is for aggregates: what agg(...) says of every group, with "
+                "columns computed from it; use 'update' for what changed, or 'append' for events "
+                "that are final"
+            )
+            raise DefinitionError(msg)
         for place in self._ungrouped(shown_only(node, payload)):
             component, step = place.component, place.step
             if component is None:
@@ -125,15 +134,18 @@ class _Building:
                 )
                 raise DefinitionError(msg)
             if mode == "append" and not node.grows:
-                step = self._settled(component, step, payload)
+                step = self._held(component, step, Settle(payload), "settle")
+            if mode == "complete":
+                step = self._held(component, step, Current(payload), "current")
             self._add(component, Emit((step,), payload, self._of(component, step), view))
 
-    def _settled(self, component: int, step: int, payload: pa.Schema) -> int:
+    def _held(self, component: int, step: int, operator: Settle | Current, text: str) -> int:
+        """Hold the events of a step by all their columns."""
+        payload = operator.result
         keys = tuple(payload.names)
         grouping = self._new_grouping(component)
         grouped = self._add(component, Regroup((step,), payload, grouping, keys))
-        settle = Settle(payload)
-        return self._add(component, Stateful((grouped,), payload, grouping, settle, "settle"))
+        return self._add(component, Stateful((grouped,), payload, grouping, operator, text))
 
     # -- nodes -----------------------------------------------------------------------------
 
@@ -337,3 +349,15 @@ class _Building:
             for edge in self.edges
         )
         return tuple(tuple(self.components[number]) for number in order), edges
+
+
+def _is_aggregate(node: Node) -> bool:
+    """Tell whether events are the answers of aggregates, maybe with other columns."""
+    match node:
+        case Mapped() | Left():
+            return _is_aggregate(node.before)
+        case United():
+            return all(map(_is_aggregate, node.parts))
+        case Applied():
+            return isinstance(node.operator, TemporalAggregate)
+    return False

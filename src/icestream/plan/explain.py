@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from icestream.core.units import format_interval
 from icestream.operators.panes import Cumulative, Windows
-from icestream.operators.window import PANES
 from icestream.plan import cost, lower
 from icestream.plan.nodes import Plan
+from icestream.plan.parts import Part, parts_of
 
 
 def explained(plan: Plan, statistics: cost.Statistics | None = None) -> str:
@@ -28,18 +28,20 @@ def explained(plan: Plan, statistics: cost.Statistics | None = None) -> str:
             "groups by" if number == 0 else f"{name} groups by": view["groupings"],
             "computes" if number == 0 else f"{name} computes": ", ".join(view["aggregates"]),
         }
-    if lower.takes_tuples(plan):
-        kind = views[0]["kind"]
-        facts["on the log"] = _KEPT.get(kind, "states of groups, by panes and pairs of panes")
-    else:
-        facts["store"] = plan.store if lower.may_refold(plan) else PANES
-        facts |= _panes(plan)
+    for part in parts_of(plan):
+        if part.folded:
+            facts["store"] = lower.stored(plan)
+            facts |= _panes(part.plan)
+        else:
+            name = "on the log" if len(views) == 1 else f"on the log for {_queries(part)}"
+            facts[name] = _KEPT.get(views[part.views[0][0]]["kind"], _STATES)
     lines = [f"{name:>16}  {value}" for name, value in facts.items()]
-    if statistics is not None and not lower.takes_tuples(plan):
-        windows = [view.windows for view in lower.window_spec(plan).views]
+    folded = lower.on_panes(plan)
+    if statistics is not None and folded is not None:
+        windows = [view.windows for view in lower.window_spec(folded).views]
         forced = None if plan.store == lower.AUTO else plan.store
         lines += ["", cost.estimate(windows, statistics).table(forced)]
-        composed = lower.composition(plan, statistics.keys)
+        composed = lower.composition(folded, statistics.keys)
         if composed is not None and plan.store != lower.TUPLES:
             lines += ["", "windows made of windows, if the log keeps panes:", composed.explain()]
     return "\n".join(lines)
@@ -50,12 +52,20 @@ _KEPT = {
     "frame": "events, in the order of time",
     "session": "stretches of events without a pause",
 }
+_STATES = "states of groups, by panes and pairs of panes"
 _NOT_WINDOW = ("groupings", "shows", "aggregates", "mode")
+
+
+def _queries(part: Part) -> str:
+    """Return the numbers of the queries that a part computes."""
+    numbers = [str(number) for number, _ in part.views]
+    return f"quer{'y' if len(numbers) == 1 else 'ies'} {', '.join(numbers)}"
 
 
 def _panes(plan: Plan) -> dict[str, str]:
     spec = lower.window_spec(plan)
     layout, pane = spec.layout, spec.grid.pane
+    width = max(each.group_width for each in spec.layouts)
     windows: dict[Windows | Cumulative, None] = {view.windows: None for view in spec.views}
     per_window = ", ".join(
         f"{each.range // pane} per window and {each.slide // pane} per slide" for each in windows
@@ -63,5 +73,5 @@ def _panes(plan: Plan) -> dict[str, str]:
     return {
         "panes": f"of {format_interval(pane)}: {per_window}",
         "entries": f"{8 * layout.entry_width} bytes per group and pane, on the log",
-        "rows": f"{8 * layout.group_width} bytes and the key per group, in memory",
+        "rows": f"{8 * width} bytes and the key per group, in memory",
     }

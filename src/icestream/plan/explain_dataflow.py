@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.plan.dataflow import Dataflow, described
-from icestream.plan.join_cost import StreamStatistics, join_plans
+from icestream.plan.join_cost import (
+    ASSUMED_KEYS,
+    ASSUMED_ROWS,
+    assumed,
+    join_plans,
+    measured,
+)
 from icestream.plan.spilling import Spilling
 
-#: of each stream, where plans of joins are compared for people
-EXAMPLE_ROWS = 1_000_000
-EXAMPLE_KEYS = 100_000
 
-
-def explained_dataflow(plan: Dataflow) -> str:
-    """Return a dataflow as text for people."""
+def explained_dataflow(plan: Dataflow, progress: Mapping[str, Any] | None = None) -> str:
+    """Return a dataflow as text for people; joins by what a progress report says they hold."""
+    told = progress["icestream"].get("joins", ()) if progress is not None else ()
+    streams = {each["join"]: each["streams"] for each in told}
     lines = [f"{'source':>16}  {_source(plan, number)}" for number in range(len(plan.sources))]
     for number, steps in enumerate(plan.components):
         lines.append("")
@@ -30,7 +35,7 @@ def explained_dataflow(plan: Dataflow) -> str:
         lines += [f"{place:>16}  {described(step)}" for place, step in enumerate(steps)]
         join = plan.specs[number].join
         if join is not None:
-            lines.append(f"{'because':>16}  {_why_flat(join)}")
+            lines.append(f"{'because':>16}  {_why_flat(join, streams.get(join.number))}")
         for grouping, synopses in enumerate(plan.specs[number].groupings):
             if synopses:
                 names = ", ".join(each.name for each in synopses)
@@ -40,22 +45,17 @@ def explained_dataflow(plan: Dataflow) -> str:
     return "\n".join(lines)
 
 
-def _why_flat(join: MultiJoinSpec) -> str:
-    """Say why the streams of a join meet at once, by what that keeps of so many rows of each."""
-    streams = [
-        StreamStatistics(f"stream {port}", EXAMPLE_ROWS, EXAMPLE_KEYS, _row_bytes(payload))
-        for port, payload in enumerate(join.inputs)
-    ]
-    why = join_plans(streams).why
-    if join.ports == 2:
-        return why
-    return f"{why}, for {EXAMPLE_ROWS:,} rows and {EXAMPLE_KEYS:,} keys of each stream"
-
-
-def _row_bytes(payload: pa.Schema) -> int:
-    """Return the bytes of a row, text taken to be as long as two numbers."""
-    widths = {True: 8, False: 16}
-    return sum(widths[pa.types.is_primitive(each.type)] for each in payload)
+def _why_flat(join: MultiJoinSpec, streams: Sequence[Mapping[str, int]] | None) -> str:
+    """Say why the streams of a join meet at once, by what that keeps and what others would."""
+    if streams is None or not all(each["rows"] for each in streams):
+        why = join_plans(assumed(join.inputs)).why
+        sizes = f"assumed for {ASSUMED_ROWS:,} rows and {ASSUMED_KEYS:,} keys of each stream"
+    else:
+        found = [(each["rows"], each["keys"]) for each in streams]
+        why = join_plans(measured(join.inputs, found)).why
+        shown = ", ".join(f"{rows:,} rows of {keys:,} keys" for rows, keys in found)
+        sizes = f"measured for what is in memory: {shown}"
+    return why if join.ports == 2 else f"{why}, {sizes}"
 
 
 def _spilling(spilling: Spilling) -> list[str]:

@@ -28,6 +28,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import pyarrow as pa
+
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_bytes
 
@@ -37,6 +39,10 @@ MOST = 12
 HEAD_BYTES = 32
 #: plans whose state differs by less than this part keep about the same
 ALIKE = 0.1
+
+#: rows and keys of each stream, where nothing was measured
+ASSUMED_ROWS = 1_000_000
+ASSUMED_KEYS = 100_000
 
 FLAT, TREE = "flat", "tree"
 
@@ -119,6 +125,29 @@ class JoinPlans:
         if abs(tree.state - flat.state) > ALIKE * max(flat.state, tree.state):
             return f"{self.chosen}: {sizes} ({work})"
         return f"{self.chosen}: both keep about the same and it looks at less; {sizes} ({work})"
+
+
+def assumed(payloads: Sequence[pa.Schema]) -> list[StreamStatistics]:
+    """Return what is expected of streams of which nothing was measured but their columns."""
+    return [
+        StreamStatistics(f"stream {port}", ASSUMED_ROWS, ASSUMED_KEYS, row_bytes(payload))
+        for port, payload in enumerate(payloads)
+    ]
+
+
+def measured(
+    payloads: Sequence[pa.Schema], sizes: Sequence[tuple[int, int]]
+) -> list[StreamStatistics]:
+    """Return what is expected of streams with so many rows and keys, each."""
+    return [
+        StreamStatistics(f"stream {port}", rows, keys, row_bytes(payload))
+        for port, (payload, (rows, keys)) in enumerate(zip(payloads, sizes, strict=True))
+    ]
+
+
+def row_bytes(payload: pa.Schema) -> int:
+    """Return the bytes of a row, text taken to be as long as two numbers."""
+    return sum(8 if pa.types.is_primitive(each.type) else 16 for each in payload)
 
 
 def join_plans(streams: Sequence[StreamStatistics]) -> JoinPlans:

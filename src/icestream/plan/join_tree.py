@@ -3,8 +3,8 @@
 Idea: a join of a join's results by that join's own key is one join of more streams, without state
 for results between the two. What remains is a tree. To tell which partitions of which joins a row
 comes from, it must carry the key of every join behind it: a projection that drops one keeps it
-under a hidden name, which later joins pass on and results do not show. One join never keeps more
-than joins of joins would (`join_cost`), so joins are merged wherever they can be.
+under a hidden name, which later joins pass on and results do not show. Joins are merged where
+`join_cost` expects the flat join to cost less, of streams of which only the columns are known yet.
 
 Invariants:
 1. Flattening changes no result (`test_oracle_flat_and_nested_joins_agree`).
@@ -29,6 +29,7 @@ from icestream.operators.expressions import Projection
 from icestream.operators.multi_join.tracing import Lineage
 from icestream.operators.temporal.lifetimes import Forever, Hopping, Point, Shifted, Windowed
 from icestream.plan.event_nodes import Applied, Entered, Joined, Left, Mapped, Node, United
+from icestream.plan.join_cost import FLAT, assumed, join_plans
 from icestream.plan.multi_join import HIDDEN, before, upstream
 from icestream.plan.spilling import Spilling
 
@@ -114,6 +115,8 @@ def _merged(outer: Joined, alone: Sequence[bool]) -> Joined:
     columns = tuple((*origins[port][name], shown) for port, name, shown in outer.columns)
     where = " AND ".join(f"({each})" for each in conditions) or None
     if len(inputs) == len(outer.inputs):
+        return outer
+    if join_plans(assumed([node.payload for node in inputs])).chosen != FLAT:
         return outer
     return replace(outer, inputs=tuple(inputs), keys=tuple(keys), columns=columns, where=where)
 

@@ -1,7 +1,7 @@
 """From plans to operators: the only place that knows both.
 
-Idea: views on a grid whose aggregates fit words share one window operator, fed with entries. Every
-other kind of view has an operator of its own, fed with the events themselves.
+Idea: the views on panes of a plan share one window operator, fed with entries. Every other part has
+an operator of its own, fed with the events themselves; they run side by side in every shard.
 
 Invariant: a plan that no operator can run is refused where it is made
 (`test_a_plan_that_no_operator_runs_is_refused`).
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -22,17 +22,19 @@ from icestream.core.times import Micros
 from icestream.operators.emission import WindowView
 from icestream.operators.levels import Tiled
 from icestream.operators.objects import ObjectOperator, ObjectSpec
-from icestream.operators.objects.functions import needs_objects
 from icestream.operators.ordered import Frame, OrderedSpec
 from icestream.operators.ordered.operator import OrderedOperator
 from icestream.operators.panes import Cumulative, Windows
 from icestream.operators.protocol import Emitted, Operator, Shard
+from icestream.operators.refolding import Events
 from icestream.operators.session import Session, SessionOperator, SessionSpec
+from icestream.operators.side_by_side import Side, SideBySide, lifetimes_of
 from icestream.operators.window import PANES, WindowOperator
 from icestream.operators.window_spec import WindowSpec
 from icestream.plan.compose import Composition, compose
 from icestream.plan.cost import KeyCounts
 from icestream.plan.nodes import Plan, View
+from icestream.plan.parts import Part, parts_of
 
 #: what the log keeps of windows on a grid
 TUPLES = "tuples"
@@ -44,32 +46,41 @@ KEEPING = 1.0
 
 def check(plan: Plan) -> None:
     """Refuse a plan that no operator runs."""
-    if len(plan.views) > 1 and takes_tuples(plan):
+    if plan.store == TUPLES and on_panes(plan) is None:
         msg = (
-            "queries that share a stream must all be window(...) or cumulative(...) with "
-            "aggregates of fixed size; start windows that move with events, sessions, and "
-            "aggregates such as percentile or collect_list on their own"
+            "the plan 'tuples' is for window(...) and cumulative(...) with aggregates of fixed "
+            "size: other windows have one plan each. Use the plan 'auto'"
         )
         raise DefinitionError(msg)
-    if plan.store == TUPLES and not may_refold(plan):
-        msg = (
-            "the plan 'tuples' needs aggregates that can be taken back: counts and sums of "
-            "integers or decimals over window(...). Use the plan 'panes' or 'auto'"
-        )
-        raise DefinitionError(msg)
-    spec = _spec(plan) if takes_tuples(plan) else window_spec(plan)
-    if not isinstance(spec, ObjectSpec):
-        spec.layout  # noqa: B018 - made now, so that a type without room is told now
+    for part in parts_of(plan):
+        spec = window_spec(part.plan) if part.folded else _spec(part.plan)
+        if not isinstance(spec, ObjectSpec):
+            spec.layout  # noqa: B018 - made now, so that a type without room is told now
+
+
+def on_panes(plan: Plan) -> Plan | None:
+    """Return the part of a plan that is fed with entries, as a plan; None if there is none."""
+    first = parts_of(plan)[0]
+    return first.plan if first.folded else None
 
 
 def takes_tuples(plan: Plan) -> bool:
-    """Tell whether the plan's operator is fed with events, not with entries."""
-    return not all(_on_panes(plan, view) for view in plan.views)
+    """Tell whether some operator of a plan is fed with events, not with entries."""
+    return not all(part.folded for part in parts_of(plan))
 
 
-def may_refold(plan: Plan) -> bool:
-    """Tell whether what leaves the windows may be folded anew from raw events."""
-    return not takes_tuples(plan) and window_spec(plan).layout.front_words == 0
+def may_choose(plan: Plan) -> bool:
+    """Tell whether the store is chosen by size: where all that leaves can be taken back.
+
+    Fields without an inverse are folded from raw events twice more, which sizes do not show.
+    """
+    folded = on_panes(plan)
+    return folded is not None and window_spec(folded).layout.front_words == 0
+
+
+def stored(plan: Plan) -> str:
+    """Return what the log keeps of windows on a grid, or that it is to be chosen."""
+    return plan.store if plan.store != AUTO or may_choose(plan) else PANES
 
 
 def whole_stream(plan: Plan) -> bool:
@@ -80,12 +91,14 @@ def whole_stream(plan: Plan) -> bool:
 
 def lifetimes(plan: Plan) -> tuple[str, ...]:
     """Return the lifetime classes of the operator's segments, in the order of their ordinals."""
-    return _operator(plan).lifetimes
+    own = [_operator(part).lifetimes for part in parts_of(plan)]
+    return lifetimes_of(own) if len(own) > 1 else own[0]
 
 
 def emitted(plan: Plan, rows: Iterator[Any]) -> Iterator[Emitted]:
-    """Return what an operator emits as rows of views."""
-    return ((0, batch) for batch in rows) if takes_tuples(plan) else rows
+    """Return what the operator of a plan emits as rows of views."""
+    parts = parts_of(plan)
+    return rows if len(parts) > 1 else parts[0].emitted(rows)
 
 
 def composition(plan: Plan, keys: KeyCounts) -> Composition | None:
@@ -128,13 +141,38 @@ def tiled(chosen: Composition | None) -> tuple[Tiled, ...]:
 
 
 def operator(
-    plan: Plan, shard: Shard, store: str = PANES, made_of: tuple[Tiled, ...] = ()
+    plan: Plan,
+    shard: Shard,
+    store: str = PANES,
+    made_of: tuple[Tiled, ...] = (),
+    events: tuple[Events, int] | None = None,
 ) -> Operator:
-    """Open the operator of a plan on one shard; some windows may be made of others."""
-    if not takes_tuples(plan):
-        return WindowOperator(replace(window_spec(plan), tiled=made_of), shard, store)
-    opens: Any = _operator(plan)
-    made: Operator = opens(_spec(plan), shard, plan.results(plan.views[0]))
+    """Open the operator of a plan on one shard; some windows may be made of others.
+
+    `events` are those kept for the store `tuples`, and the current version.
+    """
+    sides = [
+        Side(
+            partial(_opened, part, store, made_of, events),
+            _operator(part).lifetimes,
+            part.emitted,
+        )
+        for part in parts_of(plan)
+    ]
+    return SideBySide(sides, shard) if len(sides) > 1 else sides[0].opens(shard)
+
+
+def _opened(
+    part: Part,
+    store: str,
+    made_of: tuple[Tiled, ...],
+    events: tuple[Events, int] | None,
+    shard: Shard,
+) -> Operator:
+    if part.folded:
+        return WindowOperator(replace(window_spec(part.plan), tiled=made_of), shard, store, events)
+    opens: Any = _operator(part)
+    made: Operator = opens(_spec(part.plan), shard, part.plan.results(part.plan.views[0]))
     return made
 
 
@@ -170,17 +208,12 @@ def _window_view(plan: Plan, number: int, view: View) -> WindowView:
     )
 
 
-def _on_panes(plan: Plan, view: View) -> bool:
-    on_grid = isinstance(view.windows, Windows | Cumulative)
-    return on_grid and not any(needs_objects(each, plan.types) for each in view.aggregates)
-
-
 def _operator(
-    plan: Plan,
+    part: Part,
 ) -> type[WindowOperator | OrderedOperator | SessionOperator | ObjectOperator]:
-    if not takes_tuples(plan):
+    if part.folded:
         return WindowOperator
-    windows = plan.views[0].windows
+    windows = part.plan.views[0].windows
     if isinstance(windows, Frame):
         return OrderedOperator
     return SessionOperator if isinstance(windows, Session) else ObjectOperator

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
 from icestream.core.errors import DefinitionError
@@ -68,3 +69,15 @@ class Spilling:
             "amount": self.amount,
             "partitions": self.partitions,
         }
+
+
+def defers(on_pressure: str, options: Mapping[str, object]) -> bool:
+    """Tell whether the results of a join may come later, or say what is wrong."""
+    if on_pressure not in ("defer", "fetch"):
+        msg = f"onPressure must be 'defer' or 'fetch'; got {on_pressure!r}"
+        raise DefinitionError(msg)
+    unknown = sorted(set(options) - {each.name for each in fields(Spilling)})
+    if unknown or (options and on_pressure == "fetch"):
+        msg = f"join has no {unknown or sorted(options)} with onPressure={on_pressure!r}"
+        raise DefinitionError(msg)
+    return on_pressure == "defer"

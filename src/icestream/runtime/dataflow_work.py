@@ -9,7 +9,9 @@ in which nothing comes: all of them at the end, a few partitions otherwise.
 Invariants:
 1. A version is the work of all components or of none
    (`test_crash_between_two_components_leaves_nothing`).
-2. A join that owes results holds the watermark of those after it
+2. Quotas add up to the budget at most, and memory goes to components that miss some
+   (`test_bounded_memory_goes_to_components_that_miss_some`).
+3. A join that owes results holds the watermark of those after it
    (`test_a_join_that_owes_results_holds_the_watermark_of_the_next`).
 """
 
@@ -30,6 +32,7 @@ from icestream.operators.slice_log import SLICE_BYTES
 from icestream.plan.dataflow import Dataflow
 from icestream.runtime.dataflow_ingest import DataflowIngest
 from icestream.runtime.exchange import Parcels
+from icestream.runtime.holdings import Holdings
 from icestream.runtime.quotas import quotas
 from icestream.runtime.sending import Sends
 from icestream.runtime.shard import ShardReport, ShardTask
@@ -52,6 +55,7 @@ class ComponentShard:
     component: int
     #: bytes that each store is told to give up
     targets: Mapping[str, int]
+    version: int
     #: what a join that may defer results is told to do
     orders: Orders = field(default_factory=Orders)
 
@@ -69,9 +73,10 @@ class ComponentShard:
         """Open the component on the state of the shard."""
         spec = self.plan.specs[self.component]
         if spec.join is not None:
-            return ComponentOperator(spec, space, JoinStores(spec.join, space, self.orders))
+            joins = JoinStores(spec.join, space, self.orders)
+            return ComponentOperator(spec, space, joins, self.version)
         stores = ShardStores(spec.groupings, space, self.plan.cold, self.targets)
-        return ComponentOperator(spec, space, stores)
+        return ComponentOperator(spec, space, stores, self.version)
 
     def inputs(self, files: Files, paths: Sequence[str], shard: int) -> Parcels:
         """Return the changes that came on edges."""
@@ -90,6 +95,8 @@ class DataflowWork:
         self._plan = plan
         kept = max(sum(map(bool, spec.groupings)) for spec in plan.specs)
         quota = max(LEAST_QUOTA, kept * LEAST_SHARE)
+        #: bytes that any shard of a component needs
+        self._least = quota
         least = shards * plan.jobs * quota
         if budget < least:
             msg = (
@@ -142,7 +149,7 @@ class DataflowWork:
             reports += done
             making.note(f"component {', '.join(map(str, together))}")
         reports.sort(key=lambda report: report.shard)
-        return self._made(making, reports, told)
+        return self._made(making, reports, told, shares)
 
     def _tasks(
         self,
@@ -163,7 +170,9 @@ class DataflowWork:
         )
         return [
             making.task(
-                work=ComponentShard(self._plan, component, targets.of(shard), orders),
+                work=ComponentShard(
+                    self._plan, component, targets.of(shard), making.version, orders
+                ),
                 shard=shard,
                 watermark=reached,
                 first_ordinal=ordinal + (shard - first) * lifetimes,
@@ -176,21 +185,36 @@ class DataflowWork:
         ]
 
     def _quotas(self, making: Making, told: Decided) -> list[int]:
-        """Return the bytes of each shard of each component: joins share theirs by need."""
+        """Return the bytes of each shard of each component: joins share theirs, so do all others.
+
+        Nothing is known before the first version, which is given half of the memory: what is taken
+        once does not come back.
+        """
         shards, count = making.shards, making.shards * self._plan.jobs
-        alike = making.budget // count
-        chosen = [alike] * count
-        if told.holdings:
-            places = {divmod(s, shards): held for s, held in told.holdings.items()}
-            least = max(LEAST_QUOTA, alike // 4)
-            for (component, shard), quota in quotas(len(places) * alike, places, least).items():
+        alike, least = making.budget // count, self._least
+        first = making.before is None and self._plan.jobs > 1
+        chosen = [max(least, alike // 2) if first else alike] * count
+        known = _holdings(making).of
+        # with less memory than before, those who do not fit come back cold
+        if sum(max(least, alike // 2, each.held) for each in known.values()) > len(known) * alike:
+            known = {}
+        for holdings, spare in ((told.holdings, alike // 4), (known, alike // 2)):
+            places = {divmod(shard, shards): held for shard, held in holdings.items()}
+            found = quotas(len(places) * alike, places, max(least, spare))
+            for (component, shard), quota in found.items():
                 chosen[component * shards + shard] = quota
         return chosen
 
-    def _made(self, making: Making, reports: list[ShardReport], told: Decided) -> Made:
+    def _made(
+        self, making: Making, reports: list[ShardReport], told: Decided, shares: Sequence[int]
+    ) -> Made:
         """Return what the shards did, and what they are told next."""
         targets = self._targets(reports, making.budget)
-        decisions: dict[str, Any] = {"targets": targets.to_json()}
+        holdings = Holdings.after(_holdings(making), reports, shares)
+        decisions: dict[str, Any] = {
+            "targets": targets.to_json(),
+            "holdings": holdings.to_json(),
+        }
         facts = _facts(reports)
         spilling = self._plan.spilling
         if spilling is not None:
@@ -262,6 +286,12 @@ class DataflowWork:
     def _sends(self, making: Making, files: Files) -> Sends:
         targets = tuple(edge.target for edge in self._plan.edges)
         return Sends(files, making.folder, making.routes, making.shards, targets)
+
+
+def _holdings(making: Making) -> Holdings:
+    """Return what the version before said of memory."""
+    before = making.before
+    return Holdings() if before is None else Holdings.from_json(before.decisions["holdings"])
 
 
 def _facts(reports: Sequence[ShardReport]) -> dict[str, Any]:

@@ -286,10 +286,11 @@ class Driver(Generic[Batch_contra]):
         before, settings = self._last, self._settings
         folder = os.path.join(self._run, f"exchange-{version}-{uuid.uuid4().hex[:8]}")
         arenas = before.arenas if before else ()
+        parallelism = self._parallelism
         placement = placed(
             before.decisions["placement"] if before else None,
             settings.shards,
-            self._parallelism,
+            parallelism,
             rebalance=settings.rebalance,
         )
 
@@ -319,6 +320,7 @@ class Driver(Generic[Batch_contra]):
             folder,
             timer.note,
             task,
+            parallelism,
             placement,
             flushing,
             self._delivered,
@@ -344,7 +346,10 @@ class Driver(Generic[Batch_contra]):
             "flush": number is None,
             "entries": total(parcels, "entries"),
             "placement": told(
-                before.decisions["placement"] if before else None, making.placement, reports
+                before.decisions["placement"] if before else None,
+                making.placement,
+                making.parallelism,
+                reports,
             ),
         }
         bases = tuple(

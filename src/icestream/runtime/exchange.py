@@ -60,6 +60,10 @@ class SplitReport:
     seen: dict[int, Micros] = field(default_factory=dict)
     #: entries by key group
     load: dict[int, int] = field(default_factory=dict)
+    #: blocks of kept events that were read, their bytes, and for how many kinds of windows in all
+    blocks: int = 0
+    block_bytes: int = 0
+    block_uses: int = 0
     #: the earliest time of events that count; of their pane, where Spark has folded them
     begins: Micros = INFINITY
 

@@ -251,13 +251,16 @@ class _Folding(_Part):
         if batch.num_rows == 0:
             return
         columns = {name: Column(batch.column(name)) for name in self._plan.inputs.names}
+        first = 0
         if self._folder.layout.needs_order:
+            arrivals = self._arrivals.next(batch.num_rows)
             columns[TIME] = Column(batch.column(TIME))
-            columns[ARRIVAL] = Column(self._arrivals.next(batch.num_rows))
+            columns[ARRIVAL] = Column(arrivals)
+            first = arrivals[0].as_py()
         self._folder.take(batch, self._grid.panes_of(times), columns)
         self._begins = min(self._begins, int(times.min()))
         if self._kept is not None:
-            self._kept.append(batch, times)
+            self._kept.append(batch, times, first)
 
     def take_folded(self, batch: pa.RecordBatch, reception: Reception) -> None:
         """Fold one batch of rows that stand for several events each."""

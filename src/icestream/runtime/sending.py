@@ -24,7 +24,7 @@ from icestream.operators.runs import slice_bounds
 from icestream.runtime.exchange import ExchangeWriter
 from icestream.state.files import Files
 
-#: rows that are collected for a shard before they are written
+#: rows that are collected for each shard, on average, before they are cut and written
 ENOUGH_ROWS = 16_384
 
 
@@ -82,26 +82,30 @@ class Sending:
         self._routing = Routing(sends)
         self._path = f"{sends.folder}/{name}.parcel"
         self._out: ExchangeWriter | None = None
-        self._waiting: dict[tuple[int, int], list[pa.RecordBatch]] = {}
+        self._waiting: dict[int, list[pa.RecordBatch]] = {}
+        self._enough = ENOUGH_ROWS * sends.shards
 
     def take(self, edge: int, changes: pa.RecordBatch) -> None:
         """Send changes on an edge."""
-        for shard, part in self._routing.cut(edge, changes):
-            waiting = self._waiting.setdefault((shard, edge), [])
-            waiting.append(part)
-            if sum(each.num_rows for each in waiting) >= ENOUGH_ROWS:
-                self._write(shard, edge)
+        if not changes.num_rows:
+            return
+        waiting = self._waiting.setdefault(edge, [])
+        waiting.append(changes)
+        if sum(each.num_rows for each in waiting) >= self._enough:
+            self._write(edge)
 
     def finish(self) -> str | None:
         """Close the parcel and return its path; None if there was nothing to send."""
-        for shard, edge in sorted(self._waiting):
-            self._write(shard, edge)
+        for edge in sorted(self._waiting):
+            self._write(edge)
         if self._out is None:
             return None
         self._out.finish()
         return self._path
 
-    def _write(self, shard: int, edge: int) -> None:
+    def _write(self, edge: int) -> None:
         if self._out is None:
             self._out = ExchangeWriter(self._sends.files, self._path, self._sends.files, "", "")
-        self._out.changes(shard, edge, pa.concat_batches(self._waiting.pop((shard, edge))))
+        together = pa.concat_batches(self._waiting.pop(edge))
+        for shard, part in self._routing.cut(edge, together):
+            self._out.changes(shard, edge, part)

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from icestream.core.times import Micros
 from icestream.operators.levels import Tiled
 from icestream.operators.protocol import Emitted, Operator, PastVersion, Shard
+from icestream.operators.refolding import Events
 from icestream.operators.window import PANES
 from icestream.plan import lower
 from icestream.plan.nodes import Plan
@@ -93,6 +94,8 @@ class WindowShard:
     store: str = PANES
     #: windows that are made of others
     tiled: tuple[Tiled, ...] = ()
+    #: events that are kept, for fields that are folded again; with the version in the making
+    events: tuple[Events, int] | None = None
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
@@ -106,7 +109,7 @@ class WindowShard:
 
     def operator(self, space: Shard) -> Operator:
         """Open the operator of the plan."""
-        return lower.operator(self.plan, space, self.store, self.tiled)
+        return lower.operator(self.plan, space, self.store, self.tiled, self.events)
 
     def inputs(self, files: Files, paths: Sequence[str], shard: int) -> Any:
         """Return entries or tuples for each part of the plan; for the only one if there is one."""

@@ -46,6 +46,9 @@ class JoinFacts:
     owing: npt.NDArray[np.bool_]
     #: whether a resident generation ended in this version
     ended: npt.NDArray[np.bool_]
+    #: resident rows of each of its streams, and how many keys they have
+    rows: Ints
+    keys: Ints
     #: bytes of memory that its shards hold, and those there is room for
     held: int
     room: int
@@ -176,6 +179,10 @@ def joins_told(reports: Sequence[ShardReport], news: Decided) -> dict[str, Any]:
                 "earlyRows": each.told["early"],
                 "lateRows": each.told["late"],
                 "forcedSpills": each.told["forced_spills"],
+                "streams": [
+                    {"rows": rows, "keys": keys}
+                    for rows, keys in zip(each.rows.tolist(), each.keys.tolist(), strict=True)
+                ],
             }
             for join, each in facts.items()
         ],
@@ -193,6 +200,8 @@ def _together(parts: Sequence[Mapping[str, Any]]) -> JoinFacts:
         sum(part["generations"] for part in parts),
         np.any([part["owing"] for part in parts], axis=0),
         np.any([part["ended"] for part in parts], axis=0),
+        sum(part["rows"] for part in parts),
+        sum(part["keys"] for part in parts),
         sum(part["held"] for part in parts),
         sum(part["room"] for part in parts),
         told,

@@ -10,7 +10,9 @@ Invariant: a version that is computed again decides the same
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from icestream.core.times import MINUS_INFINITY, Micros
@@ -22,11 +24,12 @@ from icestream.plan.lower import AUTO, TUPLES
 from icestream.plan.nodes import Plan
 from icestream.runtime.folding import LEAST_TABLE_BYTES, TABLE_BYTES
 from icestream.runtime.ingest import Ingest
+from icestream.runtime.kept_events import KeptEvents
 from icestream.runtime.shard import WindowShard
-from icestream.runtime.tuples import Leaving
+from icestream.runtime.tuples import Leaving, settled_from
 from icestream.runtime.work import Executor, Made, Making, Parcel, total
 from icestream.state.files import Files
-from icestream.state.versions import Commit
+from icestream.state.versions import EVENTS, NO_SHARD, Commit, LiveSegment
 
 #: bytes of a group in memory beside its row: index and key, about
 GROUP_OVERHEAD = 24
@@ -72,14 +75,19 @@ class WindowWork:
             store = AUTO if estimate is None else estimate.choose().plan
         composition = self._composition(before, store, parcels, seen)
         paths = [parcel.path for parcel in parcels if parcel.report.entries]
+        left: list[Parcel] = []
         if store == TUPLES:
-            paths += self._leave(making, executor, parcels, reached)
+            left = self._leave(making, executor, parcels, reached)
+            paths += [parcel.path for parcel in left if parcel.report.entries]
             making.note("leave")
         work = WindowShard(self._plan, store, tuple(map(Tiled.from_json, composition or ())))
+        again = self._again(making, parcels) if store == TUPLES else None
         lifetimes = len(lower.lifetimes(self._plan))
         tasks = [
             making.task(
-                work=work,
+                work=work
+                if again is None
+                else replace(work, events=(again(shard), making.version)),
                 shard=shard,
                 watermark=reached,
                 first_ordinal=making.first_ordinal + shard * lifetimes,
@@ -93,7 +101,29 @@ class WindowWork:
         sizes = _bytes(estimate) if estimate else (before and before.decisions["estimate"])
         decisions = {"store": store, "composition": composition, "estimate": sizes}
         kept = [p for p in parcels if p.sent.kept is not None] if store == TUPLES else []
-        return Made(reports, decisions, kept, {"store": store, "estimatedBytes": sizes})
+        facts = {
+            "store": store,
+            "estimatedBytes": sizes,
+            "blocksRead": total(left, "blocks"),
+            "blockBytesRead": total(left, "block_bytes"),
+            "blockUses": total(left, "block_uses"),
+        }
+        return Made(reports, decisions, kept, facts)
+
+    def _again(
+        self, making: Making, parcels: Sequence[Parcel]
+    ) -> Callable[[int], KeptEvents] | None:
+        """Return how a shard reads kept events again; None if no field needs it."""
+        if self._panes is None or lower.may_choose(self._panes):
+            return None
+        fresh = tuple(
+            LiveSegment(NO_SHARD, making.version, EVENTS, p.sent.kept, p.report.begins)
+            for p in parcels
+            if p.sent.kept is not None
+        )
+        return partial(
+            KeptEvents, self._panes, making.routes, self._files, self._root, making.version, fresh
+        )
 
     def _leave(
         self,
@@ -101,9 +131,9 @@ class WindowWork:
         executor: Executor[Any],
         parcels: Sequence[Parcel],
         reached: Micros,
-    ) -> list[str]:
+    ) -> list[Parcel]:
         """Fold the events that leave windows between two watermarks; return the parcels."""
-        if reached == MINUS_INFINITY:
+        if reached == MINUS_INFINITY or not lower.may_choose(self._plan):
             return []
         assert self._panes is not None
         spans = tuple(lower.window_spec(self._panes).leaves(making.watermark, reached))
@@ -112,7 +142,11 @@ class WindowWork:
         segments = tuple(
             info
             for info, begins in kept
-            if any(begins < end and info.expiry > first for first, end in spans if first < end)
+            if any(
+                begins < end and info.expiry >= settled_from(self._panes, first)
+                for first, end in spans
+                if first < end
+            )
         )
         if not segments:
             return []
@@ -126,15 +160,14 @@ class WindowWork:
             segments,
             _table_bytes(making),
         )
-        done = executor.leave(leaving, making.folder)
-        return [parcel.path for parcel in done if parcel.report.entries]
+        return executor.leave(leaving, making.folder)
 
     def _store(self, before: Commit | None) -> str:
         """Return what the log keeps of windows on a grid, or that it is to be chosen."""
         if before is not None:
             chosen: str = before.decisions["store"]
             return chosen
-        return self._plan.store if lower.may_refold(self._plan) else PANES
+        return lower.stored(self._plan) if self._panes is not None else PANES
 
     def _estimate(
         self, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]

@@ -77,7 +77,8 @@ class Making:
     note: Callable[[str], None]
     #: makes a task, given what depends on the work
     task: Callable[..., ShardTask]
-    #: the task that runs each shard of a component
+    #: number of tasks, and the task that runs each shard of a component
+    parallelism: int
     placement: tuple[int, ...]
     #: whether everything that remains is to be done, at the end of the input
     flushing: bool = False

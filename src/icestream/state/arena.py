@@ -15,6 +15,8 @@ Invariants:
     5. Only what was released completely, since this machine started, can be claimed
        (`test_crash_before_release_leaves_nothing_to_claim`,
        `test_an_arena_of_an_earlier_boot_is_not_claimed`).
+    6. Parts of an arena do not meet, and come back with it
+       (`test_parts_of_an_arena_have_arrays_and_books_of_their_own`).
 
 Cost: claim and release are one rename, one small JSON file and one `mmap` per array. Nothing is
 synced: after a power failure the boot id in the header differs and the arena is rebuilt.
@@ -39,6 +41,7 @@ import numpy.typing as npt
 from icestream.core.errors import StorageError
 from icestream.core.units import format_bytes
 from icestream.state.budget import Account
+from icestream.state.files import PRIVATE_FOLDER
 
 PAGE = 4096
 _FORMAT = 1
@@ -57,11 +60,12 @@ class ArenaArray:
         self.path = path
         self.dtype = dtype
         self.width = width
+        #: holds the bytes
+        self.account = account
         #: bytes mapped and reserved
         self.bytes = 0
         #: over the mapping, shape (capacity,) or (capacity, width); never keep it across a resize
         self.view: npt.NDArray[Any] = self._over(None)
-        self._account = account
         self._map: mmap.mmap | None = None
         if mapped:
             self._remap(mapped)
@@ -91,7 +95,7 @@ class ArenaArray:
             raise ValueError(msg)
         target, before = self.bytes_for(capacity), self.bytes
         if target > before:
-            self._account.reserve(target - before)
+            self.account.reserve(target - before)
             try:
                 with _storage(self.path, target - before):
                     self._allocate(before, target)
@@ -99,12 +103,12 @@ class ArenaArray:
             except BaseException:
                 with suppress(OSError):
                     os.truncate(self.path, before)
-                self._account.release(target - before)
+                self.account.release(target - before)
                 raise
         elif target < before:
             self._remap(target)
             os.truncate(self.path, target)
-            self._account.release(before - target)
+            self.account.release(before - target)
             self._clear_cut_row()
 
     def unmap(self) -> None:
@@ -183,7 +187,7 @@ class Arena:
         """Make an empty arena in a fresh folder under `parent`."""
         arena = cls(parent, _working_name(), account)
         with _storage(arena._folder, PAGE):
-            os.makedirs(arena._folder)
+            os.makedirs(arena._folder, PRIVATE_FOLDER)
         return arena
 
     @classmethod
@@ -247,6 +251,14 @@ class Arena:
             array.resize(capacity)
         return array
 
+    def part(self, scope: str, account: Account) -> Arena:
+        """Return the arrays, files and header of one part, whose bytes another account holds.
+
+        The part is released and discarded with the whole. Raises `Refused` when the account cannot
+        take over what it has.
+        """
+        return _Part(self, scope, account)
+
     def path(self, name: str) -> str:
         """Where to keep a file beside the arrays; it moves with the arena, outside its bytes."""
         self._check_open()
@@ -298,14 +310,48 @@ class Arena:
 
     def _close(self) -> None:
         self._open = False
-        self._account.release(self.bytes)
         for array in self._arrays.values():
+            array.account.release(array.bytes)
             array.unmap()
 
     def _check_open(self) -> None:
         if not self._open:
             msg = f"the arena {self.name} was released or discarded"
             raise ValueError(msg)
+
+
+class _Part(Arena):
+    """What one scope has of an arena."""
+
+    def __init__(self, whole: Arena, scope: str, account: Account) -> None:
+        super().__init__(whole.parent, whole.name, account)
+        self.header = whole.header.setdefault(scope, {})
+        self._whole = whole
+        self._scope = scope
+        for array in self._mine():
+            array.account.release(array.bytes)
+            account.reserve(array.bytes)
+            array.account = account
+
+    @property
+    def bytes(self) -> int:
+        return sum(array.bytes for array in self._mine())
+
+    def array(
+        self, name: str, dtype: np.dtype[Any] | type, width: int = 1, capacity: int = 0
+    ) -> ArenaArray:
+        array = self._whole.array(self._scope + name, dtype, width)
+        array.account = self._account
+        if array.capacity < capacity:
+            array.resize(capacity)
+        return array
+
+    def path(self, name: str) -> str:
+        return self._whole.path(self._scope + name)
+
+    def _mine(self) -> list[ArenaArray]:
+        arrays = self._whole._arrays.items()
+        return [array for name, array in arrays if name.startswith(self._scope)]
 
 
 def is_working(name: str) -> bool:

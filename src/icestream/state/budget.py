@@ -9,6 +9,7 @@ Invariants:
        (`test_oracle_any_sequence_of_calls_keeps_the_books_exact`).
     2. A refused call changes nothing (`test_a_refused_call_changes_nothing`).
     3. `peak` is the largest `held` there ever was (`test_peak_remembers_the_most_ever_held`).
+    4. What a part of a budget holds, the whole holds too (`test_a_part_holds_of_the_whole`).
 
 Cost: O(1) per call, one uncontended lock.
 
@@ -79,6 +80,10 @@ class Budget:
         with self._lock:
             self._accounts.append(account)
         return account
+
+    def part(self, owner: str, total: int) -> Budget:
+        """Set a part aside, with accounts of its own; the whole counts only what it holds."""
+        return _Part(self.account(owner), total)
 
     def holders(self) -> dict[str, int]:
         """Bytes held by owner, largest first, owners without any left out."""
@@ -155,6 +160,34 @@ class Account:
     def close(self) -> None:
         """Give everything back; closing twice is fine."""
         self.budget._close(self)
+
+
+class _Part(Budget):
+    """Bytes of another budget, no more than `total` of them."""
+
+    def __init__(self, whole: Account, total: int) -> None:
+        super().__init__(total)
+        self._whole = whole
+
+    @property
+    def free(self) -> int:
+        return min(super().free, self._whole.budget.free)
+
+    def _move(self, account: Account, change: int) -> bool:
+        if not self._whole.budget._move(self._whole, max(0, change)):
+            return False
+        moved = False
+        try:
+            moved = super()._move(account, change)
+        finally:
+            if moved != (change > 0):
+                self._whole.release(abs(change))
+        return moved
+
+    def _close(self, account: Account) -> None:
+        held = account.held
+        super()._close(account)
+        self._whole.release(held)
 
 
 def fail(budget: Budget, needed: int, owner: str) -> BudgetError:

@@ -11,7 +11,9 @@ Invariants:
        `test_crash_at_any_step_of_put_leaves_all_or_nothing`).
     2. A refusal of the disk is a `StorageError` that names the path and the remedy
        (`test_refusals_of_the_disk_name_path_and_remedy`).
-    3. A folder made on the way is durable before anything is in it, so `sync_folder` of a file's
+    3. Files and folders are for this user alone: modes 0600 and 0700
+       (`test_files_and_folders_are_for_the_user_alone`).
+    4. A folder made on the way is durable before anything is in it, so `sync_folder` of a file's
        own folder is enough (`test_new_folders_are_synced_into_their_parents`).
 
 Cost:
@@ -34,6 +36,10 @@ from icestream.core.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+#: modes of what is made: state is as private as the events it was made of
+PRIVATE_FILE = 0o600
+PRIVATE_FOLDER = 0o700
 
 _REMEDIES = {
     errno.ENOSPC: "the disk is full; free space on it, then restart",
@@ -195,10 +201,10 @@ class LocalFiles:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with _refusals_named(path):
             try:
-                return _LocalNewFile(path, os.open(path, flags, 0o644))
+                return _LocalNewFile(path, os.open(path, flags, PRIVATE_FILE))
             except FileNotFoundError:
                 self._make_folder(folder_of(path))
-                return _LocalNewFile(path, os.open(path, flags, 0o644))
+                return _LocalNewFile(path, os.open(path, flags, PRIVATE_FILE))
 
     def open(self, path: str) -> OpenFile:
         """Open a file for reading; FileNotFoundError if there is none."""
@@ -274,5 +280,5 @@ class LocalFiles:
         parent = folder_of(folder.rstrip("/"))
         self._make_folder(parent)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(folder)
+            os.mkdir(folder, PRIVATE_FOLDER)
         self.sync_folder(parent)

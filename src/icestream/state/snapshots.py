@@ -8,10 +8,13 @@ Invariants:
 1. Between two snapshots are at least `AFTER` versions and at most `AT_LATEST`
    (`test_bounded_versions_between_snapshots`).
 2. A restored shard counts on where the one before stopped (`test_a_restored_count_goes_on`).
+3. Operators in step take their snapshots in the same versions
+   (`test_operators_in_step_take_snapshots_together`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 #: a snapshot is due after this many versions, if it costs less than what was logged meanwhile
@@ -41,9 +44,10 @@ class SnapshotSchedule:
     def version_ends(self, size: int) -> bool:
         """Count a version; tell whether it should end with a snapshot of about `size` bytes."""
         self._since["versions"] += 1
-        if self._since["versions"] < AFTER:
-            return False
-        return self._since["bytes"] >= size or self._since["versions"] >= AT_LATEST
+        self._since["size"] = size
+        if "due" in self._since:
+            return self._since["due"] > 0
+        return _due([self._since])
 
     def resume(self, versions: int, size: int) -> None:
         """Go on after a restore that replayed so many versions, of so many bytes."""
@@ -52,3 +56,23 @@ class SnapshotSchedule:
     def take(self) -> None:
         """Count from here: the version that ends has a snapshot."""
         self._since.update(versions=0, bytes=0, taken=self._since["taken"] + 1)
+
+
+def in_step(headers: Iterable[dict[str, Any]]) -> None:
+    """Let the operators of a shard, each with a header, take snapshots in the same versions.
+
+    To be called before the version that may end with one: what it costs is known from the last.
+    """
+    counts = [SnapshotSchedule(header)._since for header in headers]
+    due = _due([{**each, "versions": each["versions"] + 1} for each in counts])
+    for each in counts:
+        each["due"] = int(due)
+
+
+def _due(counts: list[dict[str, int]]) -> bool:
+    """Tell whether snapshots are due, given versions, bytes and size of each."""
+    versions = min(each["versions"] for each in counts)
+    if versions < AFTER:
+        return False
+    logged = sum(each["bytes"] for each in counts)
+    return logged >= sum(each.get("size", 0) for each in counts) or versions >= AT_LATEST

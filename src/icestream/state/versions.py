@@ -8,7 +8,9 @@ version is restored from a bounded number of commit files.
 Invariants:
 1. A commit is all there or not at all, and the first one for a version stays
    (`test_crash_a_commit_is_whole_or_absent`).
-2. A flipped byte is a `DamageError` that names the file (`test_damage_in_a_commit_is_named`).
+2. A flipped byte is a `DamageError` that names the file (`test_damage_in_a_commit_is_named`);
+   so are sealed fields without sense: names that lead out of the checkpoint, numbers no log has
+   (`test_a_sealed_commit_that_makes_no_sense_is_damage`).
 3. A segment is live from the version that adds it until its lifetime class lets it go: panes when
    their expiry is at or below the horizon, bases when a newer snapshot of their shard exists
    (`test_parity_live_segments_beside_a_plain_recount`).
@@ -19,7 +21,8 @@ References: `docs/formats/commits.md`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -28,11 +31,13 @@ import xxhash
 from icestream.core.errors import CheckpointError, DamageError
 from icestream.core.times import MINUS_INFINITY
 from icestream.state.files import Files
-from icestream.state.log.format import SegmentInfo
+from icestream.state.log.format import SegmentInfo, text, whole
 
 FORMAT = 2
 #: the lifetime class that a newer snapshot of the same shard replaces
 BASE = "base"
+#: between the name of a part of a shard and that of a lifetime class
+PART = "."
 #: the lifetime class of raw events, which belong to no shard
 EVENTS = "events"
 NO_SHARD = -1
@@ -43,6 +48,11 @@ COMMITS = "commits"
 SEGMENTS = "segments"
 RESULTS = "results"
 PLAN = "plan.json"
+
+#: a name of a commit file
+_COMMIT = re.compile(r"([0-9]{12,18})\.json")
+#: digits of a format version, at most
+_FORMAT_DIGITS = 9
 
 
 @dataclass(frozen=True)
@@ -68,9 +78,15 @@ class LiveSegment:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> LiveSegment:
-        """Return what `to_json` wrote."""
-        info = SegmentInfo.from_json(value["info"])
-        return cls(value["shard"], value["version"], value["lifetime"], info, value["begins"])
+        """Return what `to_json` wrote; ValueError if nothing wrote it."""
+        begins = value["begins"]
+        return cls(
+            whole(value["shard"], NO_SHARD),
+            whole(value["version"], 1),
+            text(value["lifetime"]),
+            SegmentInfo.from_json(value["info"]),
+            None if begins is None else whole(begins),
+        )
 
 
 @dataclass(frozen=True)
@@ -117,11 +133,15 @@ class Commit:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Commit:
-        """Return what `to_json` wrote."""
+        """Return what `to_json` wrote; ValueError if nothing wrote it."""
         plain = {key: item for key, item in value.items() if key not in _SEGMENT_LISTS}
+        for name, item in plain.items():
+            _CHECKS[name](item)
         for name in ("seen", "routes", "arenas", "bases", "released"):
             plain[name] = tuple(plain[name])
         live = value["live"]
+        for segment in (*value["added"], *(live or ())):
+            whole(segment["shard"], NO_SHARD, len(plain["bases"]) - 1)
         return cls(
             **plain,
             added=tuple(map(LiveSegment.from_json, value["added"])),
@@ -134,6 +154,31 @@ class Commit:
 _SEGMENT_LISTS = ("added", "results", "late", "live")
 
 
+def _each(check: Callable[[Any], object]) -> Callable[[Any], object]:
+    def checked(items: Any) -> None:
+        for item in tuple(items):
+            check(item)
+
+    return checked
+
+
+#: what the plain fields of a commit must be
+_CHECKS: Mapping[str, Callable[[Any], object]] = {
+    "version": lambda item: whole(item, 1),
+    "batch": lambda item: item is None or whole(item, 0),
+    "watermark": whole,
+    "seen": _each(lambda item: item is None or whole(item)),
+    "routes": _each(lambda item: whole(item, 0)),
+    "arenas": _each(text),
+    "released": _each(lambda item: whole(item, 0)),
+    "bases": _each(lambda item: whole(item, 0)),
+    "horizon": whole,
+    "next_ordinal": lambda item: whole(item, 0),
+    "decisions": dict,
+    "totals": dict,
+}
+
+
 def survivors(live: Iterable[LiveSegment], commit: Commit) -> tuple[LiveSegment, ...]:
     """Return the segments that are live at a commit, given those live before it."""
     return tuple(
@@ -142,10 +187,15 @@ def survivors(live: Iterable[LiveSegment], commit: Commit) -> tuple[LiveSegment,
         if segment.info.ordinal not in commit.released
         and (
             segment.version >= commit.bases[segment.shard]
-            if segment.lifetime == BASE
+            if is_base(segment.lifetime)
             else segment.info.expiry > commit.horizon
         )
     )
+
+
+def is_base(lifetime: str) -> bool:
+    """Tell whether a newer snapshot of the same shard replaces segments of a class."""
+    return lifetime.rpartition(PART)[2] == BASE
 
 
 def last_listing(version: int) -> int:
@@ -164,7 +214,7 @@ class VersionStore:
     def versions(self) -> list[int]:
         """Return the versions that have a commit file, ascending."""
         names = self.files.list(f"{self.root}/{COMMITS}")
-        return sorted(int(name[:-5]) for name in names if name[:-5].isdigit())
+        return sorted(int(found[1]) for name in names if (found := _COMMIT.fullmatch(name)))
 
     def latest(self) -> Commit | None:
         """Return the last version, or None; it survives whatever is done next."""
@@ -179,7 +229,11 @@ class VersionStore:
         value = self._read(self._path(version), "the commit file of a version is missing")
         if value.get("version") != version:
             raise DamageError(self._path(version), f"this is the commit of {value.get('version')}")
-        return Commit.from_json(value)
+        try:
+            return Commit.from_json(value)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            what = f"its fields are not those of a commit ({type(error).__name__}: {error})"
+            raise DamageError(self._path(version), what) from error
 
     def create(self, commit: Commit) -> None:
         """Make a version exist; CheckpointError if another run made it first."""
@@ -203,12 +257,26 @@ class VersionStore:
             live = commit.live if commit.live is not None else survivors(live, commit)
         return live
 
-    def remember_plan(self, plan: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Write the plan of a new checkpoint, or return the one that is there."""
-        path = f"{self.root}/{PLAN}"
-        if self.files.put(path, _sealed({"plan": plan})):
+    def remember_plan(
+        self, plan: Mapping[str, Any], legend: Mapping[str, Any] | None = None
+    ) -> Mapping[str, Any]:
+        """Write the plan of a new checkpoint, or return the one that is there.
+
+        With the plan goes a legend of the state, for whoever reads it without the program.
+        """
+        value = {"plan": plan} if legend is None else {"plan": plan, "legend": legend}
+        if self.files.put(f"{self.root}/{PLAN}", _sealed(value)):
             return plan
-        return dict(self._read(path, "the plan of the checkpoint is missing")["plan"])
+        return self.plan()[0]
+
+    def plan(self) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+        """Return the plan of the checkpoint, and its legend if it has one."""
+        path = f"{self.root}/{PLAN}"
+        value = self._read(path, "the plan of the checkpoint is missing")
+        plan, legend = value.get("plan"), value.get("legend")
+        if not isinstance(plan, dict) or not isinstance(legend, dict | None):
+            raise DamageError(path, "it holds no plan")
+        return plan, legend
 
     def remove(self, versions: Iterable[int]) -> None:
         """Unlink commit files that no kept version needs."""
@@ -242,7 +310,7 @@ def _opened(path: str, data: bytes) -> dict[str, Any]:
     body, _, rest = data.partition(b"\n")
     words = rest.split(b" ")
     sealed = len(words) == 3 and words[0] == b"icestream" and words[1].isdigit()
-    if sealed and int(words[1]) != FORMAT:
+    if sealed and len(words[1]) <= _FORMAT_DIGITS and int(words[1]) != FORMAT:
         age = "newer" if int(words[1]) > FORMAT else "older"
         msg = (
             f"{path} was written in format {int(words[1])}, this Icestream reads {FORMAT}: "
@@ -251,5 +319,10 @@ def _opened(path: str, data: bytes) -> dict[str, Any]:
         raise CheckpointError(msg)
     if rest != f"icestream {FORMAT} {xxhash.xxh3_64_hexdigest(body)}\n".encode():
         raise DamageError(path, "its checksum does not match its content")
-    value: dict[str, Any] = json.loads(body)
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise DamageError(path, f"its content is no JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise DamageError(path, "its content is no JSON object")
     return value

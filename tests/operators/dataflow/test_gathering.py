@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icestream.operators.dataflow.gathering import between, by_group, first_and_last, gathered
+from icestream.operators.dataflow.gathering import (
+    between,
+    by_group,
+    collected,
+    first_and_last,
+    gathered,
+    pieces,
+)
 from icestream.operators.fold import HI
 from icestream.operators.temporal.changes import changes_of
 from icestream.state.synopses.spec import Ids, Ints
@@ -64,6 +71,15 @@ def test_oracle_passes_yield_every_change_once_in_order(
     assert rows_of(gathered(Records(made), 0, room)) == sorted(rows_of(made))
 
 
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1), max_size=5), st.integers(1, 4000))
+def test_collected_changes_come_as_they_are(batches: list[list[int]], room: int) -> None:
+    records = Records([changes(identities) for identities in batches])
+    parts = list(collected(records, 0, room))
+    assert rows_of(parts) == rows_of(records.batches)
+    largest = max((each.nbytes for each in records.batches), default=0)
+    assert all(part.nbytes <= max(room, largest) for part in parts)
+
+
 @pytest.mark.parametrize("rooms", [1, 3, 17])
 def test_bounded_passes_take_about_what_there_is_room_for(rooms: int) -> None:
     dice = np.random.default_rng(rooms)
@@ -73,3 +89,19 @@ def test_bounded_passes_take_about_what_there_is_room_for(rooms: int) -> None:
     parts = list(gathered(records, 0, size // rooms))
     assert sum(part.num_rows for part in parts) == 40_000
     assert max(part.nbytes for part in parts) <= 1.3 * size / rooms
+
+
+@given(st.lists(st.integers(0, 6), max_size=30), st.integers(1, 12), st.integers(1, 7))
+def test_oracle_entire_pieces_have_all_changes_of_their_groups(
+    identities: list[int], rows: int, groups: int
+) -> None:
+    found = changes(identities)
+    cut = list(pieces(found, rows, groups))
+    if cut:
+        assert by_group(pa.concat_batches([piece for piece, _ in cut])).equals(by_group(found))
+    assert bool(cut) == bool(identities)
+    for piece, entire in cut:
+        mine = piece.column(HI).to_pylist()
+        assert 0 < len(mine) <= rows
+        assert len(set(mine)) <= groups
+        assert entire == all(mine.count(each) == identities.count(each) for each in mine)

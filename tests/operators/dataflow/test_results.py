@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
 
 from icestream.core.times import INFINITY
-from icestream.operators.dataflow.results import LifetimeRows
+from icestream.operators.dataflow.results import LifetimeRows, Telling
 from icestream.operators.temporal.changes import changes_of
+from icestream.testing.temporal_oracle import heads
 
 PAYLOAD = pa.schema([("name", pa.string())])
 INSTANT = pa.timestamp("us", "UTC")
@@ -50,3 +54,29 @@ def test_rows_have_the_columns_that_were_promised() -> None:
         assert made.schema.equals(rows.schema)
         assert ("change" in made.schema.names) == (mode == "update")
         assert rows(changes()).num_rows == 0
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([-1, 1])), max_size=5)))
+def test_oracle_changes_that_are_held_back_add_up(batches: list[list[tuple[int, int]]]) -> None:
+    telling, told = Telling(1 << 20), []
+    for batch in batches:
+        told += list(telling.take(changes(*((le, 9, diff, "a") for le, diff in batch))))
+    assert told == []
+    found = [each for batch in telling.rest() for each in heads(batch)]
+    sums = Counter[int]()
+    for le, diff in (each for batch in batches for each in batch):
+        sums[le] += diff
+    assert {le: diff for le, _, diff in found} == {le: n for le, n in sums.items() if n}
+    assert len(found) == len({le for le, *_ in found})
+    assert list(telling.rest()) == []
+
+
+def test_bounded_changes_are_held_back_while_there_is_room() -> None:
+    room, held = 4_000, 0
+    telling = Telling(room)
+    for first in range(0, 1_000, 20):
+        batch = changes(*((number, 1_000, 1, "a") for number in range(first, first + 20)))
+        told = sum(each.num_rows for each in telling.take(batch))
+        assert told in (0, held + 20)
+        held = 0 if told else held + 20
+        assert held * (batch.nbytes // 20) <= room

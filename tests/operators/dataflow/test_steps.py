@@ -14,7 +14,6 @@ from icestream.operators.dataflow.steps import (
     Receive,
     Step,
     consumers,
-    pieces,
     regrouped,
 )
 from icestream.operators.expressions import Predicate, Projection
@@ -73,19 +72,3 @@ def test_filters_and_projections_leave_lifetimes_alone() -> None:
     assert shown.schema.names[len(HEAD) :] == ["name", "twice"]
     assert shown.column("twice").to_pylist() == [6, None, 10]
     assert shown.columns[: len(HEAD)] == found.columns[: len(HEAD)]
-
-
-@pytest.mark.parametrize(("rows", "groups"), [(3, 99), (99, 2), (4, 1), (99, 99), (1, 1)])
-def test_pieces_have_few_rows_and_few_groups(rows: int, groups: int) -> None:
-    found = changes([1, 1, 2, 1, 3, 3, None, 2, 2, 2, 4])
-    cut = list(pieces(found, rows, groups))
-    assert pa.concat_batches(cut).equals(found)
-    for piece in cut:
-        assert 0 < piece.num_rows <= rows
-        assert len(set(piece.column(HI).to_pylist())) <= groups
-    if rows == groups == 99:
-        assert len(cut) == 1
-
-
-def test_nothing_is_cut_into_nothing() -> None:
-    assert list(pieces(changes([]), 5, 5)) == []

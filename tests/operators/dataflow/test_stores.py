@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 
 from icestream.operators.dataflow.stores import ColdOptions
 from icestream.plan.dataflow import Dataflow
-from icestream.runtime.local import LocalQuery
+from icestream.runtime.dataflow_work import DataflowWork
+from icestream.runtime.local import LocalExecutor, LocalQuery
+from icestream.runtime.shard import ShardReport, ShardTask
 from icestream.state.cold.manager import Policy
 from icestream.state.files import LocalFiles
 from icestream.state.log.reader import SegmentReader
@@ -176,3 +179,27 @@ def test_a_component_without_state_needs_no_store(tmp_path: Path) -> None:
     given = pa.concat_tables([pa.Table.from_batches(s) for b in batches_of(items) for s in b])
     expected = [x for x in given.column("s0_2").to_pylist() if x is not None and x > 3]
     assert sorted(pa.concat_tables(rows).column("rating").to_pylist()) == sorted(expected)
+
+
+def test_stores_go_on_in_the_quota_they_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports: list[ShardReport] = []
+    run = LocalExecutor.run
+
+    def noted(self: LocalExecutor, tasks: Sequence[ShardTask]) -> list[ShardReport]:
+        reports[:] = run(self, tasks)
+        return list(reports)
+
+    monkeypatch.setattr(LocalExecutor, "run", noted)
+    flow = plans.nested()
+    batches = list(batches_of(stream_of(flow, MANY, 3)))
+    query = open_dataflow(flow, tmp_path, budget=64 << 20, shards=1)
+    for batch in batches[:-1]:
+        query.feed(batch)
+    needed = reports[0].statistics["needed_bytes"]
+    assert needed < 32 << 20
+    monkeypatch.setattr(DataflowWork, "_quotas", lambda *_: [needed])
+    query.feed(batches[-1])
+    assert reports[0].statistics["memory_bytes"] <= needed
+    assert not reports[0].rebuilt

@@ -327,6 +327,21 @@ def test_bounded_state_of_ten_times_the_quota(tmp_path: Path) -> None:
     run.check()
 
 
+def test_a_full_join_makes_room_for_what_it_reads(tmp_path: Path) -> None:
+    space = JoinSpace(str(tmp_path), spec_of(2), quota=1 << 18)
+    run = Run(space)
+    with space.version() as join:
+        while not join.statistics["forced_spills"]:
+            keys = range(sum(run.came[0].values()), sum(run.came[0].values()) + 50)
+            run.send(join, 0, [(key, 0, INFINITY, payload_of(0, key)) for key in keys])
+        held = int(join.sizes().sum())
+    with space.version() as join:
+        join.reserve(space.quota // 2)
+        assert join.ended().any()
+        assert int(join.sizes().sum()) < held
+    assert space.peak <= space.quota
+
+
 def test_bounded_clean_up_of_one_key_that_exceeds_the_quota(tmp_path: Path) -> None:
     """Rows of one key that are twice the quota are combined block by block."""
     quota = 1 << 18

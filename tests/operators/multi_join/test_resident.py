@@ -57,6 +57,17 @@ def test_dropping_gives_bytes_back(tmp_path: Path) -> None:
     assert resident.fresh == 2
 
 
+def test_streams_are_those_of_resident_rows(tmp_path: Path) -> None:
+    arena = Arena.create(str(tmp_path), Budget(1 << 24).account("test"))
+    resident = Resident(arena, "join", 2, 4, {})
+    add(resident, [1, 1, 2, 1 << 30], 0)
+    add(resident, [1, 3, 3], 1)
+    assert [each.tolist() for each in resident.streams()] == [[4, 3], [3, 2]]
+    resident.all_logged()
+    resident.drop(np.array([True, False, False, False]), 0)
+    assert [each.tolist() for each in resident.streams()] == [[1, 0], [1, 0]]
+
+
 def test_an_arena_is_attached_to_as_it_was_left(tmp_path: Path) -> None:
     account = Budget(1 << 24).account("test")
     arena = Arena.create(str(tmp_path), account)

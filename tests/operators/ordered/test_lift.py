@@ -32,7 +32,7 @@ def events(*rows: tuple[int, str | None, int | None]) -> pa.RecordBatch:
 
 def partition(folder: Path, low: int = 0, high: int = HI_END) -> Partition:
     arena = Arena.create(str(folder), Budget(1 << 20).account("groups"))
-    facts: dict[str, Any] = {"low": low, "high": high, "fronts": 0}
+    facts: dict[str, Any] = {"low": low, "high": high, "fronts": 0, "next": 0}
     return Partition(facts, arena, 1)
 
 

@@ -73,7 +73,7 @@ class Space:
         return past
 
     def partition(self, low: int = 0, high: int = HI_END) -> Partition:
-        facts: dict[str, Any] = {"low": low, "high": high, "fronts": 0}
+        facts: dict[str, Any] = {"low": low, "high": high, "fronts": 0, "next": 0}
         return Partition(facts, self.arena, 1)
 
 

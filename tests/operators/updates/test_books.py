@@ -34,3 +34,18 @@ def test_oracle_versions_add_up_to_the_whole(tmp_path: Path) -> None:
         assert whole.most == report.most
         assert whole.quantile(0.99) == pytest.approx(report.p99, rel=0.05)
         queue.delivered(taken.hi, taken.lo, now + 100)
+
+
+def test_an_average_is_never_above_the_largest(tmp_path: Path) -> None:
+    arena = Arena.create(str(tmp_path), Budget(64 << 20).account("test"))
+    queue = UpdateQueue(VALUES, schedule="inplace", arrays=arena)
+    for version in range(1, 6):
+        now = version * 1_000_000
+        keys = np.arange(version, dtype=np.uint64)
+        # what comes new in a version was due long before it
+        times = np.full(version, now - 900_000 * version, dtype=np.int64)
+        queue.enqueue(keys, keys, times, pa.record_batch([np.arange(version)], schema=VALUES))
+        taken = queue.dequeue(version, now)
+        queue.delivered(taken.hi, taken.lo, now)
+        for stale in Books(arena, queue).close(now):
+            assert stale.average <= stale.most

@@ -89,7 +89,7 @@ def test_every_record_takes_its_own_aligned_place(length: int, size: int) -> Non
     st.builds(
         SegmentInfo,
         ordinal=st.integers(0, MAX_ORDINAL),
-        name=st.text(),
+        name=st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,40}", fullmatch=True),
         bytes=st.integers(0, 2**40),
         records=st.integers(0, 2**32),
         expiry=st.integers(MINUS_INFINITY, INFINITY),

@@ -183,12 +183,14 @@ class Both(RuleBasedStateMachine):
         plain, store = self.both(sorted(groups))
         expected = rows_of(self.plain.read(synopsis, plain))
         found: list[Row] = []
-        done = 0
+        places = dict(zip(store.tolist(), range(len(store)), strict=True))
         for portion in self.store.portions(store):
             some = self.store.read(synopsis, portion)
             assert some.rows.schema == SYNOPSES[synopsis].schema
-            found += [(owner + done, row) for owner, row in rows_of(some)]
-            done += len(portion)
+            for owner, row in rows_of(some):
+                found.append((places[int(portion[owner])], row))
+        # rows of a group keep their order, portions come in any
+        found.sort(key=lambda each: each[0])
         if synopsis in RANKED:
             found, expected = sorted(found), sorted(expected)
         assert found == expected
@@ -199,18 +201,22 @@ class Both(RuleBasedStateMachine):
     )
     def read_best(self, synopsis: int, groups: dict[int, int]) -> None:
         plain, store = self.both(list(groups))
-        counts = np.array(list(groups.values()))
+        counts = dict(zip(store.tolist(), groups.values(), strict=True))
         every = rows_of(self.plain.read(synopsis, plain))
-        done = 0
+        seen = 0
         for portion in self.store.portions(store):
-            asked = counts[done : done + len(portion)]
+            asked = np.array([counts[slot] for slot in portion.tolist()])
+            places = [store.tolist().index(slot) for slot in portion.tolist()]
             found = rows_of(self.store.read_best(synopsis, portion, asked))
             for place, count in enumerate(asked.tolist()):
                 mine = sorted((row[-1] for o, row in found if o == place), reverse=True)
-                all_of_it = sorted((row[-1] for o, row in every if o == place + done), reverse=True)
+                all_of_it = sorted(
+                    (row[-1] for o, row in every if o == places[place]), reverse=True
+                )
                 assert mine[:count] == all_of_it[:count]
                 assert not Counter(mine) - Counter(all_of_it)
-            done += len(portion)
+            seen += len(portion)
+        assert seen == len(store)
 
     @rule(
         groups=st.dictionaries(

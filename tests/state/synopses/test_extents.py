@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from icestream.core.times import INFINITY
-from icestream.kernels.heap import NO_ROOT
+from icestream.kernels import extents as kernels
+from icestream.kernels.heap import HI, LO, NO_ROOT
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.synopses.extents import ExtentLog, Extents, headers_of
@@ -36,19 +37,13 @@ class Chains:
         words = np.random.default_rng(len(self.words[0])).integers(0, 1 << 40, int(sizes.sum()))
         offsets = np.concatenate(([0], np.cumsum(sizes)))
         expiry = np.maximum(expiry, self.expiries[groups])
-        none = np.zeros(len(groups), dtype=np.int64)
-        extents = Extents(
-            IDS[groups],
-            groups.astype(np.uint64),
-            none,
-            words,
-            offsets,
-            self.roots[groups],
-            self.expiries[groups],
-            expiry,
-            none,
-            none.astype(np.bool_),
-        )
+        headers = np.zeros((len(groups), kernels.HEADER), dtype=np.int64)
+        headers[:, HI], headers[:, LO] = IDS[groups].view(np.int64), groups
+        headers[:, kernels.LENGTH] = sizes
+        headers[:, kernels.BACK] = self.roots[groups]
+        headers[:, kernels.LATEST] = expiry
+        headers[:, kernels.BACK_LATEST] = self.expiries[groups]
+        extents = Extents(headers, words, offsets)
         self.roots[groups] = self.log.write(0, extents, 1, mirrored=mirrored)
         self.expiries[groups] = expiry
         for number, group in enumerate(groups.tolist()):
@@ -102,6 +97,16 @@ def test_bounded_a_pass_reads_each_record_once(tmp_path: Path) -> None:
     chains.check(-1)
     assert chains.log.traffic.records_read == chains.log.traffic.records
     assert chains.log.traffic.bytes_read == chains.log.traffic.bytes
+
+
+def test_bounded_chains_of_different_lengths_read_each_record_once(tmp_path: Path) -> None:
+    chains = Chains(tmp_path, record_bytes=1 << 16)
+    for step in range(6):
+        some = np.arange(0, GROUPS, step + 1)
+        chains.write(some, np.full(len(some), 3), np.full(len(some), 10), mirrored=False)
+        chains.seal()
+    chains.check(-1)
+    assert chains.log.traffic.records_read == chains.log.traffic.records == 6
 
 
 def test_records_keep_to_their_size_unless_an_extent_does_not(tmp_path: Path) -> None:

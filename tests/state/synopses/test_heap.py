@@ -34,7 +34,7 @@ def test_a_refused_heap_is_as_it_was(tmp_path: Path) -> None:
     heap = heap_in(tmp_path, limit=1 << 30, quota=1 << 19)
     heap.grow(100)
     slots, words = np.array([1]), np.arange(100)
-    heap.install(0, slots, words, np.array([0, 100]))
+    heap.install(0, slots, words, np.array([0, 100]), np.array([40]))
     free = heap.free
     with pytest.raises(Refused):
         heap.grow(1_000_000)

@@ -13,7 +13,7 @@ import pytest
 from icestream.core.errors import BudgetError, CheckpointError, DamageError
 from icestream.core.times import INFINITY
 from icestream.state import snapshots
-from icestream.state.cold.manager import Manager
+from icestream.state.cold.manager import Manager, Policy
 from icestream.state.synopses.options import StoreOptions
 from icestream.state.synopses.spec import GroupRows, Ids, Ints, Synopsis
 from icestream.state.synopses.store import GroupStore
@@ -284,13 +284,14 @@ def test_crash_cleaned_segments_are_not_missed(tmp_path: Path) -> None:
 def test_a_manager_decides_who_leaves(tmp_path: Path) -> None:
     space = GroupSpace(str(tmp_path), NUMBERS, quota=1 << 19)
     with space.version() as store:
-        manager = Manager([store])
+        manager = Manager([store], Policy(classifier="lfu"))
         store.press(manager)
+        hot = list(range(20))
         for chunk in range(40):
             store.begin(0)
-            hot = np.arange(20)
-            some = np.concatenate((hot, np.arange(100 * chunk, 100 * chunk + 100)))
+            some = np.arange(100 * chunk, 100 * chunk + 100)
             add(store, np.repeat(some, 10), np.repeat(some, 10))
+            content(store, hot)
             manager.opened(store.name, store.take_opened())
             manager.returned(store.name, store.take_returned())
             manager.note(store.name, store.take_hits())
@@ -300,7 +301,7 @@ def test_a_manager_decides_who_leaves(tmp_path: Path) -> None:
         store.begin(0)
         in_memory = store.resident(store.locate(*identities(np.arange(20)))) > 0
         assert in_memory.all()
-        assert content(store, [5, 345]) == {5: [5] * 410, 345: [345] * 10}
+        assert content(store, [5, 345]) == {5: [5] * 10, 345: [345] * 10}
 
 
 def test_rows_that_expire_give_their_segments_back(tmp_path: Path) -> None:

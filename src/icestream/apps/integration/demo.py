@@ -179,7 +179,7 @@ class _View:
         now, status = time.monotonic(), self._status
         status.elapsed, status.written = now - self._began, self._replay.written
         reports = self._query.recentProgress
-        new = [each for each in reports if each["batchId"] > status.progress.last_batch]
+        new = [each for each in reports if each["version"] > status.progress.last_version]
         if not status.progress.absorb(reports):
             return
         status.progress.running = now - self._started

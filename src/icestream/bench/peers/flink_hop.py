@@ -15,21 +15,15 @@ both move through event time together. Results go to a sink that drops them.
 from __future__ import annotations
 
 import json
-import socket
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Callable
 from importlib import metadata
 from itertools import pairwise
 from typing import Any
 
-from pyflink.common import (  # type: ignore[import-not-found]
-    Configuration,
-    Types,
-    WatermarkStrategy,
-)
+from flink_jobs import configured, counter, free_port  # type: ignore[import-not-found]
+from pyflink.common import Types, WatermarkStrategy  # type: ignore[import-not-found]
 from pyflink.datastream import StreamExecutionEnvironment  # type: ignore[import-not-found]
 from pyflink.datastream.connectors.number_seq import (  # type: ignore[import-not-found]
     NumberSequenceSource,
@@ -48,37 +42,6 @@ ALL = {
     "lo": ("DOUBLE", "MIN(`value`)"),
     "hi": ("DOUBLE", "MAX(`value`)"),
 }
-#: seconds between two looks at the counters
-LOOK = 0.25
-#: seconds a job has to show its first counter
-PATIENCE = 60.0
-
-
-def configuration(run: dict[str, Any], port: int, checkpoints: str) -> Configuration:
-    """Set up parallelism, state backend, mini-batches and checkpoints."""
-    options = {
-        "rest.address": "127.0.0.1",
-        "rest.port": str(port),
-        "metrics.fetcher.update-interval": "100",
-        "parallelism.default": str(run["cores"]),
-        "pipeline.object-reuse": "true",
-        "table.local-time-zone": "UTC",
-        "state.backend.type": run["backend"],
-        "taskmanager.memory.managed.size": run["managed_memory"],
-        "execution.checkpointing.interval": run["checkpoint_every"],
-        "execution.checkpointing.incremental": "true",
-        "execution.checkpointing.dir": f"file://{checkpoints}",
-    }
-    if run["mini_batch"]:
-        options |= {
-            "table.exec.mini-batch.enabled": "true",
-            "table.exec.mini-batch.allow-latency": "1 s",
-            "table.exec.mini-batch.size": "20000",
-        }
-    chosen = Configuration()
-    for name, value in options.items():
-        chosen.set_string(name, value)
-    return chosen
 
 
 def events(
@@ -142,7 +105,7 @@ def quarters(run: dict[str, Any], constants: dict[str, int]) -> list[float]:
         )
         job = tables.execute_sql(f"INSERT INTO nowhere {query}").get_job_client()
         try:
-            read = counter(port, str(job.get_job_id()))
+            read = counter(port, str(job.get_job_id()), f"Source__{SOURCE}.", ".numRecordsOut")
             time.sleep(run["warm"])
             looks = [(time.monotonic(), read())]
             for _ in range(4):
@@ -174,40 +137,11 @@ def prepared(
 ) -> StreamTableEnvironment:
     """Make an environment of its own for one job, with the view `events` in it."""
     environment = StreamExecutionEnvironment.get_execution_environment(
-        configuration(run, port, checkpoints)
+        configured(run, port, checkpoints)
     )
     tables = StreamTableEnvironment.create(environment)
     events(environment, tables, constants, rows)
     return tables
-
-
-def counter(port: int, job: str) -> Callable[[], float]:
-    """Give a function that reads how many events have left the source of a running job."""
-    vertices = f"http://127.0.0.1:{port}/jobs/{job}/vertices"
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        time.sleep(LOOK)
-        for vertex in fetch(f"http://127.0.0.1:{port}/jobs/{job}")["vertices"]:
-            metrics = f"{vertices}/{vertex['id']}/subtasks/metrics"
-            for metric in fetch(metrics):
-                name = metric["id"]
-                if name.startswith(f"Source__{SOURCE}.") and name.endswith(".numRecordsOut"):
-                    return lambda: float(fetch(f"{metrics}?get={name}&agg=sum")[0]["sum"])
-    msg = f"the job showed no counter of its source within {PATIENCE:g} s"
-    raise TimeoutError(msg)
-
-
-def fetch(address: str) -> Any:
-    """Read JSON from Flink's REST interface."""
-    with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
-        return json.load(answer)
-
-
-def free_port() -> int:
-    """Find a port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def main() -> None:

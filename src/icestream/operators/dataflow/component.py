@@ -11,7 +11,9 @@ Invariants:
    (`test_oracle_a_graph_of_steps_adds_up_to_the_answer`).
 2. Slots of a store are used only between two of its `begin`s
    (`test_a_store_begins_only_where_its_grouping_is_entered`).
-3. Rows that a new watermark expires stay until the version is over, because what it settles may
+3. An operator is told that no other changes of its groups come only if none do
+   (`test_oracle_operators_that_forget_early_say_the_same`).
+4. Rows that a new watermark expires stay until the version is over, because what it settles may
    still meet them further on (`test_what_a_watermark_settles_meets_rows_that_it_expires`).
 
 Cost: a chunk of each grouping in memory beside the stores.
@@ -19,7 +21,8 @@ Cost: a chunk of each grouping in memory beside the stores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -27,8 +30,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.dataflow.gathering import gathered
+from icestream.operators.dataflow.gathering import collected, gathered, pieces
 from icestream.operators.dataflow.joining import JOINED, JoinStores
+from icestream.operators.dataflow.results import LifetimeRows, Telling
 from icestream.operators.dataflow.steps import (
     Emit,
     JoinMany,
@@ -41,12 +45,13 @@ from icestream.operators.dataflow.steps import (
     Step,
     Trace,
     consumers,
-    pieces,
     regrouped,
 )
 from icestream.operators.dataflow.traces import Traces
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.protocol import ChangeInputs, Emitted, PastVersion, Shard
+from icestream.operators.temporal.changes import PromptOperator, TemporalOperator
+from icestream.operators.temporal.current import Current
 from icestream.state.synopses.options import lifetimes
 from icestream.state.synopses.spec import Groups, Synopsis
 from icestream.state.versions import BASE
@@ -55,6 +60,8 @@ from icestream.state.versions import BASE
 CHUNK_ROWS = 65_536
 #: rows that are worth a chunk
 ENOUGH_ROWS = 16_384
+#: part of the room for changes in which each view that tells changes adds them up
+HELD_BACK = 4
 
 
 class Stores(Protocol):
@@ -111,7 +118,7 @@ class ComponentSpec:
 
     steps: tuple[Step, ...]
     #: what becomes a result row of the changes of each view
-    rows_of: tuple[Callable[[pa.RecordBatch], pa.RecordBatch], ...]
+    rows_of: tuple[LifetimeRows, ...]
     #: partitions of joins, and the part of the rows that is traced to them
     partitions: int = 1
     sample: float = 1.0
@@ -153,12 +160,61 @@ class ComponentSpec:
         """Return who takes the changes of each step."""
         return consumers(self.steps)
 
+    @cached_property
+    def begins(self) -> bool:
+        """Tell whether a grouping begins inside another."""
+        return any(isinstance(step, Regroup) for step in self.steps)
+
+    @cached_property
+    def arrivals(self) -> tuple[Counter[int] | None, ...]:
+        """Return on how many ways the changes of each received chunk come to each step.
+
+        By step that receives them; None if more may come later, from operators that say something
+        at a watermark. Where a grouping begins, changes are collected, so that all ways are one.
+        """
+        found: list[Counter[int] | None] = []
+        leaving: list[Counter[int] | None] = []
+        for number, step in enumerate(self.steps):
+            before = [leaving[each] for each in step.inputs]
+            known = [each for each in before if each is not None]
+            came: Counter[int] | None = None
+            if len(known) == len(before):
+                came = sum(known, Counter({number: 1} if isinstance(step, Receive) else {}))
+            found.append(came)
+            leaving.append(None if came is None else _left(step, came))
+        return tuple(found)
+
+    @cached_property
+    def behind(self) -> tuple[frozenset[int], ...]:
+        """Return for each step the steps that its changes lead to."""
+        found: list[frozenset[int]] = [frozenset()] * len(self.steps)
+        for number in reversed(range(len(self.steps))):
+            after = [step for step, _ in self.consumers[number]]
+            found[number] = frozenset(after).union(*(found[step] for step in after))
+        return tuple(found)
+
+
+def _left(step: Step, came: Counter[int]) -> Counter[int] | None:
+    """Return on how many ways changes leave a step that come to it on some."""
+    match step:
+        case Regroup():
+            return Counter(dict.fromkeys(came, 1))
+        case JoinMany():
+            return None
+        case Stateful():
+            operator = step.operator
+            if not (isinstance(operator, PromptOperator) and operator.is_prompt):
+                return None
+            return came if operator.tells_at_once else came + came
+    return came
+
 
 class ComponentOperator:
     """Runs the steps of a component on the state of one shard."""
 
-    def __init__(self, spec: ComponentSpec, shard: Shard, stores: Stores) -> None:
-        """Attach to the shard's state."""
+    def __init__(self, spec: ComponentSpec, shard: Shard, stores: Stores, version: int = 0) -> None:
+        """Attach to the shard's state, for a version."""
+        self._version = version
         self._spec = spec
         self._stores = stores
         self._header: dict[str, Any] = shard.arena.header
@@ -171,6 +227,18 @@ class ComponentOperator:
         }
         #: changes that wait at the step that begins their grouping
         self._waiting: dict[int, list[pa.RecordBatch]] = {}
+        #: the watermark that the version reaches, and steps all of whose changes were received
+        self._over = MINUS_INFINITY
+        self._done: set[int] = set()
+        #: whether the chunk under way has all changes of its groups that one step receives, and
+        #: steps where groups wait of which some changes went on before
+        self._entire = False
+        self._torn: set[int] = set()
+        self._telling = {
+            step.view: Telling(stores.gathered_bytes // HELD_BACK)
+            for step in spec.steps
+            if isinstance(step, Emit) and spec.rows_of[step.view].mode == "update"
+        }
         self._traces = Traces(spec.steps, spec.partitions, spec.sample)
 
     def on_batch(self, inputs: ChangeInputs) -> None:
@@ -180,18 +248,24 @@ class ComponentOperator:
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
         """Push the changes of the batch through the steps, then the new watermark."""
         before = self._header["watermark"]
+        taken = gathered
         if isinstance(self._stores, JoinStores):
             self._stores.spill()
-        for number, step in enumerate(self._spec.steps):
-            if isinstance(step, Receive) and self._inputs is not None:
-                room = self._stores.gathered_bytes
-                for changes in gathered(self._inputs, step.edge, room):
-                    yield from self._push_chunks(number, changes, before)
-        yield from self._settle(before)
+            taken = collected
+        self._over = watermark
+        for number, edge in self._received():
+            assert self._inputs is not None
+            room = self._stores.gathered_bytes
+            room -= len(self._telling) * (room // HELD_BACK)
+            for changes in taken(self._inputs, edge, room):
+                yield from self._push_chunks(number, changes, before)
+            yield from self._settle(before)
+            self._done.add(number)
+        self._entire = False
         for number, step in enumerate(self._spec.steps):
             if isinstance(step, Stateful):
                 self._stores.begin(step.grouping, before)
-                for made in step.operator.on_watermark(self._groups[number], watermark):
+                for made in self._woken(step.operator, self._groups[number], watermark):
                     yield from self._pass_on(number, made, before)
                 yield from self._settle(before)
                 self._stores.rest()
@@ -199,6 +273,8 @@ class ComponentOperator:
                 for made in self._stores.clean_up():
                     yield from self._pass_on(number, made, before)
                 yield from self._settle(before)
+        for view, telling in self._telling.items():
+            yield from self._rows(view, telling.rest())
         self._header["watermark"] = watermark
         self._stores.end_version(watermark)
 
@@ -223,19 +299,75 @@ class ComponentOperator:
         """Return what the progress report tells of this shard."""
         return {**self._stores.statistics, **self._traces.statistics}
 
+    def _changed(
+        self,
+        number: int,
+        operator: TemporalOperator,
+        port: int,
+        changes: pa.RecordBatch,
+        watermark: Micros,
+    ) -> Iterator[pa.RecordBatch]:
+        """Return what an operator makes of changes; it is told if no others can come."""
+        groups, arrivals = self._groups[number], self._spec.arrivals[number]
+        if (
+            self._entire
+            and isinstance(operator, PromptOperator)
+            and operator.is_prompt
+            and arrivals is not None
+            and sum(ways for step, ways in arrivals.items() if step not in self._done) == 1
+        ):
+            return operator.on_last_changes(port, changes, groups, watermark, self._over)
+        return operator.on_changes(port, changes, groups, watermark)
+
+    def _received(self) -> list[tuple[int, int]]:
+        """Return the steps that receive changes, with their edges, those with the most last."""
+        inputs = self._inputs
+        if inputs is None:
+            return []
+        steps = [(n, s.edge) for n, s in enumerate(self._spec.steps) if isinstance(s, Receive)]
+        if isinstance(self._stores, JoinStores):
+            return steps
+        return sorted(steps, key=lambda each: int(inputs.ranges(each[1])[1].sum()))
+
+    def _woken(
+        self, operator: TemporalOperator, groups: Groups, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Return what an operator has to say at the end of the version."""
+        if isinstance(operator, Current):
+            return operator.on_version(groups, watermark, self._version)
+        return operator.on_watermark(groups, watermark)
+
+    def _rows(self, view: int, batches: Iterable[pa.RecordBatch]) -> Iterator[Emitted]:
+        """Return changes as rows of a view."""
+        for changes in batches:
+            if changes.num_rows:
+                yield view, self._spec.rows_of[view](changes)
+
     # -- pushing ---------------------------------------------------------------------------
 
     def _enter(self, number: int, changes: pa.RecordBatch, watermark: Micros) -> Iterator[Emitted]:
-        """Collect changes at a step that begins a grouping; push them on once they are enough."""
-        waiting = self._waiting.setdefault(number, [])
-        waiting.append(changes)
-        if sum(each.num_rows for each in waiting) >= ENOUGH_ROWS:
+        """Collect changes at a step that begins a grouping; push them on if they are too many."""
+        self._waiting.setdefault(number, []).append(changes)
+        if not self._entire:
+            self._torn.add(number)
+        if self._rows_waiting(number) >= CHUNK_ROWS:
+            self._torn |= {number, *self._spec.behind[number]}
             yield from self._push_waiting(number, watermark)
+            self._entire = False
 
     def _settle(self, watermark: Micros) -> Iterator[Emitted]:
-        """Push on what still waits, groupings that are entered first before those inside them."""
+        """Push on what still waits, nothing before what leads to it, the most changes first.
+
+        Few changes that meet many, as requests do what they ask for, meet them as they are now.
+        """
         while self._waiting:
-            yield from self._push_waiting(min(self._waiting), watermark)
+            behind = {step for each in self._waiting for step in self._spec.behind[each]}
+            first = [each for each in sorted(self._waiting) if each not in behind]
+            yield from self._push_waiting(max(first, key=self._rows_waiting), watermark)
+        self._torn.clear()
+
+    def _rows_waiting(self, number: int) -> int:
+        return sum(each.num_rows for each in self._waiting[number])
 
     def _push_waiting(self, number: int, watermark: Micros) -> Iterator[Emitted]:
         together = pa.concat_batches(self._waiting.pop(number))
@@ -246,11 +378,18 @@ class ComponentOperator:
     ) -> Iterator[Emitted]:
         """Push changes that enter a grouping, a chunk at a time."""
         step = self._spec.steps[number]
+        received = isinstance(step, Receive)
         most = self._stores.chunk_groups(step.grouping)
-        for chunk in pieces(changes, CHUNK_ROWS, most):
+        rows = max(1, CHUNK_ROWS // 2) if received and self._spec.begins else CHUNK_ROWS
+        for chunk, entire in pieces(changes, rows, most):
+            self._entire = entire and number not in self._torn
+            if not self._entire:
+                self._torn |= self._spec.behind[number]
             self._stores.begin(step.grouping, watermark)
             yield from self._pass_on(number, chunk, watermark)
             self._stores.rest()
+            if received and any(self._rows_waiting(n) >= ENOUGH_ROWS for n in self._waiting):
+                yield from self._settle(watermark)
 
     def _pass_on(self, number: int, made: pa.RecordBatch, watermark: Micros) -> Iterator[Emitted]:
         """Hand what a step made to the steps after it."""
@@ -270,8 +409,7 @@ class ComponentOperator:
             case Regroup():
                 yield from self._enter(number, regrouped(changes, step.keys), watermark)
             case Stateful():
-                groups = self._groups[number]
-                for made in step.operator.on_changes(port, changes, groups, watermark):
+                for made in self._changed(number, step.operator, port, changes, watermark):
                     yield from self._pass_on(number, made, watermark)
             case JoinMany():
                 assert isinstance(self._stores, JoinStores)
@@ -283,7 +421,9 @@ class ComponentOperator:
             case Send():
                 yield -1 - step.edge, regrouped(changes, step.keys)
             case Emit():
-                yield step.view, self._spec.rows_of[step.view](changes)
+                telling = self._telling.get(step.view)
+                told = [changes] if telling is None else telling.take(changes)
+                yield from self._rows(step.view, told)
             case Receive():
                 msg = "changes come to a Receive step from outside only"
                 raise AssertionError(msg)

@@ -11,6 +11,9 @@ Invariants:
 2. A pass takes about as many bytes as there is room for, unless one record alone is larger
    (`test_bounded_passes_take_about_what_there_is_room_for`).
 
+3. Pieces have few rows and groups, and all changes of their groups if they say so
+   (`test_oracle_entire_pieces_have_all_changes_of_their_groups`).
+
 Cost: a record is read by the passes whose range it meets, most by one or two; a sort of each pass.
 """
 
@@ -38,12 +41,53 @@ def gathered(inputs: ChangeInputs, edge: int, room: int) -> Iterator[pa.RecordBa
             yield by_group(pa.concat_batches(parts))
 
 
+def collected(inputs: ChangeInputs, edge: int, room: int) -> Iterator[pa.RecordBatch]:
+    """Yield the changes of an edge as they came, about as many at a time as there is room for."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for part in inputs.changes(edge, 0, END):
+        if waiting and size + part.nbytes > room:
+            yield pa.concat_batches(waiting)
+            waiting, size = [], 0
+        waiting.append(part)
+        size += part.nbytes
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
 def by_group(changes: pa.RecordBatch) -> pa.RecordBatch:
     """Return changes in the order of their groups; those of a group in the order they came."""
     identities = _identities(changes)
     if len(identities) < 2 or (identities[1:] >= identities[:-1]).all():
         return changes
     return changes.take(pa.array(np.argsort(identities, kind="stable")))
+
+
+def pieces(
+    changes: pa.RecordBatch, rows: int, groups: int
+) -> Iterator[tuple[pa.RecordBatch, bool]]:
+    """Cut changes into pieces of so many rows, of so many groups, at most.
+
+    Changes are put in the order of their groups if they must be cut; a piece is told to be entire
+    if it has all changes of its groups.
+    """
+    if changes.num_rows <= rows and len(np.unique(_identities(changes))) <= groups:
+        if changes.num_rows:
+            yield changes, True
+        return
+    changes = by_group(changes)
+    identities, count = _identities(changes), changes.num_rows
+    fresh = np.ones(count + 1, dtype=np.bool_)
+    fresh[1:-1] = identities[1:] != identities[:-1]
+    begins = np.flatnonzero(fresh)
+    first = 0
+    while first < count:
+        group = int(np.searchsorted(begins, first, side="right")) - 1
+        end = min(first + rows, int(begins[min(group + groups, len(begins) - 1)]))
+        before = int(begins[np.searchsorted(begins, end, side="right") - 1])
+        end = before if before > first else end
+        yield changes.slice(first, end - first), bool(fresh[first] and fresh[end])
+        first = end
 
 
 def between(changes: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:

@@ -4,8 +4,11 @@ Idea: a component with a join that may defer results keeps nothing else, so the 
 other components have their stores. The driver says between versions which partitions leave memory
 and which are cleaned up; the shard does so at the right moment and reports what it holds.
 
-Invariant: partitions that are told to leave do so before anything that came is looked at, and are
-cleaned up after all of it (`test_a_join_spills_first_and_cleans_up_last`).
+Invariants:
+1. Partitions that are told to leave do so before anything that came is looked at, and are cleaned
+   up after all of it (`test_a_join_spills_first_and_cleans_up_last`).
+2. A join that fills its quota makes room for what it reads
+   (`test_a_full_join_makes_room_for_what_it_reads`).
 """
 
 from __future__ import annotations
@@ -50,13 +53,13 @@ class JoinStores:
     def __init__(self, spec: MultiJoinSpec, shard: Shard, orders: Orders) -> None:
         """Attach to the shard's arena."""
         quota = shard.account.budget.total
-        #: bytes of changes that may be put in the order of groups at once
+        #: bytes of changes that are read at once
         self.gathered_bytes = max(quota // 32, quota // 12 - SMALL)
-        shard.account.reserve(self.gathered_bytes)
         self._shard = shard
         self._spec = spec
         self._orders = orders
         self.join = MultiJoin(spec, shard, JOINED)
+        self.join.reserve(self.gathered_bytes)
         #: bytes for rows, what their buffers take not counted
         self._room = quota - shard.account.held
 
@@ -114,8 +117,11 @@ class JoinStores:
     def statistics(self) -> dict[str, Any]:
         """Return what the driver decides by, and what the progress report tells."""
         join = self.join
+        rows, keys = join.streams()
         told = {
             "number": self._spec.number,
+            "rows": rows,
+            "keys": keys,
             "sizes": join.sizes(),
             "outputs": join.outputs(),
             "generations": join.generations(),

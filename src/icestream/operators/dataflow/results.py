@@ -1,7 +1,15 @@
-"""Changes as the rows that users see."""
+"""Changes as the rows that users see, without those that cancel.
+
+Invariants:
+1. What is told adds up to the changes, and of those held back together none cancels another
+   (`test_oracle_changes_that_are_held_back_add_up`).
+2. No more changes are held back than there is room for
+   (`test_bounded_changes_are_held_back_while_there_is_room`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +17,7 @@ import pyarrow as pa
 
 from icestream.core.times import INFINITY
 from icestream.operators.temporal.changes import DIFF, LE, RE, column_of, payload_of
+from icestream.operators.temporal.consolidate import consolidated
 
 #: the first column of every row, and the one that tells what happens to it in update mode
 LIFETIME = "lifetime"
@@ -55,3 +64,30 @@ class LifetimeRows:
         change = [pa.array(np.sign(diff).astype(np.int32))] * (self.mode == "update")
         columns = [lifetime, *change, *payload_of(changes).columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+class Telling:
+    """Holds the changes of a version back, as many as there is room for, and adds them up."""
+
+    def __init__(self, room: int) -> None:
+        """Hold up to `room` bytes."""
+        self._room = room
+        self._held: list[pa.RecordBatch] = []
+
+    def take(self, changes: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Hold changes; yield all, added up, once they need more room than there is."""
+        self._held.append(changes)
+        if self._bytes > self._room:
+            self._held = [consolidated(pa.concat_batches(self._held))]
+            if 2 * self._bytes > self._room:
+                yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Yield what is held, added up."""
+        held, self._held = self._held, []
+        if held:
+            yield consolidated(pa.concat_batches(held))
+
+    @property
+    def _bytes(self) -> int:
+        return sum(each.nbytes for each in self._held)

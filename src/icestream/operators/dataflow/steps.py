@@ -11,19 +11,16 @@ Invariant: a step depends on steps before it only (`test_steps_come_after_their_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from icestream.operators.dataflow.identity import identified
 from icestream.operators.expressions import Predicate, Projection
-from icestream.operators.fold import HI, LO
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
 from icestream.operators.temporal.changes import HEAD, TemporalOperator, payload_of
-from icestream.operators.temporal.consolidate import numbered
 
 
 @dataclass(frozen=True)
@@ -169,16 +166,3 @@ def consumers(steps: tuple[Step, ...]) -> tuple[tuple[tuple[int, int], ...], ...
                 raise AssertionError(msg)
             found[before].append((number, port))
     return tuple(map(tuple, found))
-
-
-def pieces(changes: pa.RecordBatch, rows: int, groups: int) -> Iterator[pa.RecordBatch]:
-    """Cut changes into batches of so many rows, of so many groups, at most."""
-    first = 0
-    while first < changes.num_rows:
-        piece = changes.slice(first, rows)
-        if piece.num_rows > groups:
-            hi, lo = (np.asarray(piece.column(name).to_numpy()) for name in (HI, LO))
-            _, heads = numbered(hi, lo)
-            piece = piece.slice(0, int(heads[groups]) if len(heads) > groups else None)
-        yield piece
-        first += piece.num_rows

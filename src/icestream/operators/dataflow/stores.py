@@ -10,6 +10,7 @@ Invariants:
    (`test_crash_groupings_come_back_together`).
 2. Heap, directories and buffers stay inside the quota
    (`test_bounded_groupings_share_the_quota`).
+3. Stores go on in the quota that they say they need (`test_stores_go_on_in_the_quota_they_need`).
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ from icestream.state.cold.manager import Manager, Policy
 from icestream.state.snapshots import SnapshotSchedule
 from icestream.state.synopses.options import StoreOptions, lifetimes
 from icestream.state.synopses.spec import Groups, Synopsis
-from icestream.state.synopses.store import GROUPS, HEAP, GroupStore
+from icestream.state.synopses.store import GROUPS, HEAP, WORK, GroupStore
 from icestream.state.versions import BASE
 
 #: bytes that a small shard needs more than changes in the order of groups
 SMALL = 1 << 16
 #: bytes of each store for what comes in whole pages: lists of segments, fences of the cold index
 LISTS = 1 << 15
+#: part of a quota for changes in the order of groups, and that for rows and directories
+GATHERED = 1 / 12
+STATE = (1 - GATHERED) * (HEAP + GROUPS)
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class ShardStores:
         kept = [number for number, synopses in enumerate(groupings) if synopses]
         quota = shard.account.budget.total
         #: bytes of changes that may be put in the order of groups at once
-        self.gathered_bytes = max(quota // 32, quota // 12 - SMALL)
+        self.gathered_bytes = max(quota // 32, int(quota * GATHERED) - SMALL)
         shard.account.reserve(self.gathered_bytes)
         quota -= self.gathered_bytes
         #: bytes of rows in memory, and of the directories beside them
@@ -159,7 +163,14 @@ class ShardStores:
         names = dict.fromkeys(name for each in told for name in each)
         sums = {name: sum(each.get(name, 0) for each in told) for name in names}
         loads = [load.to_json() for load in self._manager.loads()]
-        return {"groups": sums.get("groups", 0), "partitions": 1, "cold": sums, "loads": loads}
+        needed = least_quota(self._shard.arena.bytes, len(self._stores))
+        return {
+            "groups": sums.get("groups", 0),
+            "partitions": 1,
+            "cold": sums,
+            "loads": loads,
+            "needed_bytes": needed,
+        }
 
     @property
     def _held(self) -> int:
@@ -178,6 +189,11 @@ class ShardStores:
                 self._manager.returned(store.name, returned)
             if len(hits):
                 self._manager.note(store.name, hits)
+
+
+def least_quota(held: int, stores: int) -> int:
+    """Return the quota in which stores go on whose arena has so many bytes."""
+    return int((held + stores * LISTS + SMALL) / (1 - GATHERED - WORK))
 
 
 def _logged(history: Sequence[PastVersion]) -> int:

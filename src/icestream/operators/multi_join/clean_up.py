@@ -11,8 +11,8 @@ Invariants:
 2. No more than the room is in use, also if one key exceeds it
    (`test_bounded_clean_up_of_one_key_that_exceeds_the_quota`).
 
-Cost: each record is read by the ranges that it meets; for a key that does not fit, once for each
-combination of blocks of the ports before it.
+Cost: a record that goes on in the next range is kept for it while there is room, so most are read
+once; for a key that does not fit, once for each combination of blocks of the ports before it.
 
 References: incremental view maintenance; block nested loops.
 """
@@ -46,6 +46,8 @@ from icestream.state.log.reader import Log
 ORDERING = 12
 #: part of the room that a range should fill, as its size is a guess
 _FILL = 0.7
+#: part of the room that is for records which the next range meets too
+_AHEAD = 4
 
 
 class Overflow(Exception):
@@ -81,9 +83,14 @@ class CleanUp:
     _heap: Ints = field(init=False)
     #: words of the heap in use, and of what puts rows in order
     _used: int = 0
+    #: rows that later ranges meet too, by marker, with their last hi; words for them that are free
+    _ahead: dict[int, tuple[int, LoggedRows]] = field(default_factory=dict)
+    _spare: int = 0
 
     def __post_init__(self) -> None:
         """Make the work heap; its pages are touched when they are used."""
+        self._spare = self.room // _AHEAD
+        self.room -= self._spare
         self._heap = np.empty(self.room, dtype=np.int64)
 
     def owed(self, first: int, last: int) -> Iterator[tuple[Ints, Members]]:
@@ -120,6 +127,8 @@ class CleanUp:
     def _range(self, first: int, last: int, records: Table) -> Iterator[tuple[Ints, Members]]:
         """Yield what a range owes, all its rows in memory."""
         self._used = 0
+        for marker in [marker for marker, (end, _) in self._ahead.items() if end < first]:
+            self._taken_back(marker)
         rows = []
         for port in range(self.ports):
             rows.append(self._load(first, last, records[records[:, PORT] == port]))
@@ -155,8 +164,7 @@ class CleanUp:
     def _load(self, first: int, last: int, records: Table) -> Rows:
         """Read the rows of one port whose hi is in a range, and put them in order."""
         places, generations = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-        for record in self.log.read_many(records[:, MARKER].view(np.uint64)):
-            rows = LoggedRows.of(record)
+        for rows in self._read(records, last):
             words, starts, hi = rows.words, rows.starts, rows.hi
             begin = int(np.searchsorted(hi, np.uint64(first)))
             end = int(np.searchsorted(hi, np.uint64(last), side="right"))
@@ -171,10 +179,34 @@ class CleanUp:
             mine = starts[begin:end] - start + self._used
             self._heap[self._used : self._used + stop - start] = words[start:stop]
             self._used += needed
-            live = self.floor[partitions] < record.group
+            live = self.floor[partitions] < rows.epoch
             places.append(mine[live])
-            generations.append(self.generations.of(partitions[live], record.group))
+            generations.append(self.generations.of(partitions[live], rows.epoch))
         return self._ordered(np.concatenate(places), np.concatenate(generations))
+
+    def _read(self, records: Table, last: int) -> Iterator[LoggedRows]:
+        """Yield the rows of records, by marker, and keep those that go on behind a range."""
+        order = np.argsort(records[:, MARKER].view(np.uint64))
+        markers = records[order, MARKER].view(np.uint64)
+        ends = records[order, LAST_HI].view(np.uint64).tolist()
+        missing = np.array([marker not in self._ahead for marker in markers.tolist()], np.bool_)
+        fresh = self.log.read_many(markers[missing])
+        for marker, end in zip(markers.tolist(), ends, strict=True):
+            kept = self._taken_back(marker)
+            rows = LoggedRows.of(next(fresh)) if kept is None else kept
+            yield rows
+            size = len(rows.words) + len(rows.starts)
+            if end > last and size <= self._spare:
+                self._ahead[marker] = end, rows if kept is not None else rows.copied()
+                self._spare -= size
+
+    def _taken_back(self, marker: int) -> LoggedRows | None:
+        """Return rows that were kept, and keep them no more."""
+        found = self._ahead.pop(marker, None)
+        if found is None:
+            return None
+        self._spare += len(found[1].words) + len(found[1].starts)
+        return found[1]
 
     def _ordered(self, places: Ints, generations: Ints) -> Rows:
         """Put rows, which come in the order of their epochs, in that of identities."""

@@ -65,7 +65,7 @@ def flush(
 def _by_port_and_hi(ports: Ints, hi: Ids) -> Ints:
     """Return the order by port and hi; rows of a port come in long runs that are in order."""
     parts = []
-    for port in np.unique(ports):
+    for port in np.flatnonzero(np.bincount(ports)):
         mine = np.flatnonzero(ports == port)
         parts.append(mine[np.argsort(hi[mine], kind="stable")])
     return np.concatenate(parts)

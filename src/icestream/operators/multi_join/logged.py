@@ -54,6 +54,10 @@ class LoggedRows:
         """Return where the payloads begin."""
         return self.starts + LOG_HEAD
 
+    def copied(self) -> LoggedRows:
+        """Return the rows in memory of their own."""
+        return LoggedRows(self.port, self.epoch, self.words.copy(), self.starts.copy())
+
     def where(self, chosen: Any) -> LoggedRows:
         """Return some of the rows."""
         return LoggedRows(self.port, self.epoch, self.words, self.starts[chosen])

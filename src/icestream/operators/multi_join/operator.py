@@ -117,6 +117,10 @@ class MultiJoin:
         self._results = Results(spec, self._work)
         self._with_room(lambda: shard.account.reserve(USES * self._work))
 
+    def reserve(self, size: int) -> None:
+        """Take bytes of the quota for whoever feeds the join; partitions leave if need be."""
+        self._with_room(lambda: self._shard.account.reserve(size))
+
     # -- rows come -------------------------------------------------------------------------
 
     def on_changes(self, port: int, changes: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -193,6 +197,10 @@ class MultiJoin:
     def outputs(self) -> npt.NDArray[np.int64]:
         """Return the results made in each partition's resident generation, by this join alone."""
         return np.array(self._resident.facts[:, k.OUTPUTS])
+
+    def streams(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the resident rows of each port, and how many keys they have."""
+        return self._resident.streams()
 
     def generations(self) -> npt.NDArray[np.int64]:
         """Return the generations on disk, the resident one not counted, of each partition."""
@@ -295,12 +303,14 @@ class MultiJoin:
         chosen = every if partitions is None else np.unique(partitions)
         due = chosen[self.dirty()[chosen]]
         self._seal()
+        if last:
+            self._discard(np.setdiff1d(chosen, due))
         self.spill(due)
         if len(due):
             yield from self._owed(due)
             self._happened(CLEANED, due)
         if last:
-            self._discard(chosen)
+            self._discard(due)
 
     def _owed(self, due: Ints) -> Iterator[pa.RecordBatch]:
         budget = self._shard.account.budget
@@ -334,6 +344,8 @@ class MultiJoin:
 
     def _discard(self, partitions: Ints) -> None:
         """Forget all that is kept of partitions."""
+        if not len(partitions):
+            return
         doomed = np.zeros(self._spec.partitions, dtype=np.bool_)
         doomed[partitions] = True
         self._resident.drop(doomed, self._numbers["watermark"])

@@ -7,6 +7,7 @@ ranks, after which the arrays give their bytes back. Rows behind `logged` are on
 Invariants:
 1. A refused reservation changes nothing that is kept (`test_a_refused_chunk_changes_nothing`).
 2. Bytes by partition are those of the rows in memory (`test_sizes_are_those_of_resident_rows`).
+3. Rows and keys of each port are those in memory (`test_streams_are_those_of_resident_rows`).
 
 Cost: 4 words and the payload for each row; for each key 2 words, one for each port, and an index of
 4 bytes at most 5/8 full.
@@ -47,6 +48,8 @@ class Resident:
             numbers.update(words=0, keys=0, places=FEWEST, logged=0, fresh=0)
             #: no row ends before
             numbers["soonest"] = INFINITY
+            #: rows of each port
+            numbers["ports"] = [0] * ports
             self.facts[:, k.LATEST] = MINUS_INFINITY
             self.facts[:, k.FIRST] = INFINITY
 
@@ -81,6 +84,11 @@ class Resident:
     def fresh(self) -> int:
         """Return the number of rows that are not on the log."""
         return int(self._numbers["fresh"])
+
+    def streams(self) -> tuple[Ints, Ints]:
+        """Return the rows of each port, and the keys that they have."""
+        keys = np.count_nonzero(self.keys[:, k.HEADS :], axis=0).astype(np.int64)
+        return np.array(self._numbers["ports"], dtype=np.int64), keys
 
     def all_logged(self) -> None:
         """Note that all rows are on the log."""
@@ -124,6 +132,7 @@ class Resident:
             self.facts,
             fresh,
         )
+        self._numbers["ports"][port] += len(slots)
         self._numbers["soonest"] = min(self._numbers["soonest"], int(re.min(initial=INFINITY)))
         if fresh:
             self._numbers["fresh"] += len(slots)
@@ -154,6 +163,9 @@ class Resident:
         )
         self._numbers.update(words=words, keys=keys, logged=words, fresh=0)
         self._numbers["soonest"] = MINUS_INFINITY
+        counts = np.zeros(len(self._numbers["ports"]), dtype=np.int64)
+        k.rows_by_port(self._heap.view, words, counts)
+        self._numbers["ports"] = counts.tolist()
         self._heap.resize(words)
         self._keys.resize(keys)
         places = FEWEST

@@ -35,6 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.kernels.groups import LAST as LAST_EVENT
 from icestream.kernels.groups import touch
 from icestream.kernels.words import Table
 from icestream.operators.fold import HI, LAST, LO
@@ -225,6 +226,21 @@ class OrderedOperator:
                     write_table(keys.take(pa.array(fresh))), synopsis=NEW_KEYS, rows=len(fresh)
                 )
             return
+
+    def standing(self) -> Iterator[pa.RecordBatch]:
+        """Yield the window of every group as it stands, under the time of the group's last event.
+
+        Not while a version is at work.
+        """
+        for _ in self._partitions.visit():
+            output = Output(self._spec, self._groups, self._results, self._chunk_bytes)
+            first = 0
+            while first < len(self._groups.rows):
+                first, count = self._groups.emit(first, output.fields, output.slots, 0)
+                slots = output.slots[:count]
+                times = np.ascontiguousarray(self._groups.rows[slots, LAST_EVENT])
+                if count:
+                    yield output.batch(output.fields[:count], slots, times)
 
     # -- snapshot and restore --------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.temporal.alive import AliveAggregate
-from icestream.operators.temporal.changes import TemporalOperator
+from icestream.operators.temporal.changes import PromptOperator, TemporalOperator
 from icestream.operators.temporal.edge_aggregate import EdgeAggregate
 from icestream.operators.temporal.lift import Lifting
 from icestream.operators.temporal.settle import Settled
@@ -33,6 +33,8 @@ Mode = Literal["changes", "final"]
 
 class TemporalAggregate:
     """A grouped aggregate: changes in, changes to one event for each instant and group out."""
+
+    tells_at_once = True
 
     def __init__(
         self,
@@ -73,6 +75,24 @@ class TemporalAggregate:
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
         """Tell how the answers of the groups touched change."""
+        return self._kept.on_changes(port, changes, groups, watermark)
+
+    @property
+    def is_prompt(self) -> bool:
+        """Tell whether it has nothing to say at a watermark."""
+        return isinstance(self._kept, PromptOperator) and self._kept.is_prompt
+
+    def on_last_changes(
+        self,
+        port: int,
+        changes: pa.RecordBatch,
+        groups: Groups,
+        watermark: Micros,
+        over: Micros,
+    ) -> Iterator[pa.RecordBatch]:
+        """Tell how answers change, keeping nothing of groups that are over by an instant."""
+        if isinstance(self._kept, PromptOperator):
+            return self._kept.on_last_changes(port, changes, groups, watermark, over)
         return self._kept.on_changes(port, changes, groups, watermark)
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:

@@ -35,9 +35,9 @@ from icestream.operators.temporal.shown import (
     rows_of,
     stretches_of,
 )
-from icestream.operators.temporal.slots import BySlot, clipped, first_rows, keep, located
+from icestream.operators.temporal.slots import BySlot, Rows, clipped, first_rows, keep, located
 from icestream.operators.temporal.stretches import Segments, Stretches
-from icestream.state.synopses.spec import Groups, Slots, Synopsis
+from icestream.state.synopses.spec import Groups, Ints, Slots, Synopsis
 
 
 class AliveAggregate:
@@ -108,8 +108,16 @@ class AliveAggregate:
         events = old.and_(new).levelled()
         words_of_kinds = everything.take(pa.array(heads))
         schema = self.synopses[0].schema
-        after = rows_of(events, words_of_kinds.take(pa.array(events.kind)), schema=schema)
-        keep(groups, 0, portion, kept.owners, rows_of(new, new_words, schema=schema), after)
+
+        def added(places: Ints) -> pa.RecordBatch:
+            return rows_of(new.at(places), new_words.take(pa.array(places)), schema=schema).rows
+
+        def needed(places: Ints) -> pa.RecordBatch:
+            some = events.at(places)
+            return rows_of(some, words_of_kinds.take(pa.array(some.kind)), schema=schema).rows
+
+        after = Rows(events.owner, needed)
+        keep(groups, 0, portion, kept.owners, Rows(new.owner, added), after)
         told = payload_of(shown.rows, self.result)
         segments, table = self._swept(events, table_of(words_of_kinds.columns))
         chosen = np.flatnonzero(table[:, 0] > 0)

@@ -16,7 +16,7 @@ References: temporal algebra of lifetimes; multisets with signed counts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -87,4 +87,29 @@ class TemporalOperator(Protocol):
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
         """Yield what a new watermark changes in its answer; most operators have nothing to say."""
+        ...
+
+
+@runtime_checkable
+class PromptOperator(Protocol):
+    """An operator that says all there is to say about changes at once.
+
+    It need not keep what ends before an instant if it is told that no other change of a group can
+    concern an earlier one.
+    """
+
+    #: whether it has nothing to say at a watermark
+    is_prompt: bool
+    #: whether all it says of a group comes in one batch
+    tells_at_once: bool
+
+    def on_last_changes(
+        self,
+        port: int,
+        changes: pa.RecordBatch,
+        groups: Groups,
+        watermark: Micros,
+        over: Micros,
+    ) -> Iterator[pa.RecordBatch]:
+        """Take all changes to their groups, on any input, that concern instants before `over`."""
         ...

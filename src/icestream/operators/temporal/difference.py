@@ -77,6 +77,8 @@ class StreamDifference(TemporalOperator):
     """Left events at the instants at which no right event of their group is alive."""
 
     synopses: tuple[Synopsis, ...]
+    is_prompt = True
+    tells_at_once = False
 
     def __init__(self, left: pa.Schema) -> None:
         """Take left events of a payload, and right events of any."""
@@ -87,12 +89,23 @@ class StreamDifference(TemporalOperator):
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
         """Limit left changes to the gaps; or cover and free what right changes do."""
+        return self.on_last_changes(port, changes, groups, watermark, watermark)
+
+    def on_last_changes(
+        self,
+        port: int,
+        changes: pa.RecordBatch,
+        groups: Groups,
+        watermark: Micros,
+        over: Micros,
+    ) -> Iterator[pa.RecordBatch]:
+        """Do the same, keeping nothing that ends by an instant."""
         changes = changes.filter(pa.array(column_of(changes, RE) > watermark))
         if not changes.num_rows:
             return
         touched = Touched(changes, groups)
         if port == LEFT:
-            keep_alive(LEFT, changes, touched.slots, groups, watermark)
+            keep_alive(LEFT, changes, touched.slots, groups, max(watermark, over))
         for portion in groups.portions(touched.distinct):
             mine, bounds = touched.of(portion)
             rows = changes.take(pa.array(mine))
@@ -102,7 +115,7 @@ class StreamDifference(TemporalOperator):
                 yield from _covered(rows, bounds, portion, groups, watermark)
         if port == RIGHT:
             bare = changes.select([field.name for field in HEAD])
-            keep_alive(RIGHT, bare, touched.slots, groups, watermark)
+            keep_alive(RIGHT, bare, touched.slots, groups, max(watermark, over))
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
         """Say nothing: rows past their end are forgotten, and the past stands."""

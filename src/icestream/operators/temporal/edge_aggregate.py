@@ -4,7 +4,8 @@ Idea: a change adds its words at the beginning of its lifetime and takes them ba
 edges of a group are its whole answer, past the watermark and into the future; edges that the
 watermark has reached are one, the *base*, at the instant where the segment alive then begins. New
 edges are swept together with the kept ones and only segments that differ come out. Edges are added
-to those kept, and all of a group rewritten only when that leaves half of them at most.
+to those kept, and all of a group rewritten only when that leaves half of them at most. Changes of a
+chunk with the same group and lifetime are added up first: they are one edge at either end.
 
 Invariants:
 1. After every chunk all changes told add up to the aggregate at each instant
@@ -30,13 +31,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.kernels.sweep import scale_rows, sweep_edges
+from icestream.kernels.sweep import fold_equal, scale_rows, sweep_edges
 from icestream.kernels.words import Table
 from icestream.operators.temporal.changes import DIFF, changes_of, column_of
 from icestream.operators.temporal.lift import Lifting, table_of
 from icestream.operators.temporal.slots import (
     END,
     BySlot,
+    Rows,
     clipped,
     first_rows,
     keep,
@@ -46,6 +48,7 @@ from icestream.operators.temporal.slots import (
 from icestream.state.synopses.spec import GroupRows, Groups, Ints, Slots, Synopsis
 
 _TIME = "__t"
+_NO_ROWS: Ints = np.empty(0, dtype=np.int64)
 Flags = npt.NDArray[np.bool_]
 
 
@@ -53,11 +56,6 @@ Flags = npt.NDArray[np.bool_]
 class _Edges:
     time: Ints
     words: Table
-    keys: pa.RecordBatch
-
-    def take(self, places: Ints) -> _Edges:
-        """Return the edges at some places."""
-        return _Edges(self.time[places], self.words[places], self.keys.take(pa.array(places)))
 
     def next_cuts(self, owners: Ints, count: int, watermark: Micros) -> Ints:
         """Return when each of `count` owners has its next edge, or its last segment ends."""
@@ -107,6 +105,16 @@ class _Parts:
 
 
 @dataclass(frozen=True, slots=True)
+class _New:
+    """Edges that came: those chosen, the position of the group of each, and whether it lasts."""
+
+    edges: _Edges
+    chosen: Ints
+    owners: Ints
+    lasts: Flags
+
+
+@dataclass(frozen=True, slots=True)
 class _Swept:
     """Edges that are left to keep, and the segments told."""
 
@@ -118,6 +126,8 @@ class _Swept:
 
 class EdgeAggregate:
     """An aggregate over fields that all have an inverse; see `TemporalAggregate`."""
+
+    tells_at_once = True
 
     def __init__(
         self,
@@ -138,55 +148,98 @@ class EdgeAggregate:
         time = pa.field(_TIME, pa.int64(), nullable=False)
         self._schema = pa.schema([time, *words, *kept])
         self.synopses: tuple[Synopsis, ...] = (Synopsis("edges", self._schema),)
+        self._nothing = _Edges(_NO_ROWS, np.empty((0, lifting.width), dtype=np.int64))
         self.result = pa.schema([*self._keys, *lifting.result])
 
     def on_changes(
-        self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
+        self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
         """Sweep over the groups touched, or only note what will be final later."""
+        return self.on_last_changes(port, changes, groups, watermark, watermark)
+
+    @property
+    def is_prompt(self) -> bool:
+        """Tell whether it has nothing to say at a watermark."""
+        return not self._final
+
+    def on_last_changes(
+        self,
+        _port: int,
+        changes: pa.RecordBatch,
+        groups: Groups,
+        watermark: Micros,
+        over: Micros,
+    ) -> Iterator[pa.RecordBatch]:
+        """Do the same, keeping nothing of groups that are over by an instant."""
         changes, le, re = clipped(changes, watermark)
         if changes.num_rows == 0:
             return
         slots = located(changes, groups)
-        words = self._lifting.lifted(changes)
-        ops, places = self._lifting.ops, self._lifting.places
-        scale_rows(words, column_of(changes, DIFF), ops, places)
+        heads, words = self._folded(changes, slots, le, re)
+        slots, le, re = slots[heads], le[heads], re[heads]
         ends = np.flatnonzero(re < INFINITY)
         taken = words[ends]
+        ops, places = self._lifting.ops, self._lifting.places
         scale_rows(taken, np.full(len(ends), -1), ops, places)
-        rows = np.concatenate([np.arange(len(le)), ends])
-        keys = changes.select(self._keys.names).take(pa.array(rows))
-        edges = _Edges(np.concatenate([le, re[ends]]), np.concatenate([words, taken]), keys)
-        by_slot = BySlot(slots[rows])
+        each = np.concatenate([np.arange(len(le)), ends])
+        edges = _Edges(np.concatenate([le, re[ends]]), np.concatenate([words, taken]))
+        keys, key_of = changes.select(self._keys.names), heads[each]
+        by_slot = BySlot(slots[each])
         if self._final:
-            groups.append(0, slots[rows], self._batch(edges))
+            groups.append(0, slots[each], self._batch(edges, keys.take(pa.array(key_of))))
             groups.remind(by_slot.distinct, np.full(len(by_slot.distinct), watermark))
             return
         for portion in groups.portions(by_slot.distinct):
             chosen, owners = by_slot.within(portion)
-            yield from self._revised(groups, portion, edges.take(chosen), owners, watermark)
+            lasts = self._empty | (re[each[chosen]] > over)
+            new = _New(edges, chosen, owners, lasts)
+            swept = self._revised(groups, portion, new, watermark)
+            first = key_of[chosen[first_rows(owners, len(portion))]]
+            shown = keys.take(pa.array(first[swept.owners]))
+            yield from self._told(groups, portion, swept, shown)
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
         """Tell, in mode `final`, segments whose end was reached; forget groups that are over."""
         for portion in woken(groups, watermark):
+            if not self._final:
+                groups.rewrite(0, portion, GroupRows(_NO_ROWS, self._batch(self._nothing, None)))
+                groups.remind(portion, np.full(len(portion), INFINITY))
+                continue
             kept = groups.read(0, portion)
-            edges = self._edges(kept.rows)
-            is_kept = np.full(len(edges.time), not self._final)
-            swept = self._swept(edges, kept.owners, is_kept, watermark)
+            keys = kept.rows.select(self._keys.names)
+            edges, every = self._edges(kept.rows), np.arange(len(kept.owners))
+            swept = self._swept(self._nothing, _NO_ROWS, edges, every, kept.owners, watermark)
             first = first_rows(kept.owners, len(portion))
             # at the end of time nothing is left to wait for
             left = slice(0 if watermark == INFINITY else None)
-            owners = swept.owners[left]
-            keys = edges.keys.take(pa.array(first[owners]))
-            after = _Edges(swept.time[left], swept.words[left], keys)
-            groups.rewrite(0, portion, GroupRows(owners, self._batch(after)))
+            owners, after = swept.owners[left], _Edges(swept.time[left], swept.words[left])
+            rows = self._batch(after, keys.take(pa.array(first[owners])))
+            groups.rewrite(0, portion, GroupRows(owners, rows))
             self._remind(groups, portion, after, owners, watermark)
             ended = swept.parts.where(swept.parts.re <= watermark)
-            shown = edges.keys.take(pa.array(first[ended.owners]))
+            shown = keys.take(pa.array(first[ended.owners]))
             yield from self._told(groups, portion, ended, shown)
 
+    def _folded(
+        self, changes: pa.RecordBatch, slots: Slots, le: Ints, re: Ints
+    ) -> tuple[Ints, Table]:
+        """Add up the words of changes with the same group and lifetime: first row of each, sum."""
+        words = self._lifting.lifted(changes)
+        ops, places = self._lifting.ops, self._lifting.places
+        scale_rows(words, column_of(changes, DIFF), ops, places)
+        heads = np.empty(len(slots), dtype=np.int64)
+        index = np.zeros(1 << max(4, (2 * len(slots)).bit_length()), dtype=np.int64)
+        count = fold_equal(slots, le, re, words, ops, places, index, heads)
+        return heads[:count], words[:count]
+
     def _remind(
-        self, groups: Groups, portion: Slots, edges: _Edges, owners: Ints, watermark: Micros
+        self,
+        groups: Groups,
+        portion: Slots,
+        edges: _Edges,
+        owners: Ints,
+        watermark: Micros,
+        lasts: Flags | None = None,
     ) -> None:
         """Ask to be woken when the next segment of a group is final, or all of it is over."""
         count = len(portion)
@@ -196,54 +249,73 @@ class EdgeAggregate:
             return
         else:
             due = edges.last_cuts(owners, count)
-        groups.remind(portion, np.where(due > watermark, due, INFINITY))
+        due = np.where(due > watermark, due, INFINITY)
+        if lasts is not None and not lasts.all():
+            portion, due = portion[lasts], due[lasts]
+        groups.remind(portion, due)
 
-    def _revised(
-        self, groups: Groups, portion: Slots, new: _Edges, owners: Ints, watermark: Micros
-    ) -> Iterator[pa.RecordBatch]:
-        """Sweep over kept and new edges of a few groups."""
+    def _revised(self, groups: Groups, portion: Slots, new: _New, watermark: Micros) -> _Parts:
+        """Sweep over kept and new edges of a few groups; keep those of groups that last."""
         kept = groups.read(0, portion)
-        old = self._edges(kept.rows)
-        both = _Edges(
-            np.concatenate([old.time, new.time]), np.concatenate([old.words, new.words]), new.keys
+        swept = self._swept(
+            self._edges(kept.rows), kept.owners, new.edges, new.chosen, new.owners, watermark
         )
-        is_kept = np.arange(len(both.time)) < len(old.time)
-        swept = self._swept(both, np.concatenate([kept.owners, owners]), is_kept, watermark)
-        left = _Edges(swept.time, swept.words, new.keys)
-        after = GroupRows(swept.owners, self._batch(left))
-        keep(groups, 0, portion, kept.owners, GroupRows(owners, self._batch(new)), after)
-        self._remind(groups, portion, left, swept.owners, watermark)
-        first = first_rows(owners, len(portion))
-        keys = new.keys.take(pa.array(first[swept.parts.owners]))
-        yield from self._told(groups, portion, swept.parts, keys)
+        left = _Edges(swept.time, swept.words)
+        lasts = np.zeros(len(portion), dtype=np.bool_)
+        lasts[new.owners[new.lasts]] = True
+        lasts[kept.owners] = True
+        added = np.flatnonzero(lasts[new.owners])
+        chosen = new.chosen[added]
+        keep(
+            groups,
+            0,
+            portion,
+            kept.owners,
+            Rows(new.owners[added], lambda places: self._batch(new.edges, None, chosen[places])),
+            Rows(swept.owners, lambda places: self._batch(left, None, places)),
+        )
+        self._remind(groups, portion, left, swept.owners, watermark, lasts)
+        return swept.parts
 
-    def _swept(self, edges: _Edges, owners: Ints, is_kept: Flags, watermark: Micros) -> _Swept:
-        order = np.lexsort((edges.time, owners))
-        owners = np.ascontiguousarray(owners[order])
+    def _swept(
+        self,
+        old: _Edges,
+        old_owners: Ints,
+        new: _Edges,
+        chosen: Ints,
+        new_owners: Ints,
+        watermark: Micros,
+    ) -> _Swept:
+        owners = np.concatenate([old_owners, new_owners])
+        time = np.concatenate([old.time, new.time[chosen]])
+        order = np.lexsort((time, owners))
+        row = np.concatenate([np.arange(len(old.time)), len(old.time) + chosen])
+        owners = owners[order]
         count, width = len(owners), self._lifting.width
-        room = count + len(np.unique(owners))
-        group, time = (np.empty(room, dtype=np.int64) for _ in range(2))
+        room = count + int(np.count_nonzero(np.diff(owners))) + 1
+        group, instant = (np.empty(room, dtype=np.int64) for _ in range(2))
         words = np.empty((room, width), dtype=np.int64)
         parts, part_words = (np.empty((2 * room, each), dtype=np.int64) for each in (4, width))
         made, told = sweep_edges(
             owners,
-            edges.time[order],
-            is_kept[order],
-            edges.words[order],
+            time[order],
+            row[order],
+            old.words,
+            new.words,
             watermark,
             self._lifting.ops,
             self._lifting.places,
             self._lifting.guards,
             self._empty,
             group,
-            time,
+            instant,
             words,
             parts,
             part_words,
         )
         owner, le, re, diff = parts[:told].T
         segments = _Parts(owner, le, re, diff, part_words[:told])
-        return _Swept(group[:made], time[:made], words[:made], segments)
+        return _Swept(group[:made], instant[:made], words[:made], segments)
 
     def _told(
         self, groups: Groups, portion: Slots, parts: _Parts, keys: pa.RecordBatch
@@ -259,14 +331,16 @@ class EdgeAggregate:
         le, re, diff = (column[chosen] for column in (parts.le, parts.re, parts.diff))
         yield changes_of(payload, le, re, diff, hi, lo)
 
-    def _batch(self, edges: _Edges) -> pa.RecordBatch:
-        columns = [pa.array(np.ascontiguousarray(column)) for column in edges.words.T]
-        keys = edges.keys.columns if self._final else []
+    def _batch(
+        self, edges: _Edges, keys: pa.RecordBatch | None, places: Ints | None = None
+    ) -> pa.RecordBatch:
+        """Return edges, or those at some places, as rows to keep."""
+        at = slice(None) if places is None else places
+        columns = [pa.array(np.ascontiguousarray(column[at])) for column in edges.words.T]
+        beside = [] if keys is None else keys.columns
         return pa.RecordBatch.from_arrays(
-            [pa.array(edges.time), *columns, *keys], schema=self._schema
+            [pa.array(edges.time[at]), *columns, *beside], schema=self._schema
         )
 
     def _edges(self, rows: pa.RecordBatch) -> _Edges:
-        width = self._lifting.width
-        keys = rows.select(rows.schema.names[1 + width :])
-        return _Edges(column_of(rows, _TIME), table_of(rows.columns[1 : 1 + width]), keys)
+        return _Edges(column_of(rows, _TIME), table_of(rows.columns[1 : 1 + self._lifting.width]))

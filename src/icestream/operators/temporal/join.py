@@ -65,6 +65,9 @@ Predicate = Callable[[pa.RecordBatch], pa.Array]
 class StreamJoin(TemporalOperator):
     """All pairs of events of two streams that share a group and an instant."""
 
+    is_prompt = True
+    tells_at_once = False
+
     def __init__(
         self,
         left: pa.Schema,
@@ -95,11 +98,23 @@ class StreamJoin(TemporalOperator):
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
         """Keep changes of one side; yield their pairs with the other."""
+        return self.on_last_changes(port, changes, groups, watermark, watermark)
+
+    def on_last_changes(
+        self,
+        port: int,
+        changes: pa.RecordBatch,
+        groups: Groups,
+        watermark: Micros,
+        over: Micros,
+    ) -> Iterator[pa.RecordBatch]:
+        """Do the same, keeping nothing that ends by an instant."""
         if not changes.num_rows:
             return
         touched = Touched(changes, groups)
-        keep_alive(port, changes, touched.slots, groups, watermark)
-        keep_late(LATE + port, changes, touched.slots, groups, watermark)
+        keep_alive(port, changes, touched.slots, groups, max(watermark, over))
+        if over <= watermark:
+            keep_late(LATE + port, changes, touched.slots, groups, watermark)
         for portion in groups.portions(touched.distinct):
             mine, bounds = touched.of(portion)
             probes = changes.take(pa.array(mine))

@@ -3,7 +3,7 @@
 Idea: every event is folded alone, into the fields of `operators.fields`, and a row can be scaled by
 the diff of its change, so that what leaves is the negative of what came. Sums of floats are taken
 back as well, which windows never do: they keep 106 bits, are exactly zero over no values, and count
-infinities and NaN apart from the sum, so that these leave no trace.
+infinities and NaN apart from the sum, three counts in a word, so that these leave no trace.
 
 Invariants:
 1. A row and its negative add up to nothing (`test_a_row_and_its_negative_add_up_to_nothing`).
@@ -11,7 +11,8 @@ Invariants:
    (`test_infinities_and_nan_show_while_they_are_alive`).
 
 Limits: what float sums keep lies within 106 bits of the greatest value they ever held; one that
-overflowed is right again when its group has no values. Of events that begin together, `first` and
+overflowed is right again when its group has no values. Up to two million each of infinities and NaN
+may be alive in a group. Of events that begin together, `first` and
 `last` take the one with the least value: changes have no order of arrival; and a lifetime that is
 cut begins anew for them.
 """
@@ -34,8 +35,9 @@ from icestream.operators.fold import fold_field
 from icestream.operators.temporal.changes import LE
 
 Ints = npt.NDArray[np.int64]
-#: counts beside a sum of floats: NaN, infinity, minus infinity
-_APART = 3
+#: bits of each count in the word beside a sum of floats: NaN, infinity, minus infinity
+_APART = 21
+_ONE_APART = (1 << _APART) - 1
 
 
 class Lifting:
@@ -50,7 +52,7 @@ class Lifting:
             field for each in self._aggregates for field in each.fields(self._types)
         )
         self._apart = tuple(field for field in self._layout.fields if self._may_be_infinite(field))
-        size, extra = self._layout.field_words, _APART * len(self._apart)
+        size, extra = self._layout.field_words, len(self._apart)
         #: words of a row
         self.width = size + extra
         counters = np.arange(size, self.width)
@@ -86,12 +88,12 @@ class Lifting:
         lifted = np.zeros((rows, self.width), dtype=np.int64)
         lifted[:, : layout.field_words] = table[:, ENTRY_FIELDS:]
         for number, field in enumerate(self._apart):
-            place, counts = layout.place(field), layout.field_words + _APART * number
+            place = layout.place(field)
             value = lifted.view(np.float64)[:, place]
-            lifted[:, counts] = np.isnan(value)
-            lifted[:, counts + 1] = value == np.inf
-            lifted[:, counts + 2] = value == -np.inf
-            lifted[~np.isfinite(value), place : place + 2] = 0
+            odd = np.flatnonzero(~np.isfinite(value))
+            kinds = np.where(np.isnan(value[odd]), 0, np.where(value[odd] > 0, 1, 2))
+            lifted[odd, layout.field_words + number] = 1 << (_APART * kinds)
+            lifted[odd, place : place + 2] = 0
         return lifted
 
     def lower(self, table: Table) -> list[pa.Array]:
@@ -100,11 +102,14 @@ class Lifting:
         merged = np.ascontiguousarray(table[:, : layout.field_words])
         floats = merged.view(np.float64)
         for number, field in enumerate(self._apart):
-            place, counts = layout.place(field), layout.field_words + _APART * number
-            undefined, above, below = (table[:, counts + each] > 0 for each in range(_APART))
-            for value, there in ((np.inf, above), (-np.inf, below)):
-                floats[there, place], floats[there, place + 1] = value, 0.0
-            floats[undefined | (above & below), place] = np.nan
+            place, counts = layout.place(field), table[:, layout.field_words + number]
+            odd = np.flatnonzero(counts)
+            undefined, above, below = (
+                (counts[odd] >> (_APART * each)) & _ONE_APART > 0 for each in range(3)
+            )
+            floats[odd, place + 1] = 0.0
+            floats[odd, place] = np.where(above, np.inf, -np.inf)
+            floats[odd[undefined | (above & below)], place] = np.nan
         answers = [each.lower(merged, layout, self._types) for each in self._aggregates]
         return [
             answer.cast(field.type) if answer.type != field.type else answer

@@ -14,7 +14,8 @@ Cost: one stable sort of the slots, then O(rows found).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -80,13 +81,23 @@ def clipped(changes: pa.RecordBatch, watermark: Micros) -> tuple[pa.RecordBatch,
     return changes.filter(pa.array(ahead)), le[ahead], re[ahead]
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Rows of groups that are only put together where they are wanted."""
+
+    #: position of the group of each row, ascending
+    owners: Ints
+    #: rows at some places
+    at: Callable[[Ints], pa.RecordBatch]
+
+
 def keep(
     groups: Groups,
     synopsis: int,
     slots: Slots,
     kept: Ints,
-    new: GroupRows,
-    after: GroupRows,
+    new: Rows,
+    after: Rows,
     *,
     worn: bool = False,
 ) -> None:
@@ -98,8 +109,10 @@ def keep(
     sizes = np.bincount(kept, minlength=len(slots)) + np.bincount(new.owners, minlength=len(slots))
     needed = np.bincount(after.owners, minlength=len(slots))
     shrinks = (worn | (2 * needed <= sizes)) & (sizes > 0)
-    added, rewritten = ~shrinks[new.owners], shrinks[after.owners]
-    groups.append(synopsis, slots[new.owners[added]], new.rows.filter(pa.array(added)))
-    owners = (np.cumsum(shrinks) - 1)[after.owners[rewritten]]
-    rows = after.rows.filter(pa.array(rewritten))
-    groups.rewrite(synopsis, slots[shrinks], GroupRows(owners, rows))
+    added = np.flatnonzero(~shrinks[new.owners])
+    if len(added):
+        groups.append(synopsis, slots[new.owners[added]], new.at(added))
+    if shrinks.any():
+        rewritten = np.flatnonzero(shrinks[after.owners])
+        owners = (np.cumsum(shrinks) - 1)[after.owners[rewritten]]
+        groups.rewrite(synopsis, slots[shrinks], GroupRows(owners, after.at(rewritten)))

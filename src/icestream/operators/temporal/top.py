@@ -51,7 +51,7 @@ from icestream.operators.temporal.shown import (
     rows_of,
     stretches_of,
 )
-from icestream.operators.temporal.slots import BySlot, clipped, keep, located
+from icestream.operators.temporal.slots import BySlot, Rows, clipped, keep, located
 from icestream.operators.temporal.stretches import Segments, Stretches
 from icestream.state.synopses.spec import GroupRows, Groups, Ints, Slots, Synopsis
 
@@ -286,10 +286,14 @@ class TopK:
         rows = self._rows(new, scene), self._rows(after, scene)
         keep(groups, 0, slots, kept, *rows, worn=read.worn)
 
-    def _rows(self, events: Stretches, scene: _Scene) -> GroupRows:
-        payload = scene.kinds.take(pa.array(events.kind))
-        ranks = pa.array(scene.ranks[events.kind])
-        return rows_of(events, payload, ranks, schema=self.synopses[0].schema)
+    def _rows(self, events: Stretches, scene: _Scene) -> Rows:
+        def at(places: Ints) -> pa.RecordBatch:
+            chosen = events.at(places)
+            payload = scene.kinds.take(pa.array(chosen.kind))
+            ranks = pa.array(scene.ranks[chosen.kind])
+            return rows_of(chosen, payload, ranks, schema=self.synopses[0].schema).rows
+
+        return Rows(events.owner, at)
 
 
 def _filled(segments: Segments, events: Stretches, order: Ints, k: int) -> Table:

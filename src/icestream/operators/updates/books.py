@@ -6,6 +6,7 @@ difference is the time between.
 
 Invariants:
 1. Versions together have the area of all of them (`test_oracle_versions_add_up_to_the_whole`).
+2. No average exceeds its largest value (`test_an_average_is_never_above_the_largest`).
 
 Cost: a look at every key, once in a version.
 """
@@ -72,12 +73,21 @@ class Books:
             profile,
         )
         at = self._queue.order.began if self._last["at"] is None else self._last["at"]
+        since = profile - self._profile.view[:BINS]
+        # an update may be told of long after it was due: then it was stale for longer than `at`
         lately = Stale.of(
             area - self._last["area"],
-            len(cells) * float(max(0, now - at)),
-            longest,
-            profile - self._profile.view[:BINS],
+            max(len(cells) * float(max(0, now - at)), float(since[:, 1].sum())),
+            min(max(longest, _largest(since)), whole.most),
+            since,
         )
         self._last.update(area=area, at=now)
         self._profile.view[:BINS] = profile
         return whole, lately
+
+
+def _largest(profile: Reals) -> int:
+    """Return the end of the last bin in which a ramp ends."""
+    ended = np.flatnonzero(profile[:, 0] > 0)
+    edges = bin_edges()
+    return int(np.ceil(edges[min(ended[-1], len(edges) - 1)])) if len(ended) else 0

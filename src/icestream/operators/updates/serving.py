@@ -87,6 +87,11 @@ class ServingOperator:
         self._told = Told()
         self._released: tuple[int, ...] = ()
 
+    @property
+    def waiting(self) -> Waiting:
+        """Return the keys that are known, for whoever looks at them."""
+        return self._waiting
+
     # -- a version -------------------------------------------------------------------------
 
     def on_batch(self, inputs: Inputs) -> None:

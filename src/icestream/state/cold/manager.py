@@ -291,15 +291,16 @@ class Manager:
         return freed
 
     def _drain(self, name: str, size: int) -> int:
-        freed = 0
+        freed, trials = 0, 0
         while freed < size:
-            got = self._migrate(name, size - freed)
+            got = self._migrate(name, size - freed, trials)
             if got is None:
                 break
             freed += got
+            trials += 1
         return freed
 
-    def _migrate(self, name: str, missing: int) -> int | None:
+    def _migrate(self, name: str, missing: int, trials: int = 0) -> int | None:
         """Let a batch leave, of no more groups than seem needed; return bytes, None if none can."""
         subquery, ledger = self._subqueries[name], self.ledgers[name]
         candidates = subquery.candidates()
@@ -308,7 +309,8 @@ class Manager:
         held = subquery.bytes_held()
         usual = held / len(candidates)
         # the coldest groups are often smaller than others, but not to be taken for much smaller
-        size = max(ledger.size, usual / 4) if ledger.batches else usual
+        # before a batch or two that were too small
+        size = max(ledger.size, usual / 4 ** (trials + 1)) if ledger.batches else usual
         count = min(self.policy.k, -int(-missing // size)) if size > 0 else self.policy.k
         chosen = self._classifiers[name].coldest(
             subquery.stats, candidates, count, self.tick, ledger.memory

@@ -20,6 +20,7 @@ Limits:
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,15 @@ MAX_ORDINAL = 2**32 - 2
 MAX_PAYLOAD = 2**32 - ALIGNMENT
 #: bytes of the longest record stream, such that every place in it fits a marker
 MAX_STREAM = 2**32 * ALIGNMENT
+
+#: bytes that a block may claim to have before it was compressed, whatever it has in the file
+MOST_RAW = 64 << 20
+#: times as many bytes as it has in the file that a larger block may claim
+MOST_RATIO = 256
+
+#: names of files in the folders of a checkpoint: nothing that leads elsewhere
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+_CHECKSUM = re.compile(r"[0-9a-f]{16}")
 
 #: codec names by the number in the header
 CODECS: tuple[str | None, ...] = (None, "lz4", "zstd")
@@ -113,13 +123,16 @@ class SegmentInfo:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SegmentInfo:
-        """Return the info that `to_json` wrote."""
+        """Return the info that `to_json` wrote; ValueError if nothing wrote it."""
+        if not _CHECKSUM.fullmatch(value["footer_checksum"]):
+            msg = f"{value['footer_checksum']!r} is no checksum"
+            raise ValueError(msg)
         return cls(
-            ordinal=value["ordinal"],
-            name=value["name"],
-            bytes=value["bytes"],
-            records=value["records"],
-            expiry=value["expiry"],
+            ordinal=whole(value["ordinal"], 0, MAX_ORDINAL),
+            name=file_name(value["name"]),
+            bytes=whole(value["bytes"], 0),
+            records=whole(value["records"], 0),
+            expiry=whole(value["expiry"]),
             footer_checksum=int(value["footer_checksum"], 16),
         )
 
@@ -138,6 +151,30 @@ class Record:
     back: int
     rows: int
     payload: memoryview
+
+
+def whole(value: object, least: int = -(2**63), most: int = 2**63 - 1) -> int:
+    """Return a number that a file tells; ValueError unless it is an integer in the range."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        msg = f"{str(value)[:80]} is no integer from {least} to {most}"
+        raise ValueError(msg)
+    return value
+
+
+def text(value: object) -> str:
+    """Return a text that a file tells; ValueError if it is none."""
+    if not isinstance(value, str):
+        msg = f"{str(value)[:80]} is no text"
+        raise ValueError(msg)  # noqa: TRY004 - a file is wrong, not a program
+    return value
+
+
+def file_name(value: object) -> str:
+    """Return a name that a file tells of another; ValueError if it leads out of its folder."""
+    if not _NAME.fullmatch(text(value)):
+        msg = f"{str(value)[:80]!r} is no name of a file inside the checkpoint"
+        raise ValueError(msg)
+    return text(value)
 
 
 def marker_of(ordinal: int, offset: int) -> int:

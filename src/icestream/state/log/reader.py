@@ -16,6 +16,10 @@ Invariants:
        `test_a_chain_into_an_unknown_segment_is_damage`).
     4. A log keeps at most `open_limit` segments open while idle
        (`test_bounded_a_log_keeps_few_segments_open`).
+    5. What a segment claims of itself is held against the file before anything is made of it, also
+       where its checksums hold: nothing larger than the file is allocated, blocks apart, which are
+       at most `MOST_RAW` bytes or `MOST_RATIO` times what is stored
+       (`test_bounded_what_a_signed_segment_can_make_us_allocate`).
 
 Cost:
     Two reads and two checksums per block. Memory: 48 bytes per block and open segment, and 48 bytes
@@ -46,6 +50,8 @@ from icestream.state.log.format import (
     HEADER,
     HEADER_CHECKED,
     HEADER_MAGIC,
+    MOST_RATIO,
+    MOST_RAW,
     NO_MARKER,
     ROW,
     ROW_DTYPE,
@@ -102,7 +108,7 @@ class SegmentReader:
         if len(trailer) < TRAILER.size:
             raise DamageError(self.path, "the file became shorter while it was read")
         fields = TRAILER.unpack(trailer)
-        self._directory_place, table_place, self.records, _, self.expiry = fields[:5]
+        self._directory_place, table_place, self.records, stream, self.expiry = fields[:5]
         blocks, _, checksum, magic = fields[5:]
         if magic != TRAILER_MAGIC:
             raise DamageError(self.path, "the end of the segment is missing or overwritten")
@@ -125,8 +131,26 @@ class SegmentReader:
             raise DamageError(self.path, what)
         self._codec = None if codec is None else pa.Codec(codec)
         self._table: npt.NDArray[np.void] = np.frombuffer(table, dtype=ROW_DTYPE)
+        self._check_table(stream)
         self._first_words = self._table["first"] // np.uint64(ALIGNMENT)
         self._directory: npt.NDArray[np.void] | None = None
+
+    def _check_table(self, stream: int) -> None:
+        """Refuse blocks that do not fill the file, the stream and the directory without a gap."""
+        columns = [self._table[name].astype(np.uint64) for name in _EXTENTS]
+        first, place, stored, raw, entry, entries = columns
+        fits = (
+            _follow(first, raw, 0, stream)
+            and _follow(place, stored, HEADER.size, self._directory_place)
+            and _follow(entry, entries, 0, self.records)
+            and bool((entries > 0).all())
+        )
+        if not fits:
+            raise DamageError(self.path, "the table does not describe the blocks of this file")
+        packed = raw != stored
+        most = np.maximum(np.uint64(MOST_RAW), stored * np.uint64(MOST_RATIO))
+        if (packed & ((raw > most) | (self._codec is None))).any():
+            raise DamageError(self.path, "a block claims to be larger than it can be")
 
     def _read_header(self, header: bytes) -> str | None:
         """Verify the header, set the ordinal and return the codec."""
@@ -253,9 +277,12 @@ class SegmentReader:
     ) -> Iterator[Record]:
         """Read a block once and yield the chosen ones of its records."""
         raw = self._block(block)
-        origin = int(entries["marker"][0])
+        size = len(raw)
+        origin = self.ordinal << 32 | int(self._first_words[block])
         for marker, group, expiry, back, rows, length, operator, synopsis in chosen.tolist():
             start = (marker - origin) * ALIGNMENT
+            if not 0 <= start <= start + length <= size:
+                raise DamageError(self.path, f"record {show_marker(marker)} is in no block")
             payload = raw[start : start + length]
             yield Record(marker, operator, synopsis, group, expiry, back, rows, payload)
 
@@ -267,7 +294,11 @@ class SegmentReader:
         if stored == raw:
             return memoryview(data)
         assert self._codec is not None
-        return memoryview(self._codec.decompress(data, decompressed_size=raw, asbytes=True))
+        try:
+            plain = self._codec.decompress(data, decompressed_size=raw, asbytes=True)
+        except (OSError, pa.ArrowException) as error:
+            raise DamageError(self.path, f"block {block} cannot be decompressed") from error
+        return memoryview(plain)
 
     def _verify(self, block: int, data: bytes | memoryview, checksum: int, part: str) -> None:
         """Raise DamageError unless the bytes are those that were written at this place."""
@@ -276,6 +307,18 @@ class SegmentReader:
 
 
 _PART_FIELDS = ("entry", "entries", "entries_checksum")
+_EXTENTS = ("first", "place", "stored", "raw", "entry", "entries")
+
+
+def _follow(
+    begins: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], first: int, end: int
+) -> bool:
+    """Tell whether parts follow each other from a first place to an end."""
+    if not len(begins):
+        return first == end
+    ends = begins + sizes
+    ends_there = int(begins[0]) == first and int(ends[-1]) == end
+    return ends_there and bool((begins[1:] == ends[:-1]).all() and (ends >= begins).all())
 
 
 class Log:

@@ -36,6 +36,8 @@ from icestream.state.log.format import (
     MAX_ORDINAL,
     MAX_PAYLOAD,
     MAX_STREAM,
+    MOST_RATIO,
+    MOST_RAW,
     NO_MARKER,
     ROW,
     TRAILER,
@@ -241,7 +243,7 @@ class SegmentWriter:
         stored = raw
         if self._codec is not None:
             packed = self._codec.compress(raw, asbytes=True)
-            if len(packed) < len(raw):
+            if len(packed) < len(raw) <= max(MOST_RAW, MOST_RATIO * len(packed)):
                 stored = packed
         row = ROW.pack(
             self._first,

@@ -21,6 +21,7 @@ from typing import Protocol
 import numpy as np
 
 from icestream.core.times import INFINITY
+from icestream.kernels import drafts
 from icestream.kernels import heap as k
 from icestream.kernels.extents import HEADER
 from icestream.state.arena import Arena, ArenaArray
@@ -126,27 +127,25 @@ def _live(store: Cleaned) -> int:
     """Return the bytes of extents that never expire and have a group that points to them."""
     words = 0
     for synopsis in range(store.directory.synopses):
-        at, table = part(synopsis), store.directory.table
-        words += _extent_words(table[:, [at + column for column in ENTRY]], table[:, k.STAMP] != 0)
+        words += drafts.live_words(store.directory.table, part(synopsis))
     for entries in _elsewhere(store):
         for synopsis in range(store.directory.synopses):
             first = 2 + synopsis * len(ENTRY)
-            part_of = entries[:, first : first + len(ENTRY)]
-            words += _extent_words(part_of, np.ones(len(entries), dtype=np.bool_))
+            words += _extent_words(entries[:, first : first + len(ENTRY)])
     return 8 * words
 
 
-def _extent_words(parts: Ints, there: Ints) -> int:
+def _extent_words(parts: Ints) -> int:
     """Return the words of live extents; columns as in an entry."""
     root, cold, chain, expiry = (parts[:, column] for column in range(4))
-    kept = there & (root != k.NO_ROOT) & (expiry == INFINITY)
+    kept = (root != k.NO_ROOT) & (expiry == INFINITY)
     return int(cold[kept].sum() + HEADER * (chain[kept] & 0xFFFFFFFF).sum())
 
 
 def _pointing(store: Cleaned, last: int) -> Iterator[tuple[int, Slots]]:
     """Yield groups with extents that never expire in segments up to an ordinal."""
     for synopsis in range(store.directory.synopses):
-        yield synopsis, _old(store, synopsis, store.directory.every(), last)
+        yield synopsis, store.directory.listed(drafts.list_old, part(synopsis), last)
     for entries in _elsewhere(store):
         chains = entries[:, 2 + ENTRY.index(k.CHAIN) :: len(ENTRY)] >> 32
         wanted = entries[(chains <= last).any(axis=1)]

@@ -16,6 +16,8 @@ Limits: 2**31 - 1 slots.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -47,6 +49,15 @@ def identities(entries: Ints) -> tuple[Ids, Ids]:
     """Return hi and lo of entries."""
     hi, lo = (np.ascontiguousarray(entries[:, column]).view(np.uint64) for column in (0, 1))
     return hi, lo
+
+
+def in_order(hi: Ids, lo: Ids) -> Ints:
+    """Return the order of identities; hi alone decides unless two are equal."""
+    order = np.argsort(hi)
+    high = hi[order]
+    if (high[1:] == high[:-1]).any():
+        order = np.lexsort((lo, hi))
+    return order
 
 
 def is_empty_entry(entries: Ints) -> npt.NDArray[np.bool_]:
@@ -157,6 +168,11 @@ class Directory:
     def every(self) -> Slots:
         """Return the slots of all groups."""
         return np.flatnonzero(self.table[:, heap.STAMP] != 0)
+
+    def listed(self, chosen: Callable[..., int], *how: int) -> Slots:
+        """Return the slots that a kernel lists in one pass over all groups, ascending."""
+        slots = np.empty(self.used, dtype=np.int64)
+        return slots[: chosen(self.table, *how, slots)]
 
     def clear(self) -> None:
         """Forget all groups."""

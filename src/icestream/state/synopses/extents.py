@@ -1,18 +1,21 @@
 """Extents on the log: groups' rows in records of many groups, chained back in time.
 
-Idea: what several groups add is written together, sorted by identity, in records of about 64 KB. A
+Idea: what several groups add is written together, sorted by identity, in records of about 256 KB. A
 group remembers the marker of the record; its extent is found inside by a binary search. An extent
 points back to the group's previous one and carries the latest expiry of all that is behind it, so a
 chain is followed exactly as long as it has rows that live, and a segment goes as a whole. Many
-chains are read together: their i-th newest extents in one sorted pass.
+chains are read together, segment by segment, the newest first: all that they have in one is read in
+a sorted pass.
 
 Invariants:
 1. Reading a chain gives its rows, oldest first (`test_oracle_chains_are_read_oldest_first`).
 2. Nothing of an expired segment is asked for (`test_a_chain_ends_where_all_has_expired`).
-3. Each record is read once in a pass (`test_bounded_a_pass_reads_each_record_once`).
+3. Each record is read once, whatever chains have extents there
+   (`test_bounded_a_pass_reads_each_record_once`,
+   `test_bounded_chains_of_different_lengths_read_each_record_once`).
 4. Damage names the file (`test_damage_in_an_extent_names_the_file`).
 
-Cost: 56 bytes per extent; a pass per link of the longest chain.
+Cost: 56 bytes per extent; a pass per segment that chains have extents in.
 
 Limits: 2**16 - 1 extents in a chain, 2**32 words in an extent.
 
@@ -31,7 +34,7 @@ import numpy.typing as npt
 from icestream.core.errors import DamageError
 from icestream.core.times import INFINITY
 from icestream.kernels import extents as kernels
-from icestream.kernels.heap import HI, LO, NO_ROOT
+from icestream.kernels.heap import NO_ROOT
 from icestream.state.log.format import show_marker
 from icestream.state.synopses.options import ROWS, Space, forever
 from icestream.state.synopses.ranked import Best
@@ -45,21 +48,11 @@ Mask = npt.NDArray[np.bool_]
 class Extents:
     """What is to be written, sorted by identity, an extent of each group."""
 
-    hi: Ids
-    lo: Ids
-    rows: Ints
+    #: columns as in `kernels.extents`
+    headers: Ints
     #: words of all, and where each begins and the last one ends
     words: Ints
     offsets: Ints
-    #: marker of the extent before, or `NO_ROOT`, and the latest expiry behind it
-    back: Ints
-    back_expiry: Ints
-    #: latest expiry from this extent on
-    expiry: Ints
-    #: extents in the chain, this one counted
-    chain: Ints
-    #: whether nothing behind has a better rank
-    in_order: Mask
 
 
 @dataclass
@@ -92,17 +85,17 @@ class ExtentLog:
 
     def write(self, synopsis: int, extents: Extents, sequence: int, *, mirrored: bool) -> Ints:
         """Append extents; return their markers. Those that are mirrored can be read at once."""
-        markers = np.full(len(extents.hi), NO_ROOT, dtype=np.int64)
-        never = extents.expiry == INFINITY
+        headers, words, offsets = extents.headers, extents.words, extents.offsets
+        markers = np.full(len(headers), NO_ROOT, dtype=np.int64)
+        never = headers[:, kernels.LATEST] == INFINITY
         for lifetime, chosen in ((ROWS, ~never), (forever(self._scope), never)):
+            if chosen.all():
+                return self._append(lifetime, synopsis, headers, words, offsets, sequence, mirrored)
             if chosen.any():
                 at = np.flatnonzero(chosen)
-                words, offsets = extents.words, extents.offsets
-                if len(at) < len(extents.hi):
-                    words, offsets = picked(words, offsets[at], np.diff(offsets)[at])
-                headers = _headers(extents, at, offsets)
+                theirs = picked(words, offsets[at], np.diff(offsets)[at])
                 markers[at] = self._append(
-                    lifetime, synopsis, headers, words, offsets, sequence, mirrored
+                    lifetime, synopsis, headers[at], *theirs, sequence, mirrored
                 )
         return markers
 
@@ -168,16 +161,19 @@ class ExtentLog:
         If only the best rows are wanted, a chain is left where it has enough of them.
         """
         total = np.zeros(len(hi), dtype=np.int64)
-        levels = []
-        active = np.flatnonzero((roots != NO_ROOT) & (expiries > watermark))
-        markers = roots[active]
-        while len(active):
-            order = np.lexsort((lo[active], hi[active], markers.view(np.uint64)))
-            active, markers = active[order], markers[order]
-            words, sizes, headers = self._fetch(markers, hi[active], lo[active])
+        passes = []
+        waiting = np.flatnonzero((roots != NO_ROOT) & (expiries > watermark))
+        markers = roots[waiting]
+        while len(waiting):
+            ordinals = markers >> 32
+            newest = ordinals == ordinals.max()
+            active, theirs = waiting[newest], markers[newest]
+            order = np.argsort(theirs, kind="stable")
+            active, theirs = active[order], theirs[order]
+            words, sizes, headers = self._fetch(theirs, hi[active], lo[active])
             total[active] += sizes
             begins = np.cumsum(sizes) - sizes
-            levels.append((active, words, begins, sizes))
+            passes.append((active, words, begins, sizes))
             further = (headers[:, kernels.BACK] != NO_ROOT) & (
                 headers[:, kernels.BACK_LATEST] > watermark
             )
@@ -185,12 +181,13 @@ class ExtentLog:
                 in_order = headers[:, kernels.LENGTH] & kernels.IN_ORDER != 0
                 ends = np.append(begins, len(words))
                 further &= ~best.enough(active, words, ends, in_order)
-            active, markers = active[further], headers[further, kernels.BACK]
+            waiting = np.concatenate((waiting[~newest], active[further]))
+            markers = np.concatenate((markers[~newest], headers[further, kernels.BACK]))
         offsets = np.zeros(len(hi) + 1, dtype=np.int64)
         np.cumsum(total, out=offsets[1:])
         out = np.empty(int(offsets[-1]), dtype=np.int64)
         places = offsets[:-1].copy()
-        for active, words, begins, sizes in reversed(levels):
+        for active, words, begins, sizes in reversed(passes):
             moved = places[active]
             kernels.copy_pieces(words, begins, sizes, out, moved)
             places[active] = moved
@@ -246,15 +243,3 @@ def picked(words: Ints, begins: Ints, sizes: Ints) -> tuple[Ints, Ints]:
     begins = np.ascontiguousarray(begins)
     kernels.copy_pieces(words, begins, sizes, out, offsets[:-1].copy())
     return out, offsets
-
-
-def _headers(extents: Extents, at: Ints, offsets: Ints) -> Ints:
-    headers = np.empty((len(at), kernels.HEADER), dtype=np.int64)
-    headers[:, HI] = extents.hi[at].view(np.int64)
-    headers[:, LO] = extents.lo[at].view(np.int64)
-    headers[:, kernels.SHAPE] = extents.chain[at] << 32 | extents.rows[at]
-    headers[:, kernels.LENGTH] = np.diff(offsets) | extents.in_order[at] * kernels.IN_ORDER
-    headers[:, kernels.BACK] = extents.back[at]
-    headers[:, kernels.LATEST] = extents.expiry[at]
-    headers[:, kernels.BACK_LATEST] = extents.back_expiry[at]
-    return headers

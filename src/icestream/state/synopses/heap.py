@@ -122,11 +122,44 @@ class Heap:
                 watermark,
             )
 
-    def install(self, synopsis: int, slots: Slots, words: Ints, offsets: Ints) -> None:
-        """Append runs of words to distinct groups; there must be blocks for them."""
+    def install(
+        self, synopsis: int, slots: Slots, words: Ints, offsets: Ints, cleans: Ints
+    ) -> None:
+        """Give runs of words to distinct groups without any; there must be blocks for them."""
         table = self._directory.table
         with self._counted():
-            kernels.install(table, part(synopsis), *self._memory, slots, words, offsets)
+            kernels.install(table, part(synopsis), *self._memory, slots, words, offsets, cleans)
+
+    def replace(
+        self,
+        synopsis: int,
+        slots: Slots,
+        rows: Encoded,
+        bounds: Ints,
+        first: int,
+        expiry_at: int,
+        watermark: int,
+        *,
+        is_logged: bool,
+    ) -> int:
+        """Put rows in place of those of distinct groups from `first` on until blocks run out.
+
+        Group k has the rows between its bounds. Returns the group it stopped before.
+        """
+        with self._counted():
+            return kernels.replace(
+                self._directory.table,
+                part(synopsis),
+                *self._memory,
+                slots,
+                rows.words,
+                rows.offsets,
+                bounds,
+                first,
+                expiry_at,
+                watermark,
+                is_logged,
+            )
 
     def drop(self, synopsis: int, slots: Slots) -> None:
         """Free the words of groups."""

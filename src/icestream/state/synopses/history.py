@@ -57,16 +57,14 @@ class History:
 
     # -- writing ---------------------------------------------------------------------------
 
-    def log_reminders(self, slots: Slots) -> None:
-        """Write the instants of groups that were changed."""
-        for synopsis in range(self.store.directory.synopses):
+    def log_reminders(self, synopsis: int, slots: Slots) -> None:
+        """Write the instants of groups, that were changed."""
+        if len(slots):
             table, at = self.store.directory.table, part(synopsis)
-            new = slots[table[slots, at + k.FLAGS] & k.REMINDED != 0]
-            if len(new):
-                table[new, at + k.FLAGS] &= ~k.REMINDED
-                columns = [table[new, c] for c in (k.HI, k.LO, at + k.DUE)]
-                rows = np.column_stack((*columns, np.full(len(new), synopsis)))
-                self._append(REMINDERS, rows)
+            table[slots, at + k.FLAGS] &= ~k.REMINDED
+            columns = [table[slots, c] for c in (k.HI, k.LO, at + k.DUE)]
+            rows = np.column_stack((*columns, np.full(len(slots), synopsis)))
+            self._append(REMINDERS, rows)
 
     def save(self) -> None:
         """Write a snapshot."""

@@ -1,12 +1,13 @@
 """What a store has in memory of its groups: columns of the directory, words of the heap.
 
 Idea: reading and writing both begin with the words of many groups, gathered from the heap, with
-what has expired left out. That is all this does.
+what has expired left out. That is all this does. Where nothing expires and rows are of one size,
+they are counted without being looked at.
 
 Invariants:
 1. What is gathered has no row that the watermark has reached (`TestTheContract`).
 
-Cost: one copy of the words and one pass over their rows.
+Cost: two visits of each group, one copy of the words, one pass over rows that may have expired.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.times import INFINITY, MINUS_INFINITY
+from icestream.kernels import drafts
 from icestream.kernels import extents as extent_kernels
 from icestream.kernels import heap as k
 from icestream.state.synopses.directory import Directory, part
@@ -26,6 +29,19 @@ from icestream.state.synopses.heap import Heap
 from icestream.state.synopses.spec import Ids, Ints, Slots
 
 Mask = npt.NDArray[np.bool_]
+
+
+class Measured(NamedTuple):
+    """Where the words of groups in memory go when they are gathered."""
+
+    #: words of each group left out
+    skipped: Ints
+    #: where the words of each group begin, and where the last one's end
+    offsets: Ints
+    #: how many of the words are clean
+    cleans: Ints
+    #: groups that are not all in memory
+    cold: int
 
 
 class Gathered(NamedTuple):
@@ -49,6 +65,8 @@ class Memory:
     facts: Facts
     #: word of a row with its expiry, by synopsis; -1 for none
     expiry_at: Sequence[int]
+    #: words of every row, by synopsis; 0 if they differ
+    widths: Sequence[int]
 
     @property
     def watermark(self) -> int:
@@ -64,29 +82,41 @@ class Memory:
         table = self.directory.table
         return table[slots, k.HI].view(np.uint64), table[slots, k.LO].view(np.uint64)
 
-    def gather(
-        self, synopsis: int, slots: Slots, skipped: Ints, behind: tuple[Ints, Ints] | None = None
-    ) -> Gathered:
-        """Return the live words of groups without the first `skipped` ones in memory.
+    def measure(self, synopsis: int, slots: Slots, whole: Mask | None = None) -> Measured:
+        """Return where the words of groups in memory go: all of them, or only news if not whole."""
+        whole = np.ones(len(slots), dtype=np.bool_) if whole is None else whole
+        skipped, cleans = np.empty((2, len(slots)), dtype=np.int64)
+        offsets = np.empty(len(slots) + 1, dtype=np.int64)
+        table = self.directory.table
+        cold = drafts.measure(table, part(synopsis), slots, whole, skipped, offsets, cleans)
+        return Measured(skipped, offsets, cleans, cold)
 
-        Words from the log, if any are given, come before those in memory and count as clean.
-        """
-        table, at = self.directory.table, part(synopsis)
-        sizes = table[slots, at + k.WORDS] - skipped
-        cleans = np.maximum(table[slots, at + k.CLEAN] - skipped, 0)
-        offsets = np.zeros(len(slots) + 1, dtype=np.int64)
-        if behind is not None:
-            cold_sizes = np.diff(behind[1])
-            sizes = sizes + cold_sizes
-            cleans = cold_sizes
-        np.cumsum(sizes, out=offsets[1:])
+    def gather(self, synopsis: int, slots: Slots, measured: Measured) -> Gathered:
+        """Return the live words of groups, as far as they were measured."""
+        offsets = measured.offsets
+        words = np.empty(int(offsets[-1]), dtype=np.int64)
+        self.heap.gather(synopsis, slots, measured.skipped, words, offsets[:-1].copy())
+        return self._live(synopsis, words, offsets, measured.cleans)
+
+    def gather_behind(self, synopsis: int, slots: Slots, behind: tuple[Ints, Ints]) -> Gathered:
+        """Return the live words of groups: those from the log, which are clean, then the others."""
+        measured = self.measure(synopsis, slots)
+        cold_sizes = np.diff(behind[1])
+        offsets = measured.offsets + behind[1]
         words = np.empty(int(offsets[-1]), dtype=np.int64)
         places = offsets[:-1].copy()
-        if behind is not None:
-            extent_kernels.copy_pieces(behind[0], behind[1][:-1], cold_sizes, words, places)
-        self.heap.gather(synopsis, slots, skipped, words, places)
-        rows, live, latest = (np.empty(len(slots), dtype=np.int64) for _ in range(3))
-        expiry_at = self.expiry_at[synopsis]
+        extent_kernels.copy_pieces(behind[0], behind[1][:-1], cold_sizes, words, places)
+        self.heap.gather(synopsis, slots, measured.skipped, words, places)
+        return self._live(synopsis, words, offsets, cold_sizes)
+
+    def _live(self, synopsis: int, words: Ints, offsets: Ints, cleans: Ints) -> Gathered:
+        """Leave out rows that have expired."""
+        expiry_at, width = self.expiry_at[synopsis], self.widths[synopsis]
+        if expiry_at < 0 and width:
+            sizes = np.diff(offsets)
+            latest = np.where(sizes > 0, INFINITY, MINUS_INFINITY)
+            return Gathered(words, offsets, sizes // width, cleans, latest)
+        rows, live, latest = np.empty((3, len(offsets) - 1), dtype=np.int64)
         k.sift(words, offsets, cleans, expiry_at, self.watermark, rows, live, latest)
         return Gathered(words[: offsets[-1]], offsets, rows, live, latest)
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from icestream.core.times import MINUS_INFINITY
+from icestream.kernels import drafts
 from icestream.kernels import heap as k
 from icestream.state.synopses.directory import part
 from icestream.state.synopses.facts import Fact
@@ -61,14 +61,11 @@ class Mover:
         hi, lo = self.memory.identities(cold)
         roots, expiries = (self.memory.column(synopsis, c, cold) for c in (k.ROOT, k.ROOT_EXPIRY))
         behind = self.writer.log.read_chains(hi, lo, roots, expiries, self.memory.watermark)
-        live = self.memory.gather(synopsis, cold, np.zeros_like(cold), behind)
+        live = self.memory.gather_behind(synopsis, cold, behind)
         self.make_room(int(self.memory.heap.blocks_for(np.diff(live.offsets)).sum()))
         self.memory.heap.drop(synopsis, cold)
-        self.memory.heap.install(synopsis, cold, live.words, live.offsets)
-        table = self.memory.directory.table
-        table[cold, at + k.ROWS] = live.rows
-        table[cold, at + k.CLEAN] = live.cleans
-        table[cold, at + k.FLAGS] |= k.WHOLE
+        self.memory.heap.install(synopsis, cold, live.words, live.offsets, live.cleans)
+        self.memory.directory.table[cold, at + k.FLAGS] |= k.WHOLE
         self.memory.facts[Fact.RETURNED] += len(cold)
         return cold
 
@@ -78,30 +75,29 @@ class Mover:
         best = Best(counts, *rank, memory.expiry_at[synopsis], memory.watermark)
         roots, expiries = (memory.column(synopsis, c, slots) for c in (k.ROOT, k.ROOT_EXPIRY))
         cold = np.flatnonzero(~memory.has(synopsis, k.WHOLE, slots))
-        added = memory.gather(synopsis, slots[cold], np.zeros_like(cold))
+        added = memory.gather(synopsis, slots[cold], memory.measure(synopsis, slots[cold]))
         best.add(cold, added.words, added.offsets)
         behind = np.full(len(slots), k.NO_ROOT)
         behind[cold] = roots[cold]
         hi, lo = memory.identities(slots)
         found = self.writer.log.read_chains(hi, lo, behind, expiries, memory.watermark, best)
-        return memory.gather(synopsis, slots, np.zeros_like(slots), found)
+        return memory.gather_behind(synopsis, slots, found)
 
     # -- leaving ---------------------------------------------------------------------------
 
     def evict(self, slots: Slots) -> int:
         """Write what is not clean, then free the memory of groups; return the bytes freed."""
         before = self.memory.heap.taken
-        kind = Fact.LOGGED if self.options.durability == "log" else Fact.EVICTED
         for synopsis in range(self.memory.directory.synopses):
             held = slots[self._has_work(synopsis, slots)]
             if not len(held):
                 continue
-            dirty, whole = self._judge(synopsis, held, leaving=True)
+            dirty, whole = self._judge(synopsis, held)
             if not self.options.clean_is_free:
                 dirty |= self.memory.column(synopsis, k.WORDS, held) > 0
                 whole |= self.memory.has(synopsis, k.WHOLE, held) & dirty
             whole = self._read_for(synopsis, held, dirty, whole)
-            self.writer.write(synopsis, held[dirty], whole[dirty], kind, mirrored=True)
+            self.writer.write(synopsis, held[dirty], whole[dirty], self._leaving, mirrored=True)
             self.release(synopsis, held)
             self.memory.facts[Fact.LEFT] += len(held)
         return (before - self.memory.heap.taken) * self.memory.heap.block_bytes
@@ -115,13 +111,25 @@ class Mover:
         table[slots[gone], at + k.FLAGS] &= ~k.WHOLE
         table[slots[~gone], at + k.FLAGS] |= k.WHOLE
 
-    def log_news(self, synopsis: int, slots: Slots) -> None:
-        """Write what is new of groups; what lies on top of a cold root leaves memory."""
-        dirty, whole = self._judge(synopsis, slots, leaving=False)
-        news, whole = slots[dirty], whole[dirty]
-        whole = self._read_for(synopsis, news, np.ones_like(whole), whole)
-        self.writer.write(synopsis, news, whole, Fact.LOGGED, mirrored=False)
-        self.release(synopsis, news[~self.memory.has(synopsis, k.WHOLE, news)])
+    def log_news(self, synopsis: int, slots: Slots, *, mirrored: bool = False) -> None:
+        """Write what is new of groups, and there is; those that were cold are so again."""
+        cold = slots[~self.memory.has(synopsis, k.WHOLE, slots)]
+        self._write_news(synopsis, slots, self._leaving, mirrored=mirrored)
+        self.release(synopsis, cold)
+        if mirrored:
+            self.memory.facts[Fact.LEFT] += len(cold)
+
+    def _write_news(self, synopsis: int, slots: Slots, kind: Fact, *, mirrored: bool) -> None:
+        table, at, limit = self.memory.directory.table, part(synopsis), self.options.chain_limit
+        whole = np.empty(len(slots), dtype=np.bool_)
+        if drafts.judge(table, at, slots, limit, HOT_CHAIN * limit, self.options.deltas, whole):
+            whole = self._read_for(synopsis, slots, np.ones_like(whole), whole)
+        self.writer.write(synopsis, slots, whole, kind, mirrored=mirrored)
+
+    @property
+    def _leaving(self) -> Fact:
+        """What bytes are counted as that are written of groups that leave memory."""
+        return Fact.LOGGED if self.options.durability == "log" else Fact.EVICTED
 
     def consolidate(self, synopsis: int, slots: Slots) -> None:
         """Write groups whole, in one extent each; they must be in memory and not stale."""
@@ -132,20 +140,17 @@ class Mover:
         held = self.memory.column(synopsis, k.WORDS, slots) > 0
         return np.asarray(held | self.memory.has(synopsis, k.STALE, slots))
 
-    def _judge(self, synopsis: int, slots: Slots, *, leaving: bool) -> tuple[Mask, Mask]:
-        """Return which groups have to be written, and which of them whole."""
-        words, clean, chain, root = (
+    def _judge(self, synopsis: int, slots: Slots) -> tuple[Mask, Mask]:
+        """Return which groups that leave have to be written, and which of them whole."""
+        words, clean, chain, root, cold = (
             self.memory.column(synopsis, which, slots)
-            for which in (k.WORDS, k.CLEAN, k.CHAIN, k.ROOT)
+            for which in (k.WORDS, k.CLEAN, k.CHAIN, k.ROOT, k.COLD)
         )
         whole_here, stale = (self.memory.has(synopsis, flag, slots) for flag in (k.WHOLE, k.STALE))
-        limit = self.options.chain_limit
-        limits = np.where(whole_here & (not leaving), HOT_CHAIN * limit, limit)
-        dirty = (words > clean) | stale
-        length = chain & 0xFFFFFFFF
-        if leaving:
-            dirty |= whole_here & (words > 0) & (length > limits)
-        whole = stale | (root == k.NO_ROOT) | (length >= limits)
+        limit, length = self.options.chain_limit, chain & 0xFFFFFFFF
+        small = cold < length * drafts.LARGE
+        dirty = (words > clean) | stale | (whole_here & (words > 0) & (length > limit) & small)
+        whole = stale | (root == k.NO_ROOT) | ((length >= limit) & small)
         if not self.options.deltas:
             whole[:] = True
         return dirty, whole
@@ -166,31 +171,17 @@ class Mover:
             whole = whole & ~(lacking & ~fits)
         return whole
 
-    # -- replacing and expiring ------------------------------------------------------------
-
-    def empty(self, synopsis: int, slots: Slots) -> None:
-        """Take all rows of groups away; what is on the log is stale."""
-        self.memory.heap.drop(synopsis, slots)
-        table, at = self.memory.directory.table, part(synopsis)
-        table[slots, at + k.EXPIRY] = MINUS_INFINITY
-        table[slots, at + k.COLD] = 0
-        table[slots, at + k.CHAIN] = 0
-        table[slots, at + k.FLAGS] |= k.WHOLE
-        root = table[slots, at + k.ROOT]
-        if self.options.durability == "evict":
-            self.writer.forget(synopsis, slots)
-        else:
-            table[slots[root != k.NO_ROOT], at + k.FLAGS] |= k.STALE
+    # -- expiring ------------------------------------------------------------
 
     def expire(self) -> None:
         """Free what has expired as a whole."""
         for synopsis, expiry_at in enumerate(self.memory.expiry_at):
             if expiry_at < 0:
                 continue
-            table, at = self.memory.directory.table, part(synopsis)
-            used = table[:, k.STAMP] != 0
-            something = (table[:, at + k.WORDS] > 0) | (table[:, at + k.ROOT] != k.NO_ROOT)
-            over = used & something & (table[:, at + k.EXPIRY] <= self.memory.watermark)
-            slots = np.flatnonzero(over)
+            slots = self.memory.directory.listed(
+                drafts.list_over, part(synopsis), self.memory.watermark
+            )
+            if not len(slots):
+                continue
             self.memory.heap.drop(synopsis, slots)
             self.writer.forget(synopsis, slots[~self.memory.has(synopsis, k.STALE, slots)])

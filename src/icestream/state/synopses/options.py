@@ -51,10 +51,10 @@ class StoreOptions:
     #: 64-bit words of a block of memory
     block_words: int = 8
     #: bytes of a record of extents, about
-    record_bytes: int = 65536
+    record_bytes: int = 262144
     #: bytes of a page of the cold index
     page_bytes: int = 4096
-    #: one in so many groups that a chunk names is reported as hit
+    #: one in so many groups that are read is reported as hit
     hit_sample: int = 1
 
     def __post_init__(self) -> None:

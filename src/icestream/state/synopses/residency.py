@@ -2,8 +2,9 @@
 
 Idea: a chunk *names* groups; what it names is in the directory until the chunk ends. A call *pins*
 the groups whose rows it needs at once. When blocks run out, whoever decides about cold state is
-asked to let groups leave; if that is not enough, those named longest ago leave, pinned ones never.
-When slots run out, the entries of groups named longest ago go to the cold index, an eighth of the
+asked to let groups leave, after what was only added to cold groups has left; if that is not enough,
+those named longest ago leave, pinned ones never.
+When slots run out, the entries of groups named longest ago go to the cold index, a quarter of the
 directory at a time.
 
 Invariants:
@@ -13,31 +14,33 @@ Invariants:
 3. If nothing can leave, the error says who holds what (`test_a_group_too_large_is_a_budget_error`).
 
 Cost: making room looks at all groups of the directory, and frees at least an eighth of the heap or
-an eighth of the directory.
+a quarter of the directory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from icestream.core.errors import BudgetError
 from icestream.core.times import INFINITY
+from icestream.kernels import drafts
 from icestream.kernels import extents as kernels
 from icestream.kernels import heap as k
 from icestream.state.budget import Budget, Refused, fail
 from icestream.state.synopses.cold_index import ColdIndex
-from icestream.state.synopses.directory import Directory, identities, part
+from icestream.state.synopses.directory import Directory, identities, in_order, part
 from icestream.state.synopses.facts import Fact, Facts
 from icestream.state.synopses.heap import Heap
 from icestream.state.synopses.options import Pressure
 from icestream.state.synopses.spec import Ids, Ints, Slots
 
 #: one in so many entries of the directory goes to the cold index when slots run out
-DEMOTED = 8
+DEMOTED = 4
 
 Mask = npt.NDArray[np.bool_]
 
@@ -47,6 +50,8 @@ class Residency:
 
     #: frees the memory of groups; returns the bytes
     evict: Callable[[Slots], int]
+    #: writes what was added to cold groups before this chunk, and frees its memory
+    spill: Callable[[], object]
     #: writes what is pending of groups that leave the directory
     settle: Callable[[Slots], object]
 
@@ -71,7 +76,7 @@ class Residency:
         #: whom to ask for room
         self.pressure: Pressure | None = None
         self._pinned = 0
-        #: slots named, once for every chunk; opened in the directory; read from the log
+        #: slots of groups whose rows were asked for; opened in the directory; read from the log
         self.hits: list[Slots] = []
         self.opened: list[Slots] = []
         self.returned: list[Slots] = []
@@ -90,11 +95,7 @@ class Residency:
 
     def touch(self, slots: Slots) -> None:
         """Note that this chunk names groups."""
-        hits = np.empty(len(slots), dtype=np.int64)
-        chunk = self._facts[Fact.CHUNK]
-        count = kernels.first_of_chunk(self._directory.table, slots, chunk, hits)
-        if count:
-            self.hits.append(hits[:count])
+        kernels.stamp(self._directory.table, slots, self._facts[Fact.CHUNK])
 
     def _open(self, hi: Ids, lo: Ids) -> Slots:
         """Open groups that are not in the directory: from the cold index, or new ones."""
@@ -127,28 +128,18 @@ class Residency:
             self.evict(some)
         self.settle(slots)
         entries = self._directory.entries(slots)
-        order = np.lexsort(identities(entries)[::-1])
+        order = in_order(*identities(entries))
         # an empty entry is needed where older ones have to be hidden
-        needed = ~self.is_empty(slots) | (self._directory.table[slots, k.PAGED] != 0)
+        needed = np.zeros(len(slots), dtype=np.bool_)
+        places = np.empty(len(slots), dtype=np.int64)
+        needed[places[: drafts.list_needed(self._directory.table, slots, places)]] = True
         self._index.merge(entries[order[needed[order]]])
         self._directory.close(slots)
         self._facts[Fact.DEMOTED] += len(slots)
 
     def sweep(self) -> None:
         """Forget groups without rows."""
-        every = self._directory.every()
-        gone = self.is_empty(every) & (self._directory.table[every, k.PAGED] == 0)
-        self._directory.close(every[gone])
-
-    def is_empty(self, slots: Slots) -> Mask:
-        """Tell which groups have no rows anywhere and want nothing."""
-        table, empty = self._directory.table, np.ones(len(slots), dtype=np.bool_)
-        for synopsis in range(self._directory.synopses):
-            at = part(synopsis)
-            empty &= (table[slots, at + k.WORDS] == 0) & (table[slots, at + k.COLD] == 0)
-            empty &= table[slots, at + k.DUE] == INFINITY
-            empty &= table[slots, at + k.FLAGS] & (k.STALE | k.REMINDED) == 0
-        return empty
+        self._directory.close(self._directory.listed(drafts.list_gone))
 
     def due(self, synopsis: int, watermark: int, most: int) -> Slots:
         """Return groups that are due; at most `most` of them come from the cold index."""
@@ -187,7 +178,9 @@ class Residency:
                 continue
             return
         wanted = max(least, self._heap.most // 8)
-        if self.pressure is not None:
+        if not self._pinned:
+            self.spill()
+        if self.pressure is not None and self._heap.free < wanted:
             self.pressure.free((wanted - self._heap.free) * self._heap.block_bytes)
         if self._heap.free < least:
             self._evict_oldest(wanted - self._heap.free)
@@ -196,37 +189,45 @@ class Residency:
 
     def candidates(self) -> Slots:
         """Slots of groups in memory that may leave; in the middle of a call, none of this chunk."""
-        slots = self._evictable()
-        if self._pinned:
-            slots = slots[self._directory.table[slots, k.STAMP] < self._facts[Fact.CHUNK]]
-        return slots
+        return self._evictable(self._facts[Fact.CHUNK] if self._pinned else INFINITY)
 
     def blocks_of(self, slots: Slots) -> Ints:
         """Return the blocks that groups have in memory."""
-        blocks, table = np.zeros(len(slots), dtype=np.int64), self._directory.table
-        for synopsis in range(self._directory.synopses):
-            blocks += self._heap.blocks_for(table[slots, part(synopsis) + k.WORDS])
-        return blocks
+        blocks, size = np.empty(len(slots), dtype=np.int64), self._heap.block_words
+        drafts.words_of(self._directory.table, slots, False, size, blocks)
+        return blocks // size
+
+    @property
+    def _at_once(self) -> int:
+        """Words that work buffers and heap can take at once."""
+        return min(self._work // 3, self._heap.limit // 4) // 8
 
     def cut(self, slots: Slots, words: Ints) -> Iterator[Slots]:
         """Cut slots into parts of so many words together that work buffers and heap can take."""
-        most = min(self._work // 3, self._heap.limit // 4) // 8
         sums = np.concatenate(([0], np.cumsum(words)))
         first = 0
         while first < len(slots):
-            last = int(np.searchsorted(sums, sums[first] + most, side="right")) - 1
+            last = int(np.searchsorted(sums, sums[first] + self._at_once, side="right")) - 1
             last = max(first + 1, last)
             yield slots[first:last]
             first = last
 
-    def _evictable(self) -> Slots:
+    def parts(self, slots: Slots, words: Ints) -> Iterator[Slots]:
+        """Cut ascending slots like `cut`, but into ranges of identities, each ascending.
+
+        What is read from the log for one part is not read for another.
+        """
+        if int(words.sum()) <= self._at_once:
+            yield slots
+            return
+        hi, lo = (self._directory.table[slots, c].view(np.uint64) for c in (k.HI, k.LO))
+        order = in_order(hi, lo)
+        for some in self.cut(slots[order], words[order]):
+            yield np.sort(some)
+
+    def _evictable(self, before: int = INFINITY) -> Slots:
         """Return slots with rows in memory that the call in progress does not need."""
-        table = self._directory.table
-        held = np.zeros(len(table), dtype=np.bool_)
-        for synopsis in range(self._directory.synopses):
-            held |= table[:, part(synopsis) + k.WORDS] > 0
-        held &= (table[:, k.STAMP] != 0) & (table[:, k.PIN] != (self._pinned or -1))
-        return np.flatnonzero(held)
+        return self._directory.listed(drafts.list_held, self._pinned or -1, before)
 
     def _evict_oldest(self, blocks: int) -> None:
         """Let those groups leave memory that were named longest ago."""
@@ -249,11 +250,17 @@ def taken(parts: list[Slots]) -> Slots:
 
 
 def _distinct(hi: Ids, lo: Ids) -> tuple[Ids, Ids, Ints]:
-    """Return distinct identities in order, and the number of each one given."""
-    order = np.lexsort((lo, hi))
+    """Return distinct identities in order, and the number of each one given.
+
+    Those that come in order, as changes of a batch do, are not sorted.
+    """
+    order: Any = slice(None)
+    rises, same = hi[1:] > hi[:-1], hi[1:] == hi[:-1]
+    if not (rises | (same & (lo[1:] >= lo[:-1]))).all():
+        order = np.lexsort((lo, hi))
     high, low = hi[order], lo[order]
-    new = np.ones(len(order), dtype=np.bool_)
+    new = np.ones(len(high), dtype=np.bool_)
     new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
-    numbers = np.empty(len(order), dtype=np.int64)
+    numbers = np.empty(len(high), dtype=np.int64)
     numbers[order] = np.cumsum(new) - 1
     return high[new], low[new], numbers

@@ -66,7 +66,10 @@ class Groups(Protocol):
         ...
 
     def portions(self, slots: Slots) -> Iterator[Slots]:
-        """Cut distinct slots into parts whose rows, in all synopses, fit into memory at once."""
+        """Cut distinct slots into parts whose rows, in all synopses, fit into memory at once.
+
+        Parts come in any order; ascending slots are ascending in each.
+        """
         ...
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:

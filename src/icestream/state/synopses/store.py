@@ -23,13 +23,14 @@ References: ICE, incremental cold-state management.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.times import Micros
+from icestream.core.times import INFINITY, Micros
+from icestream.kernels import drafts
 from icestream.kernels import heap as k
 from icestream.state.synopses.cleaning import Cleaner
 from icestream.state.synopses.cold_index import ColdIndex
@@ -51,6 +52,8 @@ from icestream.state.synopses.writing import ExtentWriter
 WORK = 1 / 8
 GROUPS = 5 / 16
 HEAP = 7 / 16
+#: what was added to cold groups is written between chunks when less than a part of the heap is free
+SPILL = 4
 
 
 class GroupStore(Groups):
@@ -130,13 +133,15 @@ class GroupStore(Groups):
             )
             for synopsis, codec in zip(self._synopses, self._codecs, strict=True)
         ]
-        self.memory = Memory(self.directory, self.heap, self.facts, expiries)
+        widths = [codec.width if codec.is_fixed else 0 for codec in self._codecs]
+        self.memory = Memory(self.directory, self.heap, self.facts, expiries, widths)
         writer = ExtentWriter(self.memory, self.log, self.options.durability, ranks)
         self.mover = Mover(self.memory, writer, self.options, self._residency.make_room)
         self._cleaner = Cleaner(arena, self.name, self.facts)
         self._history = History(self, space, scope, self._cleaner, self.options.record_bytes)
         self._forever = forever(scope)
         self._residency.evict = self.mover.evict
+        self._residency.spill = self._spill
         self._residency.settle = self._settle
         #: ordinals of segments that nothing needs although their expiry has not passed
         self.released: tuple[int, ...] = ()
@@ -151,6 +156,8 @@ class GroupStore(Groups):
             self.facts[Fact.SWEEP] = 0
             self.mover.expire()
             self._residency.sweep()
+        if SPILL * self.heap.taken > (SPILL - 1) * self.heap.most:
+            self._spill()
 
     def locate(self, hi: Ids, lo: Ids) -> Slots:
         """Return the slot of each group, opened if it is new; equal identities, equal slots."""
@@ -161,22 +168,25 @@ class GroupStore(Groups):
         return self.memory.identities(slots)
 
     def portions(self, slots: Slots) -> Iterator[Slots]:
-        """Cut distinct slots into parts whose rows, in all synopses, fit into memory at once."""
-        table, words = self.directory.table, np.zeros(len(slots), dtype=np.int64)
-        for synopsis in range(len(self._synopses)):
-            at = part(synopsis)
-            cold = table[slots, at + k.FLAGS] & k.WHOLE == 0
-            words += table[slots, at + k.WORDS] + np.where(cold, table[slots, at + k.COLD], 0)
-        yield from self._residency.cut(slots, words)
+        """Cut distinct slots into parts whose rows, in all synopses, fit into memory at once.
+
+        Parts come in any order; ascending slots are ascending in each.
+        """
+        words = np.empty(len(slots), dtype=np.int64)
+        drafts.words_of(self.directory.table, slots, True, 1, words)
+        yield from self._residency.parts(slots, words)
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:
         """Return the rows of distinct groups, in the order of the slots, then of their appends."""
-        with self._residency.pins(slots):
-            self._bring_in(synopsis, slots)
-        live = self.memory.gather(synopsis, slots, np.zeros_like(slots))
-        held = self.memory.column(synopsis, k.WORDS, slots)
-        sizes = np.diff(live.offsets)
-        for_less = np.flatnonzero(2 * sizes < held)
+        measured = self.memory.measure(synopsis, slots)
+        if measured.cold:
+            with self._residency.pins(slots):
+                self._bring_in(synopsis, slots)
+            measured = self.memory.measure(synopsis, slots)
+        held = np.diff(measured.offsets)
+        self._residency.hits.append(slots[held > 0])
+        live = self.memory.gather(synopsis, slots, measured)
+        for_less = np.flatnonzero(2 * np.diff(live.offsets) < held)
         if len(for_less):
             self._shrink(synopsis, slots[for_less], for_less, live)
         return self._rows(synopsis, live)
@@ -184,6 +194,7 @@ class GroupStore(Groups):
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
         """Return at least the `counts` best rows, by rank, of each of some distinct groups."""
         live = self.mover.read_best(synopsis, slots, counts)
+        self._residency.hits.append(slots[np.diff(live.offsets) > 0])
         return self._rows(synopsis, live)
 
     def append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
@@ -192,14 +203,22 @@ class GroupStore(Groups):
             for some in self.portions(np.unique(slots)):
                 with self._residency.pins(some):
                     self._bring_in(synopsis, some)
-        most = max(1, self._work // 2 * rows.num_rows // max(1, rows.nbytes))
+        most = self._rows_at_once(rows)
         for first in range(0, rows.num_rows, most):
             self._append(synopsis, slots[first : first + most], rows.slice(first, most))
 
     def rewrite(self, synopsis: int, slots: Slots, rows: GroupRows) -> None:
         """Replace all rows of distinct groups; a group without rows is empty from now on."""
-        self.mover.empty(synopsis, slots)
-        self.append(synopsis, slots[rows.owners], rows.rows)
+        slots = np.ascontiguousarray(slots)
+        bounds = np.searchsorted(rows.owners, np.arange(len(slots) + 1))
+        for first, last in self._encodable(rows.rows, bounds):
+            begin, end = int(bounds[first]), int(bounds[last])
+            self._replace(
+                synopsis,
+                slots[first:last],
+                rows.rows.slice(begin, end - begin),
+                bounds[first : last + 1] - begin,
+            )
 
     def remind(self, slots: Slots, due: Ints) -> None:
         """Set the instant at which each group wants to be woken; INFINITY for never."""
@@ -261,7 +280,10 @@ class GroupStore(Groups):
         return self._residency.blocks_of(slots) * self.heap.block_bytes
 
     def take_hits(self) -> Slots:
-        """Return the groups named since last asked, once for every chunk, as far as sampled."""
+        """Return the groups whose rows were read since last asked, as far as sampled.
+
+        Adding to a group needs nothing of it in memory, and is no hit.
+        """
         return taken(self._residency.hits)[:: self.options.hit_sample]
 
     def take_opened(self) -> Slots:
@@ -349,6 +371,32 @@ class GroupStore(Groups):
             wished = int(rest - encoded.offsets[done]) // self.heap.block_words
             self._residency.make_room(least, max(least, wished))
 
+    def _encodable(self, rows: pa.RecordBatch, bounds: Ints) -> Iterator[tuple[int, int]]:
+        """Cut groups into parts whose rows fit into the work buffers, most groups at least one."""
+        most, first = self._rows_at_once(rows), 0
+        while first < len(bounds) - 1:
+            last = int(np.searchsorted(bounds, bounds[first] + most, side="right")) - 1
+            last = min(max(first + 1, last), len(bounds) - 1)
+            yield first, last
+            first = last
+
+    def _rows_at_once(self, rows: pa.RecordBatch) -> int:
+        return max(1, self._work // 2 * int(rows.num_rows) // max(1, int(rows.nbytes)))
+
+    def _replace(self, synopsis: int, slots: Slots, rows: pa.RecordBatch, bounds: Ints) -> None:
+        encoded = self._codecs[synopsis].encode(rows)
+        expiry_at, watermark = self.memory.expiry_at[synopsis], self.facts[Fact.WATERMARK]
+        is_logged, done = self.options.durability == "log", 0
+        while True:
+            done = self.heap.replace(
+                synopsis, slots, encoded, bounds, done, expiry_at, watermark, is_logged=is_logged
+            )
+            if done == len(slots):
+                return
+            places = encoded.offsets[bounds[[done, done + 1, -1]]]
+            least, wished = (np.diff(places).cumsum() // self.heap.block_words).tolist()
+            self._residency.make_room(least + 2, max(least + 2, wished))
+
     def _bring_in(self, synopsis: int, slots: Slots) -> None:
         cold = self.mover.bring_in(synopsis, slots)
         if len(cold):
@@ -362,10 +410,7 @@ class GroupStore(Groups):
         """Keep in memory only the rows that have not expired."""
         words, offsets = picked(live.words, live.offsets[at], np.diff(live.offsets)[at])
         self.heap.drop(synopsis, slots)
-        self.heap.install(synopsis, slots, words, offsets)
-        table, column = self.directory.table, part(synopsis)
-        table[slots, column + k.ROWS] = live.rows[at]
-        table[slots, column + k.CLEAN] = live.cleans[at]
+        self.heap.install(synopsis, slots, words, offsets, live.cleans[at])
 
     def _count_reads(self) -> None:
         traffic = self.log.traffic
@@ -376,16 +421,33 @@ class GroupStore(Groups):
     def _settle(self, slots: Slots) -> None:
         """Write the instants of groups that leave the directory."""
         if self.options.durability == "log":
-            self._history.log_reminders(slots)
+            for synopsis in range(len(self._synopses)):
+                flags = self.memory.has(synopsis, k.REMINDED, slots)
+                self._history.log_reminders(synopsis, slots[flags])
+
+    def _spill(self) -> None:
+        """Write what groups have got before this chunk, as the end of the version would.
+
+        Memory is freed where it lies on a cold root; what else leaves afterwards is clean. If only
+        what leaves is written, that is all.
+        """
+        some = drafts.list_news if self.options.durability == "log" else drafts.list_residue
+        self._write_news(some, self.facts[Fact.CHUNK], mirrored=True)
+
+    def _write_news(self, some: Callable[..., int], before: int, *, mirrored: bool = False) -> None:
+        for synopsis in range(len(self._synopses)):
+            slots = self.directory.listed(some, part(synopsis), before)
+            for portion in self._residency.parts(slots, self._news(synopsis, slots)):
+                with self._residency.pins(portion):
+                    self.mover.log_news(synopsis, portion, mirrored=mirrored)
+
+    def _news(self, synopsis: int, slots: Slots) -> Ints:
+        """Return the words of groups that are not on the log."""
+        words, clean = (self.memory.column(synopsis, c, slots) for c in (k.WORDS, k.CLEAN))
+        return words - clean
 
     def _log_news(self) -> None:
-        table = self.directory.table
-        used = table[:, k.STAMP] != 0
+        self._write_news(drafts.list_news, INFINITY)
         for synopsis in range(len(self._synopses)):
-            at = part(synopsis)
-            news = table[:, at + k.WORDS] - table[:, at + k.CLEAN]
-            slots = np.flatnonzero(used & ((news > 0) | (table[:, at + k.FLAGS] & k.STALE != 0)))
-            for some in self._residency.cut(slots, news[slots]):
-                with self._residency.pins(some):
-                    self.mover.log_news(synopsis, some)
-        self._history.log_reminders(self.directory.every())
+            slots = self.directory.listed(drafts.list_reminded, part(synopsis))
+            self._history.log_reminders(synopsis, slots)

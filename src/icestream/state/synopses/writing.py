@@ -1,8 +1,8 @@
 """Groups written to the log: which words, chained to what, and what the directory then knows.
 
 Idea: a group is written whole, or only what is new with a pointer to what was written before. All
-groups of a call go out together, sorted. A large group with a rank is written in pieces, the worst
-rows first, so that its root has the best.
+groups of a call are drafted in the order in which they lie in memory, and go out together, sorted.
+A large group with a rank is written in pieces, the worst rows first, so that its root has the best.
 
 Invariants:
 1. Behind a root are the rows of the group up to the words that are clean
@@ -11,7 +11,7 @@ Invariants:
    replaced
    (`test_crash_a_shorter_rewrite_does_not_bring_old_rows_back`).
 
-Cost: one gather, one pass over the rows and one copy.
+Cost: four visits of each group in the directory, one gather and one copy of its words.
 
 References: delta updates (ICE).
 """
@@ -25,48 +25,48 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.times import INFINITY, MINUS_INFINITY
+from icestream.kernels import drafts
 from icestream.kernels import heap as k
-from icestream.kernels.extents import HEADER
+from icestream.kernels.extents import (
+    BACK,
+    BACK_LATEST,
+    HEADER,
+    IN_ORDER,
+    LATEST,
+    LENGTH,
+    SHAPE,
+    WORDS,
+)
 from icestream.state.synopses import ranked
-from icestream.state.synopses.directory import part
+from icestream.state.synopses.directory import identities, in_order, part
 from icestream.state.synopses.extents import ExtentLog, Extents, picked
 from icestream.state.synopses.facts import Fact
 from icestream.state.synopses.memory import Gathered, Memory
-from icestream.state.synopses.spec import Ids, Ints, Slots
+from icestream.state.synopses.spec import Ints, Slots
 
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass
 class Drafts:
-    """What is to be written of groups, sorted by identity."""
+    """What is to be written of groups."""
 
     synopsis: int
-    hi: Ids
-    lo: Ids
     live: Gathered
-    #: the extent before, its latest expiry, and the ordinal of the oldest one; 0 for the new one's
-    back: Ints
-    back_expiry: Ints
+    headers: Ints
+    #: ordinal of the first extent of each chain; 0 if it is the one that is drafted
     oldest: Ints
-    expiry: Ints
-    chain: Ints
-    in_order: Mask
+    #: which groups are on the log as a whole and are written again
+    again: Mask
+    #: places of groups of which there is something to write
+    written: Ints
 
-    def extents(self, at: Ints) -> Extents:
-        """Return the extents of some groups; the others have no words."""
-        return Extents(
-            self.hi[at],
-            self.lo[at],
-            self.live.rows[at],
-            self.live.words,
-            np.append(self.live.offsets[:-1][at], self.live.offsets[-1]),
-            self.back[at],
-            self.back_expiry[at],
-            self.expiry[at],
-            self.chain[at],
-            self.in_order[at],
-        )
+    def extents(self) -> tuple[Ints, Extents]:
+        """Return places of groups that are not nothing, in the order of identities, and extents."""
+        places = self.written[_order(self.headers[self.written])]
+        sizes = self.headers[places, LENGTH] & WORDS
+        words = picked(self.live.words, self.live.offsets[places], sizes)
+        return places, Extents(self.headers[places], *words)
 
 
 @dataclass
@@ -82,34 +82,26 @@ class ExtentWriter:
     def write(
         self, synopsis: int, slots: Slots, whole: Mask, kind: Fact, *, mirrored: bool
     ) -> None:
-        """Write all words of some groups, the news of others, and move their roots."""
+        """Write all words of some groups, the news of others, and move their roots.
+
+        Groups are looked at in the order given; that of their slots is the fastest.
+        """
         if not len(slots):
             return
-        order = np.lexsort(self.memory.identities(slots)[::-1])
-        slots, whole = slots[order], whole[order]
-        root = self.memory.column(synopsis, k.ROOT, slots)
-        stale = self.memory.has(synopsis, k.STALE, slots)
-        drafts, follows, written = self._draft(synopsis, slots, whole, root, stale)
-        sizes = np.diff(drafts.live.offsets)
-        again = whole & ~stale & (root != k.NO_ROOT)
-        large = whole & (sizes > ranked.PIECE_WORDS)
-        if self.rank_at[synopsis][0] >= 0 and large.any():
-            self._write_worse(drafts, np.flatnonzero(large), again, kind, mirrored)
-        self.forget(synopsis, slots[~written & whole])
-        at, table = part(synopsis), self.memory.directory.table
-        table[slots, at + k.CLEAN] = table[slots, at + k.WORDS]
-        table[slots, at + k.FLAGS] &= ~k.STALE
-        some = np.flatnonzero(written)
-        if not len(some):
-            return
-        markers = self._append(synopsis, drafts.extents(some), again[some], kind, mirrored)
-        slots, oldest = slots[some], drafts.oldest[some]
-        cold = np.where(follows[some], table[slots, at + k.COLD], 0) + sizes[some]
-        table[slots, at + k.ROOT] = markers
-        table[slots, at + k.ROOT_EXPIRY] = drafts.expiry[some]
-        table[slots, at + k.CHAIN] = np.where(oldest > 0, oldest, markers >> 32) << 32
-        table[slots, at + k.CHAIN] |= drafts.chain[some]
-        table[slots, at + k.COLD] = cold
+        drafted = self._draft(synopsis, slots, whole)
+        sizes = np.diff(drafted.live.offsets)
+        if self.rank_at[synopsis][0] >= 0:
+            large = np.flatnonzero(whole & (sizes > ranked.PIECE_WORDS))
+            if len(large):
+                large = large[_order(drafted.headers[large])]
+                self._write_worse(drafted, large, kind, mirrored)
+        markers = np.full(len(slots), k.NO_ROOT)
+        if len(drafted.written):
+            places, extents = drafted.extents()
+            again = drafted.again[places]
+            markers[places] = self._append(synopsis, extents, again, kind, mirrored)
+        table, at = self.memory.directory.table, part(synopsis)
+        drafts.settle(table, at, slots, whole, drafted.headers, sizes, drafted.oldest, markers)
 
     def forget(self, synopsis: int, slots: Slots) -> None:
         """Nothing of these groups is on the log any more."""
@@ -120,69 +112,59 @@ class ExtentWriter:
         table[slots, at + k.CHAIN] = 0
         table[slots, at + k.FLAGS] |= k.WHOLE
 
-    def _draft(
-        self, synopsis: int, slots: Slots, whole: Mask, root: Ints, stale: Mask
-    ) -> tuple[Drafts, Mask, Mask]:
-        """Return what is to be written, what follows on what was, and what is not nothing."""
-        clean, chain, root_expiry = (
-            self.memory.column(synopsis, c, slots) for c in (k.CLEAN, k.CHAIN, k.ROOT_EXPIRY)
+    def _draft(self, synopsis: int, slots: Slots, whole: Mask) -> Drafts:
+        """Return what is to be written."""
+        memory = self.memory
+        live = memory.gather(synopsis, slots, memory.measure(synopsis, slots, whole))
+        headers = np.empty((len(slots), HEADER), dtype=np.int64)
+        oldest, written = np.empty((2, len(slots)), dtype=np.int64)
+        again = np.empty(len(slots), dtype=np.bool_)
+        count = drafts.describe(
+            memory.directory.table,
+            part(synopsis),
+            slots,
+            whole,
+            live.offsets,
+            live.rows,
+            live.latest,
+            memory.watermark,
+            self.durability == "log",
+            headers,
+            oldest,
+            again,
+            written,
         )
-        live = self.memory.gather(synopsis, slots, np.where(whole, 0, clean))
-        lives = (root != k.NO_ROOT) & (root_expiry > self.memory.watermark)
-        follows = ~whole & lives
-        hides = stale & lives
-        if self.durability == "evict":
-            hides[:] = False
-        before = np.where(follows | hides, root_expiry, MINUS_INFINITY)
-        drafts = Drafts(
-            synopsis,
-            *self.memory.identities(slots),
-            live,
-            np.where(follows, root, k.NO_ROOT),
-            np.where(follows, root_expiry, MINUS_INFINITY),
-            np.where(follows, chain >> 32, 0),
-            np.maximum(live.latest, before),
-            np.where(follows, chain & 0xFFFFFFFF, 0) + 1,
-            np.zeros(len(slots), dtype=np.bool_),
-        )
-        return drafts, follows, (np.diff(live.offsets) > 0) | hides
+        return Drafts(synopsis, live, headers, oldest, again, written[:count])
 
-    def _write_worse(
-        self, drafts: Drafts, large: Ints, again: Mask, kind: Fact, mirrored: bool
-    ) -> None:
+    def _write_worse(self, drafted: Drafts, large: Ints, kind: Fact, mirrored: bool) -> None:
         """Write all but the best rows of large groups, and leave those for their roots."""
-        live, expiry_at = drafts.live, self.memory.expiry_at[drafts.synopsis]
+        live, expiry_at = drafted.live, self.memory.expiry_at[drafted.synopsis]
         words, offsets = picked(live.words, live.offsets[large], np.diff(live.offsets)[large])
-        pieces = ranked.cut(words, offsets, *self.rank_at[drafts.synopsis], expiry_at, INFINITY)
+        pieces = ranked.cut(words, offsets, *self.rank_at[drafted.synopsis], expiry_at, INFINITY)
         sizes = np.diff(pieces.offsets)
         for level in reversed(range(1, ranked.PIECES)):
             of_level = np.flatnonzero(pieces.levels == level)
             if not len(of_level):
                 continue
             groups = large[pieces.groups[of_level]]
-            expiry = np.maximum(pieces.latest[of_level], drafts.back_expiry[groups])
-            part_words, part_offsets = picked(
-                pieces.words, pieces.offsets[of_level], sizes[of_level]
+            headers = drafted.headers[groups]
+            headers[:, SHAPE] = headers[:, SHAPE] >> 32 << 32 | pieces.rows[of_level]
+            headers[:, LENGTH] = sizes[of_level] | IN_ORDER
+            headers[:, LATEST] = np.maximum(pieces.latest[of_level], headers[:, BACK_LATEST])
+            theirs = picked(pieces.words, pieces.offsets[of_level], sizes[of_level])
+            markers = self._append(
+                drafted.synopsis, Extents(headers, *theirs), drafted.again[groups], kind, mirrored
             )
-            extents = Extents(
-                drafts.hi[groups],
-                drafts.lo[groups],
-                pieces.rows[of_level],
-                part_words,
-                part_offsets,
-                drafts.back[groups],
-                drafts.back_expiry[groups],
-                expiry,
-                drafts.chain[groups],
-                np.ones(len(groups), dtype=np.bool_),
-            )
-            markers = self._append(drafts.synopsis, extents, again[groups], kind, mirrored)
-            new = drafts.back[groups] == k.NO_ROOT
-            drafts.oldest[groups[new]] = markers[new] >> 32
-            drafts.back[groups], drafts.back_expiry[groups] = markers, expiry
+            new = headers[:, BACK] == k.NO_ROOT
+            drafted.oldest[groups[new]] = markers[new] >> 32
+            drafted.headers[groups, BACK] = markers
+            drafted.headers[groups, BACK_LATEST] = headers[:, LATEST]
         best = np.flatnonzero(pieces.levels == 0)
-        drafts.in_order[large] = True
-        drafts.live = _with_best(live, large, pieces, best)
+        drafted.live = _with_best(live, large, pieces, best)
+        drafted.headers[large, SHAPE] = (
+            drafted.headers[large, SHAPE] >> 32 << 32 | drafted.live.rows[large]
+        )
+        drafted.headers[large, LENGTH] = np.diff(drafted.live.offsets)[large] | IN_ORDER
 
     def _append(
         self, synopsis: int, extents: Extents, again: Mask, kind: Fact, mirrored: bool
@@ -198,6 +180,11 @@ class ExtentWriter:
         facts[Fact.CONSOLIDATED] += consolidated
         facts[kind] += total - consolidated
         return markers
+
+
+def _order(headers: Ints) -> Ints:
+    """Return the order of extents by identity."""
+    return in_order(*identities(headers))
 
 
 def _with_best(live: Gathered, large: Ints, pieces: ranked.Pieces, best: Ints) -> Gathered:

@@ -1,0 +1,67 @@
+"""Events as something that can be started: rows of the sources in one frame, and the dataflow.
+
+Idea: a dataflow reads one frame, whose rows are those of all sources, each with the columns of all;
+those of other sources are null. Only columns that the query looks at are among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
+
+from icestream.api.statement import Built, Part, sources_of
+from icestream.api.types import arrow_schema, arrow_type
+from icestream.plan.dataflow import Dataflow, source_column
+from icestream.plan.event_nodes import Node
+from icestream.plan.events import compiled
+from icestream.plan.needed import needed_columns
+from icestream.plan.nodes import SOURCE, TIME
+
+
+def built(node: Node, sources: Mapping[int, Part], mode: str) -> Built[Dataflow]:
+    """Return the projection of the sources, by tag, and the dataflow, for an output mode."""
+    parts = list(sources.values())
+    needed = needed_columns(node)
+    columns = [needed[tag] for tag in sources]
+    frames = [projected(part, number, columns) for number, part in enumerate(parts)]
+    plan = compiled(
+        ((node, mode),),
+        {tag: number for number, tag in enumerate(sources)},
+        sources_of(parts),
+        tuple(columns),
+        arrow_type(frames[0].schema[0].dataType, parts[0].time),
+    )
+    rows = StructType(
+        [
+            StructField(each.name, from_arrow_type(each.type), each.nullable)
+            for each in plan.results(plan.views[0])
+        ]
+    )
+    events = reduce(DataFrame.unionAll, frames)
+    return Built(events, plan, (rows,), parts[0].time)
+
+
+def columns_of(part: Part) -> pa.Schema:
+    """Return the columns of a source."""
+    return arrow_schema(part.frame.columns, part.frame.schema.fields)
+
+
+def projected(part: Part, number: int, columns: Sequence[pa.Schema]) -> DataFrame:
+    """Return the rows of one source with empty columns for those of the others."""
+    chosen = [sf.col(part.time).alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]
+    for source, schema in enumerate(columns):
+        for place, each in enumerate(schema):
+            name = source_column(source, place)
+            if source == number:
+                escaped = each.name.replace("`", "``")
+                chosen.append(sf.col(f"`{escaped}`").alias(name))
+            else:
+                kind = from_arrow_type(each.type)
+                chosen.append(sf.lit(None).cast(kind).alias(name))
+    return part.frame.select(*chosen)

@@ -1,0 +1,267 @@
+"""Jobs: `map`, `compute` and `consolidate` over tuples, as functions that users write.
+
+    loans = ice.job(ice.stream(df, time="date", slack="1 minute"))
+    rated = loans.map(interest)
+    sums = rated.compute(add, key="area", initial={"n": 0, "total": 0.0})
+    means = sums.consolidate(merge, windows=["10 minutes", "1 hour", "24 hours"])
+    means.writeStream.option("path", "out").option("checkpointLocation", "chk").start()
+
+Idea: a tuple has named attributes and a time span [ts1, ts2). Each method adds an operator; which of
+them run side by side, and what windows share, is chosen when the job is started and shown by
+`explain`. Several results of a job are one query: `ice.start(a.writeStream, b.writeStream)`.
+"""
+
+# The names are those of PySpark's DataFrames.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
+
+from icestream.api.event_writer import columns_of, projected
+from icestream.api.statement import Built, Part, sources_of
+from icestream.api.types import arrow_type
+from icestream.api.writer import StreamWriter
+from icestream.core.errors import DefinitionError
+from icestream.plan.dataflow import Dataflow
+from icestream.plan.explain_jobs import drawn_job, explained_job
+from icestream.plan.job_building import JobStream, Schema, Window
+from icestream.plan.job_nodes import source_node
+from icestream.plan.job_windows import JobStatistics
+from icestream.plan.jobs import Fuse, JobPlan, Rates, compiled_job, planned_job
+from icestream.runtime.sink import as_they_are
+
+if TYPE_CHECKING:
+    from icestream.api.stream import Stream
+
+#: numbers that tell sources apart while a job is written
+_TAGS = count()
+
+Function = Callable[..., Any]
+
+
+def job(stream: Stream) -> Tuples:
+    """See a stream as tuples: each event has its columns and spans the instant of its time."""
+    parts = {next(_TAGS): part for part in stream._parts}
+    streams = [
+        JobStream((source_node(columns_of(part), tag, part.name),)) for tag, part in parts.items()
+    ]
+    return Tuples(streams[0].union(*streams[1:]), parts)
+
+
+@dataclass(frozen=True)
+class Tuples:
+    """Tuples of a job: named attributes and a time span [ts1, ts2)."""
+
+    _stream: JobStream
+    #: the sources that take part, by tag
+    _parts: Mapping[int, Part] = field(repr=False)
+    _fuse: Fuse = "auto"
+    _rates: Rates | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of the attributes."""
+        return list(self._stream.payload.names)
+
+    def union(self, other: Tuples) -> Tuples:
+        """Take the tuples of both; their attributes must agree."""
+        if not isinstance(other, Tuples):
+            msg = f"union takes other tuples of a job (ice.job(stream)); got {type(other).__name__}"
+            raise DefinitionError(msg)
+        both = self._stream.union(other._stream)
+        return replace(self, _stream=both, _parts={**self._parts, **other._parts})
+
+    def map(
+        self,
+        function: Function,
+        *,
+        output: Schema | None = None,
+        keeps: Sequence[str] | None = None,
+        partition: Sequence[str] | None = None,
+        vectorised: bool = False,
+        name: str | None = None,
+    ) -> Tuples:
+        """Turn each tuple into any number of others; without state.
+
+        Args:
+            function: takes a tuple as a dict, with `ts1` and `ts2` in microseconds, and returns a
+                dict of new attributes, several of them, or None. With `vectorised` it takes an
+                Arrow batch of tuples and returns arrays by name, one value for each tuple, or with
+                an array `row` that tells of which tuple each value is. `ts1` and `ts2` may be
+                returned, too: a map may move tuples to later times.
+            output: the new attributes, as `"rate double"` or an Arrow schema; found out by trying
+                unless given.
+            keeps: attributes that are copied; unless given, all that the function does not make.
+                What is copied is known to be unchanged, so the job can be partitioned by it.
+            partition: attributes by which tuples may be partitioned; all unless given.
+            vectorised: whether the function takes many tuples at once.
+            name: what to call the operator; the name of the function unless given.
+        """
+        return self._then(
+            self._stream.map(
+                function, output=output, keeps=keeps, partition=partition, vectorised=vectorised,
+                name=name,
+            )
+        )  # fmt: skip
+
+    def compute(
+        self,
+        function: Function,
+        *,
+        key: str | Sequence[str],
+        state: Schema | None = None,
+        initial: Mapping[str, Any] | None = None,
+        window: Window | Sequence[Window] | None = None,
+        emit: Literal["window", "tuple"] = "window",
+        output: Schema | None = None,
+        vectorised: bool = False,
+        name: str | None = None,
+    ) -> Tuples:
+        """Build the state of each key and window from its tuples.
+
+        A window is told when it is complete: a tuple with the key, the state, and the window as its
+        time span. Without `window` the operator must be followed by `consolidate`, which says which
+        windows there are.
+
+        Args:
+            function: takes the state and a tuple, both dicts, and returns the new state, or changes
+                the state it is given. With `vectorised` it takes the states of many keys and
+                windows as arrays by name, and their tuples (`TupleBatch`), and returns arrays.
+            key: attributes that say which tuples belong together; none, `()`, for all tuples.
+            state: columns of the state, as `"n long, total double"`; by `initial` unless given.
+            initial: the state before the first tuple; zeros unless given.
+            window: a length such as `"10 minutes"`, a `JobWindow`, or several of these.
+            emit: `window` tells complete windows; `tuple` answers each tuple at once: the function
+                then returns a pair of state and answer.
+            output: attributes of answers beside the key; unless given tuples go on as they are.
+            vectorised: whether the function takes many keys at once.
+            name: what to call the operator; the name of the function unless given.
+        """
+        return self._then(
+            self._stream.compute(
+                function, key=key, state=state, initial=initial, window=window, emit=emit,
+                output=output, vectorised=vectorised, name=name,
+            )
+        )  # fmt: skip
+
+    def consolidate(
+        self,
+        function: Function,
+        *,
+        windows: Window | Sequence[Window],
+        key: str | Sequence[str] | None = None,
+        output: Schema | None = None,
+        sharing: str = "auto",
+        statistics: JobStatistics | None = None,
+        vectorised: bool = False,
+        name: str | None = None,
+    ) -> Tuples:
+        """Merge partial results into complete windows.
+
+        Args:
+            function: takes the partial results of a key and window, a list of dicts, and returns
+                one. With `vectorised` it takes those of many as a `TupleBatch` and returns arrays
+                with a value for each key and window.
+            windows: the windows to make: lengths or `JobWindow`s.
+            key: attributes that say which partials belong together, all of the partials' own
+                unless given; `()` for all partials.
+            output: what the function returns, if it is not a partial result again.
+            sharing: `partials` lets windows share partial results, `each` computes each by itself;
+                `auto` chooses by cost.
+            statistics: what is known of the tuples, to choose by.
+            vectorised: whether the function takes many keys at once.
+            name: what to call the operator; the name of the function unless given.
+        """
+        return self._then(
+            self._stream.consolidate(
+                function, windows=windows, key=key, output=output, sharing=sharing,
+                statistics=statistics, vectorised=vectorised, name=name,
+            )
+        )  # fmt: skip
+
+    def fused(self, fuse: Fuse = "auto", rates: Rates | None = None) -> Tuples:
+        """Say which operators share a component, so that nothing is exchanged between them.
+
+        Args:
+            fuse: `auto` fuses what can be partitioned alike, `none` nothing; or lists of names of
+                operators that are to be together.
+            rates: measured tuples per second by the names of two operators,
+                `{("interest", "add"): 1000.0}`; `auto` then fuses where most tuples go.
+        """
+        return replace(self, _fuse=fuse, _rates=rates)
+
+    @property
+    def writeStream(self) -> StreamWriter:
+        """Say where the results go and start the job."""
+        alone = _built([self])
+        return StreamWriter(
+            None, alone, as_they_are, alone.rows[0], _result=self, _together=_built
+        )
+
+    @property
+    def schema(self) -> StructType:
+        """Return the columns of the rows: `lifetime` with ts1 and ts2, then the attributes."""
+        return _built([self]).rows[0]
+
+    def explain(self, *others: Tuples, svg: str | Path | None = None) -> None:
+        """Print components and exchanges, of this and other results of the job.
+
+        Args:
+            *others: further results that are started with this one.
+            svg: a file to draw them to.
+        """
+        plan = _planned([self, *others])
+        print(explained_job(plan))
+        if svg is not None:
+            Path(svg).write_text(drawn_job(plan), encoding="utf-8")
+
+    def _then(self, stream: JobStream) -> Tuples:
+        return replace(self, _stream=stream)
+
+
+def _planned(results: Sequence[Tuples]) -> JobPlan:
+    lead = results[0]
+    return planned_job(
+        [each._stream.node for each in results], fuse=lead._fuse, rates=lead._rates
+    )
+
+
+def _built(results: Sequence[object]) -> Built[Dataflow]:
+    """Return the projection of the sources and the dataflow of some results, fused as the first."""
+    given = [each for each in results if isinstance(each, Tuples)]
+    if len(given) < len(results):
+        msg = "results of a job are started with results of the same job only"
+        raise DefinitionError(msg)
+    sources = {tag: part for each in given for tag, part in each._parts.items()}
+    parts = list(sources.values())
+    columns = [columns_of(part) for part in parts]
+    frames = [projected(part, number, columns) for number, part in enumerate(parts)]
+    plan = compiled_job(
+        _planned(given),
+        {tag: number for number, tag in enumerate(sources)},
+        sources_of(parts),
+        tuple(columns),
+        arrow_type(frames[0].schema[0].dataType, parts[0].time),
+    )
+    rows = tuple(
+        StructType(
+            [
+                StructField(each.name, from_arrow_type(each.type), each.nullable)
+                for each in plan.results(view)
+            ]
+        )
+        for view in plan.views
+    )
+    return Built(reduce(DataFrame.unionAll, frames), plan, rows, parts[0].time)
+
+
+__all__ = ["Tuples", "job"]

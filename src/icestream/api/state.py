@@ -1,0 +1,77 @@
+"""The state of a query as a DataFrame.
+
+Idea: each shard of the checkpoint is restored by a task of its own, in a scratch folder and inside
+a budget, and hands its rows on as Arrow batches. Nothing of the query's program is needed, and
+nothing of the checkpoint is run.
+
+Invariant: the rows are those that `icestream state export` writes
+(`test_a_data_frame_has_the_rows_of_an_export`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from icestream.core.units import parse_bytes
+from icestream.inspect.reading import Reading
+
+
+def read_state(
+    spark: SparkSession,
+    checkpoint: str,
+    version: int | None = None,
+    *,
+    operator: str | None = None,
+    kept: str | None = None,
+    memory: str | int = "256 MB",
+) -> DataFrame:
+    """Return the state in a checkpoint as a DataFrame.
+
+    Where one kind of rows is read, because the query keeps only one or because `operator` and
+    `kept` choose it, the columns are `__shard`, `__group` and those of the rows. Otherwise they are
+    `operator`, `kept`, `shard`, `group`, `key` and `row`, the last two as JSON text.
+
+    Of windows the rows are the open windows as they stand; of grouped state the rows kept of every
+    group; of update streams the keys, with the values that wait.
+
+        ice.read_state(spark, "checkpoints/kpis").orderBy("window.end").show()
+
+    Args:
+        spark: the session that reads.
+        checkpoint: the `checkpointLocation` of a query, running or not, on a disk that all
+            executors see.
+        version: which version; the last one if left out. `icestream state show` tells which are
+            kept.
+        operator: only the rows of this operator, as `icestream state show` names it.
+        kept: only this kind of its rows.
+        memory: what restoring a shard may take.
+    """
+    location = checkpoint.removeprefix("file://")
+    size = parse_bytes(memory)
+    chosen = Reading(location, version, operator=operator, kept=kept, memory=size)
+    shards = chosen.shards
+    read = _Shards(location, chosen.commit.version, operator, kept, size)
+    numbers = spark.createDataFrame([(shard,) for shard in shards], "shard int")
+    spread = numbers.repartitionByRange(max(1, len(shards)), "shard")
+    return spread.mapInArrow(read, from_arrow_schema(chosen.schema))
+
+
+@dataclass(frozen=True)
+class _Shards:
+    """Reads shards in a task."""
+
+    location: str
+    version: int
+    operator: str | None
+    kept: str | None
+    memory: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reading = Reading(self.location, self.version, self.operator, self.kept, memory=self.memory)
+        for batch in batches:
+            yield from reading.batches(batch.column("shard").to_pylist())

@@ -1,0 +1,215 @@
+"""`icestream demo lending`: a lender's figures by area and for all, rescaled while they run.
+
+Idea: a thread writes loans into files while a local Spark runs the five operators over them as one
+query with four results. The job is shown as it was fused; at a third and at two thirds of the loans
+the number of tasks changes, and shards move. At the end every row is compared with DuckDB.
+
+Invariants:
+1. What is told at the end of the demo is what all loans say
+   (`test_oracle_the_demo_tells_what_duckdb_computes`).
+
+References: Madsen, Zhou, Su (2016), section 2.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+
+import icestream as ice
+from icestream.apps.bars import bars, events_bar, memory_bar, show_phases
+from icestream.apps.lending.generator import SPARK_SCHEMA, Loans
+from icestream.apps.lending.offline import differences
+from icestream.apps.lending.query import RESULTS, lending
+from icestream.apps.progress import Progress, show_speed, show_watermark
+from icestream.apps.replay import Replay
+from icestream.apps.results import ResultFiles
+from icestream.apps.running import demo_folder, demo_session, follow, wide_console
+from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
+from icestream.core.units import parse_bytes
+
+_SLACK = "1 minute"
+#: hours of event time that the loans are spread over, unless a rate is given
+_HOURS = 27
+_FILES = 60
+_FILES_PER_BATCH = 5
+#: tasks at the start, and from which part of the loans on there are others
+_TASKS = 1
+COURSE = ((1 / 3, 2), (2 / 3, 4))
+_SHARDS = 4
+_SHOWN = 12
+
+
+def demo(
+    *,
+    events: int = 400_000,
+    memory: str = "128 MB",
+    rate: int | None = None,
+    seed: int = 1,
+    keep: Path | None = None,
+    console: Console | None = None,
+) -> int:
+    """Run the demo and show it.
+
+    Args:
+        events: how many loans to generate and process.
+        memory: the budget of the query's state.
+        rate: loans per second of event time; None spreads them over 27 hours.
+        seed: another seed is another stream.
+        keep: a new or empty folder for loans, results and checkpoint; None for a temporary one.
+        console: where to show it.
+
+    Returns:
+        The exit code of the command: 0 if every row is as it should be.
+    """
+    began = time.monotonic()
+    console = console or wide_console()
+    if events < 1:
+        msg = f"the demo needs at least 1 loan; got {events}"
+        raise DefinitionError(msg)
+    parse_bytes(memory)
+    rate = rate or max(1, events // (_HOURS * 3600))
+    seconds = max(1, events // (rate * _FILES))
+    with ExitStack() as ending:
+        home = ending.enter_context(demo_folder(keep))
+        (home / "events").mkdir()
+        replay = Replay(Loans(rate=rate, seed=seed), home / "events", events, seconds=seconds)
+        replay.start()
+        ending.callback(replay.stop)
+        console.print(f"Starting Spark; generating {events:,} loans, {rate:,} a second")
+        spark = demo_session(ending)
+        frame = (
+            spark.readStream.schema(SPARK_SCHEMA)
+            .option("maxFilesPerTrigger", _FILES_PER_BATCH)
+            .parquet(str(home / "events"))
+        )
+        results = lending(ice.stream(frame, time="date", slack=_SLACK))
+        first, *others = results.values()
+        first.explain(*others, svg=home / "job.svg")
+        query = ice.start(
+            *(
+                each.writeStream.option("path", str(home / "results" / name))
+                for name, each in results.items()
+            ),
+            checkpointLocation=str(home / "checkpoint"),
+            memory=memory,
+            shards=_SHARDS,
+            parallelism=_TASKS,
+        )
+        ending.callback(query.stop)
+        view = _View(replay, home, events, query.rescale, began)
+        view.reports = lambda: query.recentProgress
+        follow([query], replay, view, console)
+        wrong = differences(home / "events", home / "results", view.until)
+        _show_end(console, view, wrong, time.monotonic() - began)
+        return int(any(wrong.values()))
+
+
+class _View:
+    """What is shown of the running query, and what is done to it meanwhile."""
+
+    def __init__(
+        self,
+        replay: Replay,
+        home: Path,
+        events: int,
+        rescale: Callable[[int], None],
+        began: float,
+    ) -> None:
+        """Show nothing yet."""
+        self.reports: Callable[[], Sequence[Mapping[str, Any]]] = list
+        self.progress = Progress()
+        #: what happened to tasks and shards
+        self.moves: list[str] = []
+        self._replay = replay
+        self._events = events
+        self._rescale = rescale
+        self._course = list(COURSE)
+        self._files = {name: ResultFiles(home / "results" / name) for name in RESULTS}
+        self._newest: dict[str, dict[str, Any]] = {}
+        self._told = 0
+        self._began = began
+
+    @property
+    def until(self) -> Micros:
+        """Return the watermark."""
+        mark = self.progress.watermark
+        return 0 if mark is None else round(datetime.fromisoformat(mark).timestamp() * 1_000_000)
+
+    def look(self) -> None:
+        """Take in the progress of the query; change the number of its tasks in due time."""
+        reports = self.reports()
+        for report in reports[self._told :]:
+            own = report["icestream"]
+            if own.get("shardsMoved"):
+                self.moves.append(
+                    f"version {report['version']}: {own['parallelism']} tasks, "
+                    f"{own['shardsMoved']} shards moved"
+                )
+        self._told = len(reports)
+        if self.progress.absorb(reports):
+            self.progress.running = time.monotonic() - self._began
+            self._refresh()
+        done = self.progress.processed / self._events
+        while self._course and done >= self._course[0][0]:
+            tasks = self._course.pop(0)[1]
+            self._rescale(tasks)
+            self.moves.append(f"asked for {tasks} tasks")
+
+    def page(self) -> RenderableType:
+        """Draw the page."""
+        head = bars()
+        head.add_row("loans", *events_bar(self.progress, self._events, self._replay.written))
+        head.add_row("memory", *memory_bar(self.progress))
+        head.add_row("last batch", show_phases(self.progress), "")
+        head.add_row("tasks", self.moves[-1] if self.moves else f"{_TASKS}", "")
+        return Group(head, self.table())
+
+    def line(self) -> str:
+        """Write the line."""
+        moved = f"; {self.moves[-1]}" if self.moves else ""
+        return (
+            f"{self.progress.processed:,} of {self._events:,} loans, "
+            f"{show_speed(self.progress.speed)}, watermark {show_watermark(self.progress)}{moved}"
+        )
+
+    def table(self) -> Table:
+        """Draw the newest hour of some areas."""
+        table = Table("area", "loans", "interest", "income", "approved", title="the newest hour")
+        for area, row in sorted(self._newest.items())[:_SHOWN]:
+            table.add_row(
+                area,
+                f"{row['loans']:,}",
+                f"{row.get('rate', 0):.2%}",
+                f"{row.get('income', 0):,.0f}",
+                f"{row.get('approval', 0):.1%}",
+            )
+        return table
+
+    def _refresh(self) -> None:
+        for files in self._files.values():
+            for rows in files.new():
+                for row in rows.to_pylist():
+                    span = row.pop("lifetime")
+                    if (span["end"] - span["start"]).total_seconds() == 3600:
+                        self._newest.setdefault(row.get("area", "all"), {}).update(row)
+
+
+def _show_end(console: Console, view: _View, wrong: Mapping[str, int], seconds: float) -> None:
+    """Show the last figures, what moved, and what DuckDB says."""
+    console.print(view.line(), soft_wrap=True, highlight=False)
+    console.print(view.table())
+    for move in view.moves:
+        console.print(f"  {move}", highlight=False)
+    for name, count in wrong.items():
+        verdict = "the same as DuckDB's" if not count else f"{count} rows differ from DuckDB's"
+        console.print(f"{name}: {verdict}", highlight=False)
+    console.print(f"{view.progress.result_rows:,} rows in {seconds:.1f} s", highlight=False)

@@ -1,0 +1,92 @@
+"""The job of the lender: five operators, five windows.
+
+    loans -> interest -+-> interest by area -> interest of all
+                       +-> approval by area -> approval of all
+
+Idea: the interest of a loan is a map; interest against income, and how many loans are approved, are
+computed for each area as partials that windows of ten minutes to a day share; what is true of all
+areas is consolidated from what is true of each. The map and both areas share one component.
+
+References: Madsen, Zhou, Su (2016), section 2, figures 1 to 3.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import icestream as ice
+
+WINDOWS = ("10 minutes", "30 minutes", "1 hour", "6 hours", "24 hours")
+
+#: results by the name of the folder they are written to
+RESULTS = ("interest-by-area", "approval-by-area", "interest-of-all", "approval-of-all")
+
+_INTEREST = {"loans": 0, "rates": 0.0, "incomes": 0.0}
+_APPROVAL = {"loans": 0, "approved": 0}
+
+
+def interest(loans: pa.RecordBatch) -> dict[str, Any]:
+    """Compute the yearly interest of each loan."""
+    gain = pc.divide(pc.subtract(loans["back"], loans["amount"]), loans["amount"])
+    years = pc.divide(loans["lendingTime"].cast(pa.float64()), 12.0)
+    return {"rate": pc.divide(gain, years)}
+
+
+def add_interest(state: dict[str, Any], loans: Any) -> list[Any]:
+    """Count loans and add up their interest and the incomes of who asked for them."""
+    return [
+        state["loans"] + loans.sizes,
+        state["rates"] + loans.reduce(np.add, "rate"),
+        state["incomes"] + loans.reduce(np.add, "income"),
+    ]
+
+
+def add_approval(state: dict[str, Any], loans: Any) -> list[Any]:
+    """Count loans and those that were approved."""
+    approved = loans.column("approval").astype(np.int64)
+    return [state["loans"] + loans.sizes, state["approved"] + loans.reduce(np.add, approved)]
+
+
+def merge(partials: Any) -> dict[str, Any]:
+    """Add up the partial results of a window."""
+    return {name: partials.reduce(np.add, name) for name in partials.rows.schema.names}
+
+
+def interest_rate(row: dict[str, Any]) -> dict[str, Any]:
+    """Average interest and income."""
+    return {"rate": row["rates"] / row["loans"], "income": row["incomes"] / row["loans"]}
+
+
+def approval_rate(row: dict[str, Any]) -> dict[str, Any]:
+    """Compute which part of the loans was approved."""
+    return {"approval": row["approved"] / row["loans"]}
+
+
+def lending(stream: ice.Stream) -> dict[str, ice.Tuples]:
+    """Return the results of the job by the names of `RESULTS`."""
+    rated = ice.job(stream).map(interest, vectorised=True)
+    area = {"key": "area", "vectorised": True}
+    windows = {"windows": WINDOWS, "vectorised": True}
+    interests = rated.compute(
+        add_interest, initial=_INTEREST, name="interest partials", **area
+    ).consolidate(merge, name="interest by area", **windows)
+    approvals = rated.compute(
+        add_approval, initial=_APPROVAL, name="approval partials", **area
+    ).consolidate(merge, name="approval by area", **windows)
+    interest_of_all = interests.consolidate(merge, key=(), name="interest of all", **windows)
+    approval_of_all = approvals.consolidate(merge, key=(), name="approval of all", **windows)
+    told = ["area", "loans"]
+    return {
+        "interest-by-area": interests.map(interest_rate, keeps=told, name="interest rate"),
+        "approval-by-area": approvals.map(approval_rate, keeps=told, name="approval rate"),
+        "interest-of-all": interest_of_all.map(
+            interest_rate, keeps=["loans"], name="global interest rate"
+        ),
+        "approval-of-all": approval_of_all.map(
+            approval_rate, keeps=["loans"], name="global approval rate"
+        ),
+    }

@@ -1,0 +1,181 @@
+"""What fusing operators saves: the fast job with 0, 2, 3 and 4 fused, and the simple job.
+
+Idea: the fast job is four operators in a row that aggregate over windows of 1, 5, 10 and 20 minutes
+and send every tuple along at once; each runs as a component of its own, or several share one, which
+saves an exchange of all tuples and a job. The simple job makes windows of partials of a minute, in
+one component or in two. Tuples have the eight attributes of a loan.
+
+Limits: one machine: an exchange is a file, not a network.
+
+References: section 7.7 and figure 16 of the source named in `docs/papers.md`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import icestream as ice
+from icestream.bench.harness import scratch, workspace
+from icestream.bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+
+#: batches, how many of them warm up, and tuples of each
+CASES = {Size.SMALL: (8, 3, 100_000), Size.FULL: (24, 4, 400_000)}
+KEYS = 10_000
+#: seconds of event time in a batch
+SPAN = 60
+WINDOWS = ("1 minute", "5 minutes", "10 minutes", "20 minutes")
+NAMES = tuple(f"aggregate over {length}" for length in WINDOWS)
+SIMPLE_WINDOWS = ("5 minutes", "10 minutes", "15 minutes", "20 minutes")
+#: what fusing all four must save
+WANTED = 3.0
+
+_SCHEMA = (
+    "ts timestamp, user long, area string, approval boolean, amount double, "
+    "back double, term int, income double"
+)
+_ZERO = {"n": 0, "total": 0.0}
+
+
+def aggregated(state: dict[str, Any], tuples: Any) -> list[Any]:
+    """Count tuples and add up their amounts."""
+    return [state["n"] + tuples.sizes, state["total"] + tuples.reduce(np.add, "amount")]
+
+
+def merged(partials: Any) -> list[Any]:
+    """Add up partial results."""
+    return [partials.reduce(np.add, "n"), partials.reduce(np.add, "total")]
+
+
+def fast_job(loans: ice.Tuples, fused: int) -> ice.Tuples:
+    """Return the four operators in a row, so many of them fused."""
+    last = len(WINDOWS) - 1
+    for number, (name, length) in enumerate(zip(NAMES, WINDOWS, strict=True)):
+        loans = loans.compute(
+            aggregated,
+            key="user",
+            initial=_ZERO,
+            window=length,
+            emit="window" if number == last else "tuple",
+            vectorised=True,
+            name=name,
+        )
+    return loans.fused([NAMES[:fused]] if fused else "none")
+
+
+def simple_job(loans: ice.Tuples, components: int) -> ice.Tuples:
+    """Return windows made of partials of a minute, in one or two components."""
+    partials = loans.compute(
+        aggregated, key="user", initial=_ZERO, window="1 minute", vectorised=True
+    )
+    windows = partials.consolidate(merged, windows=SIMPLE_WINDOWS, vectorised=True)
+    return windows.fused("auto" if components == 1 else "none")
+
+
+def measure(size: Size, progress: Progress) -> Measurement:
+    """Run both jobs in all ways, one after the other."""
+    batches, warm, rows = CASES[size]
+    folder = scratch(workspace(), "fused-job")
+    _write_files(folder / "in", batches, rows)
+    spark = ice.local_session("fused-job", cores=2)
+    ways = {f"{fused} fused": (fast_job, fused) for fused in (0, 2, 3, 4)}
+    ways |= {f"simple, {count} components": (simple_job, count) for count in (1, 2)}
+    progress.plan(1 + len(ways))
+    progress.step("warming up")
+    _run(spark, folder, fast_job, 4)
+    seconds: dict[str, list[float]] = {}
+    for name, (job, how) in ways.items():
+        progress.step(name)
+        seconds[name] = _run(spark, folder, job, how)[warm:]
+    medians = {name: statistics.median(each) for name, each in seconds.items()}
+    ratio = medians["0 fused"] / medians["4 fused"]
+    simple = medians["simple, 2 components"] / medians["simple, 1 components"]
+    figures = {
+        "seconds_per_batch": medians,
+        "tuples_per_batch": rows,
+        "fused_against_unfused": ratio,
+        "one_component_against_two": simple,
+    }
+    shutil.rmtree(folder)
+    return Measurement(
+        figures,
+        (
+            Bar.at_least("fast job, four fused against none", WANTED, ratio),
+            Bar.at_least("simple job, one component against two", 1.1, simple),
+        ),
+    )
+
+
+def _write_files(folder: Path, count: int, rows: int) -> None:
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(16)
+    areas = np.array([f"area {number:03d}" for number in range(200)])
+    for number in range(count):
+        times = np.sort(rng.integers(number * SPAN, (number + 1) * SPAN, rows)) * 1_000_000
+        table = pa.table(
+            {
+                "ts": pa.array(times).cast(pa.timestamp("us", "UTC")),
+                "user": rng.integers(0, KEYS, rows),
+                "area": areas[rng.integers(0, len(areas), rows)],
+                "approval": rng.random(rows) < 0.7,
+                "amount": rng.integers(1, 500, rows) * 100.0,
+                "back": rng.integers(1, 600, rows) * 100.0,
+                "term": rng.integers(6, 61, rows).astype(np.int32),
+                "income": rng.integers(10, 200, rows) * 1000.0,
+            }
+        )
+        path = folder / f"{number:05d}.parquet"
+        pq.write_table(table, path)
+        os.utime(path, (1e9 + number, 1e9 + number))
+
+
+def _run(
+    spark: Any, folder: Path, job: Any, how: int, exchange: str = "file"
+) -> list[float]:
+    """Return the seconds of each batch."""
+    files = ice.files(spark, str(folder / "in"), "parquet", schema=_SCHEMA, maxFilesPerTrigger=1)
+    result = job(ice.job(ice.stream(files, time="ts")), how)
+    checkpoint = folder / "checkpoint"
+    query = (
+        result.writeStream.format("noop")
+        .option("checkpointLocation", str(checkpoint))
+        .option("exchange", exchange)
+        .memory("512 MB")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    reports: Sequence[Any] = query.recentProgress
+    shutil.rmtree(checkpoint)
+    return [each["durationMs"]["triggerExecution"] / 1000 for each in reports]
+
+
+def plot(figures: Figures, target: Path) -> None:
+    """Draw the seconds of a batch for each way."""
+    import matplotlib.pyplot as plt  # noqa: PLC0415 - measuring needs no plots
+
+    medians = figures["seconds_per_batch"]
+    chart, axes = plt.subplots(figsize=(7, 3.2))
+    axes.bar(list(medians), list(medians.values()))
+    axes.set_ylabel(f"seconds per {figures['tuples_per_batch']:,} tuples")
+    axes.set_title(f"four fused: {figures['fused_against_unfused']:.1f} times faster than none")
+    axes.tick_params(axis="x", labelrotation=20)
+    chart.tight_layout()
+    chart.savefig(target, dpi=120)
+    plt.close(chart)
+
+
+BENCH = Bench(
+    "fused-job",
+    "four fused operators that send tuples along are at least 3 times faster than unfused ones",
+    measure,
+    plot,
+)

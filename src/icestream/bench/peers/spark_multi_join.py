@@ -1,0 +1,50 @@
+"""Measure Spark's own inner joins of five streams, chained, with the RocksDB state store.
+
+Run as `python -m icestream.bench.peers.spark_multi_join PLAN`; prints one JSON line per run of the
+plan. Beyond Spark's defaults: changelog checkpoints and as many shuffle partitions as cores. There
+is no bound on time and no watermark: like the other systems, Spark keeps every row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark program uses
+
+from icestream.bench.multi_join_rows import STREAMS, Stream
+from icestream.bench.peers.spark_window import session
+from icestream.bench.query_runs import measured, run_all
+
+
+def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
+    """Run one query over all its files."""
+
+    def events(stream: Stream) -> DataFrame:
+        return (
+            spark.readStream.schema(stream.spark_schema)
+            .option("maxFilesPerTrigger", plan["files_per_trigger"])
+            .parquet(plan["inputs"][stream.name])
+            .select(*stream.keys, stream.id)
+        )
+
+    a, b, c, d, e = map(events, STREAMS)
+    query = (
+        a.join(b, F.expr("a1 = b1"))
+        .join(c, F.expr("a1 = c1"))
+        .join(d, F.expr("c2 = d1"))
+        .join(e, F.expr("d2 = e1"))
+        .select(*(stream.id for stream in STREAMS))
+        .writeStream.format("parquet")
+        .outputMode("append")
+        .option("path", plan["output"])
+        .option("checkpointLocation", plan["checkpoint"])
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return measured(query, plan)
+
+
+if __name__ == "__main__":
+    run_all(session, run)

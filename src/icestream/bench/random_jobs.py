@@ -1,0 +1,56 @@
+"""Random jobs of many operators, to hold ways of fusing against each other.
+
+Idea: an operator may be partitioned by a random subset of 30 attributes, which no operator changes.
+The subset's size begins at 15 and takes a random step from operator to operator. Operators are cut
+into levels, at random 3 to 0.75 times their number, in order. Each sends rows to the next level: a
+random part of a random part of what it has left, to one operator after the other.
+
+Invariants:
+1. The same seed gives the same job (`test_the_same_seed_gives_the_same_job`).
+2. Edges lead from a level to the next, no level is empty, and nobody sends more than it has
+   (`test_jobs_have_levels_and_send_what_they_have`).
+
+Limits: the source gives neither the step of the size nor how operators are cut into levels; here a
+step is up to 3 up or down inside 1 to 30, and levels are of equal size, give or take one. What
+other steps change is a figure of `bench fusion`.
+
+References: section 7, "Large Job", of the source named in `docs/papers.md`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+from icestream.plan.adaptation.operators_graph import Graph, Link
+
+ATTRIBUTES = 30
+#: rows that each operator has to send
+ROWS = 1_000.0
+#: how much the size of the subset changes at most
+STEP = 3
+FEWEST_LEVELS = 3
+MOST_LEVELS = 0.75
+
+
+def random_job(operators: int, seed: int, step: int = STEP) -> Graph:
+    """Make a job; attributes are tracks, since nobody changes them."""
+    chance = random.Random(f"{operators} {seed}")
+    size = ATTRIBUTES // 2
+    masks = []
+    for _ in range(operators):
+        masks.append(sum(1 << each for each in chance.sample(range(ATTRIBUTES), size)))
+        size = min(ATTRIBUTES, max(1, size + chance.randint(-step, step)))
+    count = chance.randint(FEWEST_LEVELS, int(MOST_LEVELS * operators))
+    bounds = [at * operators // count for at in range(count + 1)]
+    levels = [range(first, last) for first, last in itertools.pairwise(bounds)]
+    every = (1 << ATTRIBUTES) - 1
+    edges = []
+    for here, following in itertools.pairwise(levels):
+        for origin in here:
+            left = ROWS
+            for target in following:
+                rows = chance.uniform(0, left) * chance.random()
+                left -= rows
+                edges.append(Link(origin, target, rows, every))
+    return Graph(tuple(masks), tuple(edges))

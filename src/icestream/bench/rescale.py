@@ -1,0 +1,185 @@
+"""Rescaling while a query runs: the rows stay the same, and a batch hardly notices.
+
+Idea: windows and grouped state over the same files run twice, undisturbed and with another number
+of tasks after every third batch (2, 8, 3, 1, again and again). Rows are compared by count and by
+the sum of their hashes; the pause of a rescale is what the batch after it takes beyond the median
+of the batches that follow no rescale.
+
+Limits: one machine, so a shard that changes its task finds its arena; on another machine it would
+be rebuilt from the log, which the tests do between any two batches and nothing times. Batches are
+short, so that a pause would show.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import icestream as ice
+from icestream.bench.harness import scratch, workspace
+from icestream.bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+
+#: micro-batches, events in each, keys
+CASES = {Size.SMALL: (18, 20_000, 2_000), Size.FULL: (60, 200_000, 20_000)}
+COURSE = (8, 3, 1, 2)
+EVERY = 3
+WARM = 4
+SHARDS = 8
+
+
+@dataclass
+class Run:
+    """Sums of the rows of a query, and what its batches took."""
+
+    rows: int = 0
+    hashes: int = 0
+    #: milliseconds and tasks of each batch
+    batches: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def rescaled(self) -> list[int]:
+        """Return what batches took that had another number of tasks than the one before."""
+        return [now[0] for before, now in self._pairs if before[1] != now[1]]
+
+    @property
+    def calm(self) -> list[int]:
+        """Return what the others took."""
+        return [now[0] for before, now in self._pairs if before[1] == now[1]]
+
+    @property
+    def _pairs(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+        return list(zip(self.batches, self.batches[1:], strict=False))[WARM:]
+
+
+def measure(size: Size, progress: Progress) -> Measurement:
+    """Run each kind of query with and without rescaling."""
+    batches, events, keys = CASES[size]
+    folder = scratch(workspace(), "rescale")
+    _write_files(folder / "in", batches, events, keys)
+    kinds: dict[str, Callable[[Any], Any]] = {"windows": _windows, "groups": _groups}
+    progress.plan(2 * len(kinds))
+    spark = ice.local_session("rescale", cores=2)
+    figures: dict[str, Any] = {"events": batches * events, "keys": keys, "shards": SHARDS}
+    bars = []
+    for kind, result in kinds.items():
+        progress.step(f"{kind}, undisturbed")
+        calm = _run(spark, result, folder, f"{kind}-undisturbed", rescaling=False)
+        progress.step(f"{kind}, rescaled")
+        moved = _run(spark, result, folder, f"{kind}-rescaled", rescaling=True)
+        wrong = int((calm.rows, calm.hashes) != (moved.rows, moved.hashes))
+        figures[kind] = {
+            "batch_ms": statistics.median(calm.calm),
+            "pause_ms": statistics.median(moved.rescaled) - statistics.median(moved.calm),
+            "longest_after_ms": max(moved.rescaled),
+            "rescales": len(moved.rescaled),
+            "rows": calm.rows,
+            "timeline": moved.batches,
+        }
+        bars.append(Bar.at_most(f"{kind}: runs with other rows", 0, wrong))
+    spark.stop()
+    return Measurement(figures, tuple(bars))
+
+
+def _run(
+    spark: Any, result: Callable[[Any], Any], folder: Path, name: str, *, rescaling: bool
+) -> Run:
+    """Run a query to the end of its files."""
+    course, found = cycle(COURSE), Run()
+    running: list[Any] = []
+
+    def take(rows: Any, version: int) -> None:
+        texts = ("count(*)", "coalesce(sum(xxhash64(*) % 1000003), 0)")
+        count, hashes = rows.selectExpr(*texts).first()
+        found.rows += count
+        found.hashes += hashes
+        if rescaling and version % EVERY == 0:
+            running[0].rescale(next(course))
+
+    writer = (
+        result(_stream(spark, folder))
+        .writeStream.foreachBatch(take)
+        .option("checkpointLocation", str(folder / name))
+        .option("rebalance", "off")
+        .memory("512 MB")
+        .shards(SHARDS)
+        .parallelism(2)
+        .trigger(processingTime="0 seconds")
+    )
+    running.append(writer.start())
+    running[0].processAllAvailable()
+    running[0].stop()
+    found.batches = [
+        (_component_ms(report["durationMs"]), report["icestream"]["parallelism"])
+        for report in running[0].recentProgress
+    ]
+    return found
+
+
+def _component_ms(phases: dict[str, int]) -> int:
+    """Return the milliseconds of all components of a batch."""
+    return sum(took for phase, took in phases.items() if phase.startswith("component"))
+
+
+def _windows(stream: Any) -> Any:
+    windows = ice.stream(stream, time="ts", slack="1 second").window("1 minute", slide="2 seconds")
+    return windows.groupBy("key").agg(ice.count().alias("n"), ice.max("value").alias("top"))
+
+
+def _groups(stream: Any) -> Any:
+    events = ice.stream(stream, time="ts", slack="1 second").events().window("10 seconds")
+    return events.groupApply("key", lambda g: g.agg(ice.sum("value").alias("total")))
+
+
+def _stream(spark: Any, folder: Path) -> Any:
+    reader = spark.readStream.schema("ts timestamp, key bigint, value bigint")
+    return reader.option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
+
+
+def _write_files(folder: Path, batches: int, events: int, keys: int) -> None:
+    folder.mkdir(parents=True)
+    dice = np.random.default_rng(11)
+    for number in range(batches):
+        times = np.sort(dice.integers(number * 4_000_000, (number + 1) * 4_000_000, events))
+        columns = {
+            "ts": pa.array(times).cast(pa.timestamp("us", "UTC")),
+            "key": dice.integers(0, keys, events),
+            "value": dice.integers(0, 1_000, events),
+        }
+        path = folder / f"{number:05d}.parquet"
+        pq.write_table(pa.table(columns), path)
+        os.utime(path, (1e9 + number, 1e9 + number))
+
+
+def plot(figures: Figures, target: Path) -> None:
+    """Draw what batches took over the run, and the number of tasks."""
+    import matplotlib.pyplot as plt  # noqa: PLC0415 - measuring needs no plots
+
+    chart, panels = plt.subplots(1, 2, figsize=(9, 3.2))
+    for axes, kind in zip(panels, ("windows", "groups"), strict=True):
+        took, tasks = zip(*figures[kind]["timeline"], strict=True)
+        axes.plot(took, lw=1.2)
+        axes.set(title=kind, xlabel="batch", ylabel="component ms")
+        axes.set_ylim(bottom=0)
+        other = axes.twinx()
+        other.step(range(len(tasks)), tasks, where="mid", color="tab:orange", lw=1)
+        other.set(ylabel="tasks", ylim=(0, SHARDS + 1))
+    chart.tight_layout()
+    chart.savefig(target, dpi=120)
+    plt.close(chart)
+
+
+BENCH = Bench(
+    "rescale",
+    "a running query changes its number of tasks, and not a row of its results",
+    measure,
+    plot,
+)

@@ -1,0 +1,1 @@
+"""A local page that shows queries, running and ended, from their histories."""

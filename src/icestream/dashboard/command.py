@@ -1,0 +1,43 @@
+"""The command `icestream ui`: a page over histories, until it is interrupted."""
+
+from __future__ import annotations
+
+import os
+import threading
+import webbrowser
+
+from icestream.core.errors import DefinitionError
+from icestream.dashboard.library import Library
+from icestream.dashboard.server import Page
+from icestream.runtime.history import known_checkpoints
+
+
+def ui_command(
+    checkpoints: list[str], port: int, *, open_: bool, until: threading.Event | None = None
+) -> None:
+    """Serve the page of some checkpoints, or of the last queries of this user; print its address.
+
+    Args:
+        checkpoints: checkpoints or folders of them.
+        port: where to listen; 0 for any free port.
+        open_: whether to open a browser.
+        until: ends the page when set; Ctrl-C does otherwise.
+    """
+    chosen = [each if "://" in each else os.path.abspath(each) for each in checkpoints]
+    missing = [each for each in chosen if "://" not in each and not os.path.isdir(each)]
+    if missing:
+        msg = (
+            f"there is no folder {missing[0]}: give the checkpointLocation of a query, or a folder "
+            "with several of them"
+        )
+        raise DefinitionError(msg)
+    library = Library(chosen) if chosen else Library(more=known_checkpoints)
+    with Page(library, port) as page:
+        print(f"The queries are shown at {page.url}", flush=True)
+        print("Who has this address can read the page. Ctrl-C ends it.", flush=True)
+        if open_:
+            webbrowser.open(page.url)
+        try:
+            (until or threading.Event()).wait()
+        except KeyboardInterrupt:
+            print()

@@ -1,0 +1,172 @@
+"""The numbers of all queries for Prometheus, in its text format.
+
+Idea: one table says which number of a progress report is which metric. Every query is a label; of
+each query the last version counts. A number that a query does not tell is left out.
+
+Invariants:
+1. Labels are quoted, whatever the name of a query is
+   (`test_names_are_quoted`).
+2. The dashboard file for Grafana asks for metrics that exist
+   (`test_grafana_asks_for_metrics_that_exist`).
+
+References: the exposition format 0.0.4 of Prometheus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from icestream.dashboard.library import Watched
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of the progress report under the name that Prometheus knows it by."""
+
+    name: str
+    help: str
+    #: where it is in the progress report
+    path: tuple[str, ...]
+    kind: str = "gauge"
+
+
+_OWN = ("icestream",)
+METRICS = (
+    Metric("version", "Last committed version.", ("version",)),
+    Metric("input_rows", "Events of the last version.", ("numInputRows",)),
+    Metric("input_rows_per_second", "Events per second of the last version.",
+           ("processedRowsPerSecond",)),
+    Metric("result_rows", "Result rows of the last version.", (*_OWN, "resultRows")),
+    Metric("late_events_total", "Events that came too late.", (*_OWN, "lateEvents"), "counter"),
+    Metric("budget_bytes", "Memory the query may take.", (*_OWN, "budgetBytes")),
+    Metric("memory_bytes", "Memory of state, buffers and indexes.", (*_OWN, "stateMemoryBytes")),
+    Metric("peak_memory_bytes", "Most memory during the last version.",
+           (*_OWN, "peakMemoryBytes")),
+    Metric("log_bytes", "Bytes of live segments of the log.", (*_OWN, "logBytes")),
+    Metric("log_segments", "Live segments of the log.", (*_OWN, "segments")),
+    Metric("groups", "Groups the query knows.", (*_OWN, "groups")),
+    Metric("cold_groups_left_total", "Groups that left memory.",
+           (*_OWN, "coldState", "left"), "counter"),
+    Metric("cold_groups_returned_total", "Groups that were read back.",
+           (*_OWN, "coldState", "returned"), "counter"),
+    Metric("cold_read_bytes_total", "Bytes read back from the log.",
+           (*_OWN, "coldState", "bytes_read"), "counter"),
+    Metric("join_spills_total", "Times that partitions of joins left memory.",
+           (*_OWN, "spills"), "counter"),
+    Metric("waiting_keys", "Keys with an update that waits.", (*_OWN, "updates", "waiting")),
+    Metric("served_keys", "Keys served in the last version.", (*_OWN, "updates", "served")),
+    Metric("parallelism", "Tasks that run the shards.", (*_OWN, "parallelism")),
+)  # fmt: skip
+STATES = ("running", "ended", "failed", "lost", "unknown")
+_STALENESS = (("average", "averageMs"), ("0.5", "p50Ms"), ("0.99", "p99Ms"), ("1", "maxMs"))
+
+
+def exposition(queries: Iterable[Watched]) -> str:
+    """Return what a scrape reads."""
+    watched = list(queries)
+    lines: list[str] = []
+    for metric in METRICS:
+        found = [(each, _number(each.last, metric.path)) for each in watched]
+        samples = [(_labels(each), value) for each, value in found if value is not None]
+        _family(lines, metric.name, metric.help, metric.kind, samples)
+    _family(
+        lines,
+        "events_total",
+        "Events of all versions that the history tells of.",
+        "counter",
+        [(_labels(each), each.events) for each in watched],
+    )
+    _family(
+        lines,
+        "query_state",
+        "1 for the state that a query is in.",
+        "gauge",
+        [
+            (_labels(each, state=state), float(each.state == state))
+            for each in watched
+            for state in STATES
+        ],
+    )
+    _family(
+        lines,
+        "phase_seconds",
+        "Seconds of each phase of the last version.",
+        "gauge",
+        [
+            (_labels(each, phase=phase), milliseconds / 1000)
+            for each in watched
+            for phase, milliseconds in _mapping(each.last, "durationMs").items()
+            if isinstance(milliseconds, int | float)
+        ],
+    )
+    _family(
+        lines,
+        "staleness_seconds",
+        "Staleness of answers since the version before, by quantile.",
+        "gauge",
+        [
+            (_labels(each, quantile=quantile), value / 1000)
+            for each in watched
+            for quantile, name in _STALENESS
+            if (value := _number(each.last, (*_OWN, "updates", "staleness", name))) is not None
+        ],
+    )
+    _family(
+        lines,
+        "watermark_seconds",
+        "Watermark, in seconds since 1970.",
+        "gauge",
+        [(_labels(each), at) for each in watched if (at := _watermark(each.last)) is not None],
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def names() -> set[str]:
+    """Return the names of all metrics."""
+    more = ("events_total", "query_state", "phase_seconds", "staleness_seconds")
+    return {f"icestream_{name}" for name in (*(m.name for m in METRICS), *more)} | {
+        "icestream_watermark_seconds"
+    }
+
+
+def _family(
+    lines: list[str], name: str, about: str, kind: str, samples: list[tuple[str, float]]
+) -> None:
+    if samples:
+        lines += [f"# HELP icestream_{name} {about}", f"# TYPE icestream_{name} {kind}"]
+        lines += [f"icestream_{name}{labels} {value!r}" for labels, value in samples]
+
+
+def _labels(query: Watched, **more: str) -> str:
+    labels = {"query": query.name, "id": query.id, **more}
+    return "{" + ",".join(f'{name}="{_quoted(value)}"' for name, value in labels.items()) + "}"
+
+
+def _quoted(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(report: Mapping[str, Any] | None, path: tuple[str, ...]) -> float | None:
+    found: Any = report
+    for name in path:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    usable = isinstance(found, int | float) and not isinstance(found, bool)
+    return found if usable else None
+
+
+def _mapping(report: Mapping[str, Any] | None, name: str) -> Mapping[str, Any]:
+    found = (report or {}).get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _watermark(report: Mapping[str, Any] | None) -> float | None:
+    text = _mapping(report, "icestream").get("watermark")
+    try:
+        return datetime.fromisoformat(str(text)).timestamp() if text else None
+    except (ValueError, OverflowError):
+        return None

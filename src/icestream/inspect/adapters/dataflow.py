@@ -1,0 +1,192 @@
+"""State of dataflows: rows by group in synopses, and rows of joins that defer results.
+
+Idea: the stores of a shard are restored without the steps around them, so no code of the user runs.
+Groups come in the order of their identity, as many at a time as the store has room for. Rows of a
+join are those on the log that some result may still need; `resident` tells which were in memory.
+
+Invariants:
+1. Rows are those the query would read (`test_parity_rows_of_groups_beside_the_running_store`).
+2. One group is found by its key without reading others
+   (`test_one_group_is_found_by_its_key_alone`).
+
+Limits: which groups were hot is no part of a checkpoint: all come back cold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.inspect.readable import Asked, StateRows, StateTable, key_row
+from icestream.kernels import multi_join as k
+from icestream.kernels.multi_join_rows import gather_payloads
+from icestream.operators.multi_join.generations import MARKER, Generations
+from icestream.operators.multi_join.history import History
+from icestream.operators.multi_join.logged import LoggedRows
+from icestream.operators.multi_join.resident import Resident
+from icestream.operators.multi_join.spec import partitions_of
+from icestream.operators.protocol import PastVersion, Shard
+from icestream.plan.legend import Component, Grouping, Groups, Join
+from icestream.state.keys import KeyCodec
+from icestream.state.synopses.directory import identities
+from icestream.state.synopses.rows import RowCodec
+from icestream.state.synopses.spec import Ids
+from icestream.state.synopses.store import GroupStore
+from icestream.state.versions import Commit
+
+#: columns of a join's rows before their payload: when they live, and where they were
+_LIVES = (
+    pa.field("__le", pa.int64(), nullable=False),
+    pa.field("__re", pa.int64(), nullable=False),
+    pa.field("__resident", pa.bool_(), nullable=False),
+)
+#: bytes of a record of a join, as far as reading cares
+_RECORD_BYTES = 65536
+
+
+class DataflowState:
+    """The state of a dataflow."""
+
+    def __init__(self, legend: Groups, commit: Commit) -> None:
+        """Know the components and their shards."""
+        self._legend = legend
+        self._shards = len(commit.bases) // max(1, len(legend.components))
+        self.tables: Sequence[StateTable] = [
+            table
+            for number, component in enumerate(legend.components)
+            for table in self._tables(number, component)
+        ]
+        self.notes: Sequence[str] = (
+            ("hot and cold are not told apart: a checkpoint has all groups on its log",)
+            if any(not component.join for component in legend.components)
+            else ()
+        )
+
+    def _tables(self, number: int, component: Component) -> Iterator[StateTable]:
+        shards = range(number * self._shards, (number + 1) * self._shards)
+        if component.join is not None:
+            join = component.join
+            for port, payload in enumerate(join.inputs):
+                keys = pa.schema([payload.field(name) for name in join.keys[port]])
+                columns = pa.schema([*_LIVES, *payload])
+                name = f"stream {port}"
+                yield StateTable(f"join {join.number}", name, join.text, keys, columns, shards)
+        for grouping, each in enumerate(component.groupings):
+            where = f"component {number}, grouping {grouping}"
+            for place, (synopsis, text) in enumerate(zip(each.synopses, each.steps, strict=True)):
+                name = f"{place}: {synopsis.name}"
+                yield StateTable(where, name, text, each.keys, synopsis.schema, shards)
+
+    def read(
+        self, shard: int, space: Shard, history: Sequence[PastVersion], commit: Commit, asked: Asked
+    ) -> Iterator[StateRows]:
+        """Restore the stores or the join of a shard, and yield their rows."""
+        del commit
+        number = shard // self._shards
+        component = self._legend.components[number]
+        mine = [table for table in self.tables if shard in table.shards]
+        if component.join is not None:
+            yield from _joined(component.join, mine, shard, space, history, asked)
+            return
+        first = 0
+        for scope, grouping in enumerate(component.groupings):
+            tables = mine[first : first + len(grouping.synopses)]
+            first += len(tables)
+            if asked.tables & set(tables):
+                yield from self._grouped(scope, grouping, tables, shard, space, history, asked)
+
+    def _grouped(
+        self,
+        scope: int,
+        grouping: Grouping,
+        tables: list[StateTable],
+        shard: int,
+        space: Shard,
+        history: Sequence[PastVersion],
+        asked: Asked,
+    ) -> Iterator[StateRows]:
+        budget = space.account.budget
+        share = budget.free // (2 * len(self._legend.components[shard // self._shards].groupings))
+        store = GroupStore(grouping.synopses, space, self._legend.options, scope=scope, share=share)
+        store.restore(history)
+        watermark = history[-1].watermark
+        for hi, lo in _identities(store, grouping, asked):
+            store.begin(watermark)
+            slots = store.locate(hi, lo)
+            for some in store.portions(slots):
+                for place, table in enumerate(tables):
+                    if table in asked.tables:
+                        found = store.read(place, some)
+                        owners = store.identities(some)
+                        identity = owners[0][found.owners], owners[1][found.owners]
+                        yield StateRows(table, shard, found.rows, identity)
+
+
+def _identities(store: GroupStore, grouping: Grouping, asked: Asked) -> Iterator[tuple[Ids, Ids]]:
+    """Yield the groups of a store, or the one that is asked for, in chunks that it can name."""
+    if asked.key is not None:
+        yield KeyCodec(grouping.keys).identify(key_row(grouping.keys, asked.key))
+        return
+    directory = store.directory
+    entries = directory.entries(directory.every())
+    entries = entries[np.lexsort(identities(entries)[::-1])]
+    blocks = [identities(block) for block in store.index.scan(entries)]
+    most = max(1, store.chunk_groups)
+    for hi, lo in blocks:
+        for first in range(0, len(hi), most):
+            yield hi[first : first + most], lo[first : first + most]
+
+
+def _joined(
+    join: Join,
+    tables: list[StateTable],
+    shard: int,
+    space: Shard,
+    history: Sequence[PastVersion],
+    asked: Asked,
+) -> Iterator[StateRows]:
+    """Yield the rows of a join that some result may need."""
+    name = f"join-{join.number}"
+    numbers = space.arena.header.setdefault(name, {})
+    numbers.setdefault("watermark", 0)
+    resident = Resident(space.arena, name, len(join.inputs), join.partitions, numbers)
+    generations = Generations(space.arena, name, join.partitions, numbers)
+    past = History(join.number, "joined", space, resident, generations, numbers, _RECORD_BYTES)
+    past.restore(history)
+    owing = resident.facts[:, k.OLDER] + (resident.facts[:, k.MEMBERS] > 0) > 1
+    floor = np.array(resident.facts[:, k.FLOOR])
+    codecs = [RowCodec(schema) for schema in join.inputs]
+    markers = np.sort(generations.records[:, MARKER].view(np.uint64))
+    for record in space.log.read_many(markers):
+        rows = LoggedRows.of(record)
+        table = tables[rows.port]
+        if table not in asked.tables:
+            continue
+        partitions = partitions_of(rows.hi, join.partitions)
+        needed = (rows.epoch > floor[partitions]) & (
+            (rows.re > numbers["watermark"]) | owing[partitions]
+        )
+        if asked.key is not None:
+            hi, lo = KeyCodec(table.keys).identify(key_row(table.keys, asked.key))
+            needed &= (rows.hi == hi) & (rows.lo == lo)
+        rows = rows.where(np.flatnonzero(needed))
+        if len(rows.starts):
+            yield _rows_of(rows, codecs[rows.port], past, table, shard)
+
+
+def _rows_of(
+    rows: LoggedRows, codec: RowCodec, past: History, table: StateTable, shard: int
+) -> StateRows:
+    payloads = rows.payloads
+    words = np.empty(int((rows.words[payloads] >> 32).sum()), dtype=np.int64)
+    gather_payloads(rows.words, payloads, words)
+    payload = codec.decode(words, len(payloads))
+    resident = past.is_resident(rows)
+    columns = [pa.array(rows.le), pa.array(rows.re), pa.array(resident), *payload.columns]
+    batch = pa.RecordBatch.from_arrays(columns, schema=table.columns)
+    return StateRows(table, shard, batch, (rows.hi, rows.lo))
+
+
+__all__ = ["DataflowState"]

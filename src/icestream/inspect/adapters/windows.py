@@ -1,0 +1,203 @@
+"""State of windows of every kind: what they would show if they closed now.
+
+Idea: what windows keep (panes, sessions, trees of objects, tuples) says little by itself. The
+operator is restored, and its windows are closed one after the other as if the watermark had reached
+their end, in a scratch folder: the rows are the running aggregates of the open windows. Windows
+that move with events show the window of each group as it stands.
+
+Invariants:
+1. The rows are those a query emits that ends here
+   (`test_parity_open_windows_beside_a_query_that_ends_here`).
+2. No more than `WINDOWS` windows of a view are closed, those that end first
+   (`test_bounded_sliding_windows_show_the_first_that_end`).
+
+Limits: a window in which raw events are kept, not panes, is closed once: of those that slide, the
+first that ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.core.units import format_interval
+from icestream.inspect.readable import Asked, StateRows, StateTable, key_row
+from icestream.kernels.words import Table
+from icestream.operators.levels import Tiled
+from icestream.operators.ordered.frame import Frame
+from icestream.operators.ordered.operator import OrderedOperator
+from icestream.operators.panes import Cumulative, Windows
+from icestream.operators.protocol import PastVersion, Shard
+from icestream.operators.session.spec import Session
+from icestream.operators.window import PANES
+from icestream.plan import lower
+from icestream.plan.nodes import Plan, View
+from icestream.plan.parts import parts_of
+from icestream.state.versions import Commit
+
+#: windows of a view that are shown, at most
+WINDOWS = 16
+
+
+class WindowState:
+    """The open windows of a plan."""
+
+    def __init__(self, plan: Plan, commit: Commit) -> None:
+        """Know the views, and what the version decided."""
+        self._plan = plan = _showing_all(plan)
+        self._store = str(commit.decisions.get("store", PANES))
+        shards = range(len(commit.bases))
+        self.tables: Sequence[StateTable] = [
+            StateTable(
+                f"view {number}",
+                _kind(view),
+                ", ".join(each.text for each in view.aggregates),
+                pa.schema([plan.keys.field(place) for place in view.keys]),
+                plan.results(view),
+                shards,
+            )
+            for number, view in enumerate(plan.views)
+        ]
+        self._windows = WINDOWS if self._store == PANES or _all_tumble(plan) else 1
+        self.notes: Sequence[str] = (*self._hidden(), *self._left_out())
+
+    def _hidden(self) -> Iterator[str]:
+        """Yield which views are not shown."""
+        if len(parts_of(self._plan)) > 1:
+            for number, view in enumerate(self._plan.views):
+                if isinstance(view.windows, Frame):
+                    yield (
+                        f"view {number} moves with events and runs beside windows of other kinds: "
+                        "its state cannot be read yet"
+                    )
+
+    def _left_out(self) -> Iterator[str]:
+        """Yield which windows are not shown."""
+        yield from (
+            f"view {number} has up to {view.windows.range // view.windows.slide} windows open at "
+            f"once (they slide by {format_interval(view.windows.slide)}): the first "
+            f"{self._windows} that end are shown"
+            for number, view in enumerate(self._plan.views)
+            if isinstance(view.windows, Windows | Cumulative)
+            and view.windows.range // view.windows.slide > self._windows
+        )
+
+    def read(
+        self, shard: int, space: Shard, history: Sequence[PastVersion], commit: Commit, asked: Asked
+    ) -> Iterator[StateRows]:
+        """Restore a shard, close its windows and yield their rows."""
+        plan = self._plan
+        tiled = tuple(map(Tiled.from_json, commit.decisions.get("composition") or ()))
+        operator: Any = lower.operator(plan, space, self._store, tiled)
+        operator.restore(history)
+        latest = max((each for each in commit.seen if each is not None), default=None)
+        if latest is None:
+            return
+        seen: dict[int, set[Any]] = {}
+        parts = len(parts_of(plan))
+        for watermark in self._stages(commit.watermark, plan.settled_by(latest)):
+            operator.on_batch([_NoInputs()] * parts if parts > 1 else _NoInputs())
+            for view, rows in lower.emitted(plan, operator.on_watermark(watermark)):
+                if not isinstance(plan.views[view].windows, Frame):
+                    first = _first(rows, seen.setdefault(view, set()), self._windows)
+                    yield from self._chosen(view, shard, first, asked)
+            if all(len(seen.get(view, ())) for view in self._grids):
+                break
+        if isinstance(operator, OrderedOperator):
+            for view, rows in lower.emitted(plan, operator.standing()):
+                yield from self._chosen(view, shard, rows, asked)
+
+    @property
+    def _grids(self) -> list[int]:
+        """Return the views whose windows are on a grid."""
+        views = enumerate(self._plan.views)
+        return [n for n, view in views if isinstance(view.windows, Windows | Cumulative)]
+
+    def _stages(self, watermark: Micros, end: Micros) -> Iterator[Micros]:
+        """Yield the watermarks to which windows are closed until each view has shown some."""
+        kinds = [self._plan.views[view].windows for view in self._grids]
+        if len(kinds) < len(self._plan.views) or watermark == MINUS_INFINITY:
+            yield end
+            return
+        reach = max(self._windows * each.slide for each in kinds)  # type: ignore[attr-defined]
+        at = watermark
+        while at < end:
+            at = min(at + reach, end)
+            reach *= 2
+            yield at
+
+    def _chosen(
+        self, view: int, shard: int, rows: pa.RecordBatch, asked: Asked
+    ) -> Iterator[StateRows]:
+        table = self.tables[view]
+        if table not in asked.tables:
+            return
+        if asked.key is not None:
+            wanted = key_row(table.keys, asked.key)
+            for name in table.keys.names:
+                value = wanted.column(name)[0]
+                column = rows.column(name)
+                same = pc.equal(column, value) if value.is_valid else pc.is_null(column)
+                rows = rows.filter(pc.fill_null(same, False))
+        if rows.num_rows:
+            yield StateRows(table, shard, rows)
+
+
+class _NoInputs:
+    """A batch that brought nothing."""
+
+    def entries(self) -> Iterator[Table]:
+        """Yield nothing."""
+        return iter(())
+
+    def leaving(self, family: int) -> Iterator[Table]:
+        """Yield nothing."""
+        del family
+        return iter(())
+
+    def groups(self) -> Iterator[pa.Table]:
+        """Yield nothing."""
+        return iter(())
+
+    def tuples(self) -> Iterator[pa.RecordBatch]:
+        """Yield nothing."""
+        return iter(())
+
+
+def _all_tumble(plan: Plan) -> bool:
+    kinds = [view.windows for view in plan.views]
+    return all(isinstance(each, Windows) and each.tumbles for each in kinds)
+
+
+def _showing_all(plan: Plan) -> Plan:
+    """Return a plan whose views show all groups, where that does not change what they share."""
+    kinds = {(view.windows, view.mode) for view in plan.views}
+    if len({windows for windows, _ in kinds}) < len(kinds):
+        return plan
+    return replace(plan, views=tuple(replace(view, mode="append") for view in plan.views))
+
+
+def _first(rows: pa.RecordBatch, seen: set[Any], most: int) -> pa.RecordBatch:
+    """Return the rows of windows that are among the first, of which some have been seen."""
+    if not pa.types.is_struct(rows.schema.field(0).type) or rows.schema.field(0).name != "window":
+        seen.add(None)
+        return rows
+    ends = rows.column(0).field(1).cast(pa.int64()).to_numpy()
+    for end in np.unique(ends).tolist():
+        if len(seen) < most:
+            seen.add(end)
+    chosen = np.isin(ends, list(seen))
+    return rows if chosen.all() else rows.filter(pa.array(chosen))
+
+
+def _kind(view: View) -> str:
+    """Return what is kept for a view, as people name it."""
+    if isinstance(view.windows, Frame):
+        return "windows as they stand"
+    return "open sessions" if isinstance(view.windows, Session) else "open windows"

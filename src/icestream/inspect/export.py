@@ -1,0 +1,32 @@
+"""State as a Parquet file, written a batch at a time and only visible once it is whole."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from icestream.core.errors import DefinitionError
+from icestream.inspect.reading import Reading
+from icestream.state.files import PRIVATE_FILE, temporary_name
+
+
+def write_parquet(reading: Reading, target: Path) -> int:
+    """Write what is read to a new file, for this user alone; return the number of rows."""
+    if target.exists():
+        msg = f"{target} exists already; name a new file"
+        raise DefinitionError(msg)
+    temporary = temporary_name(str(target))
+    rows = 0
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+        with os.fdopen(handle, "wb") as file, pq.ParquetWriter(file, reading.schema) as writer:
+            for batch in reading.batches():
+                writer.write_batch(batch)
+                rows += batch.num_rows
+        os.link(temporary, target)
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+    return rows

@@ -1,0 +1,200 @@
+"""Save what is intact of a damaged checkpoint, and say exactly what is lost.
+
+Idea: a version is all there or it is worth nothing, so repairing is going back to the newest
+version that is intact and can be resumed. What the damage costs is the difference between two
+commits: versions, batches, events, rows. The result is a copy; in place only when told so, and then
+nothing is removed: what is dropped is moved to a folder of its own.
+
+Invariants:
+1. A repaired checkpoint verifies, and the query goes on from the version it is told
+   (`test_a_query_goes_on_from_a_repaired_checkpoint`).
+2. Without a target and without consent no byte changes (`test_nothing_is_repaired_unasked`).
+3. Stopped in the middle, a repair in place can be run again
+   (`test_crash_a_repair_in_place_can_be_run_again`).
+
+Limits: Spark's own checkpoint must go back to the same batch; the report says how.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from icestream.core.errors import CheckpointError, IcestreamError
+from icestream.inspect.checkpoint import Checkpoint
+from icestream.inspect.scratch import MEMORY
+from icestream.inspect.verify import DELIVERED, REPAIRED, Report, verify
+from icestream.state.files import Files, folder_of
+from icestream.state.versions import COMMITS, PLAN, RESULTS, SEGMENTS, Commit
+
+#: where a repair in place puts what it drops
+DROPPED = "damaged"
+#: where Spark's own checkpoint is, beside the state
+SPARK = "spark"
+#: bytes copied at once
+_PIECE = 1 << 20
+
+
+@dataclass
+class Repair:
+    """What a repair does, or would do."""
+
+    root: str
+    report: Report
+    #: the version it goes back to; None if there is none, or nothing is wrong
+    version: int | None = None
+    #: files that are dropped
+    dropped: list[str] = field(default_factory=list)
+    #: what is lost, as sentences
+    lost: list[str] = field(default_factory=list)
+    #: what remains to be done
+    advice: list[str] = field(default_factory=list)
+
+    @property
+    def is_possible(self) -> bool:
+        """Tell whether there is something to go back to."""
+        return self.version is not None
+
+
+def plan_repair(checkpoint: Checkpoint, memory: int = MEMORY) -> Repair:
+    """Find out what can be saved; changes nothing."""
+    report = verify(checkpoint, memory=memory)
+    found = Repair(checkpoint.root, report)
+    if report.is_fine:
+        return found
+    whole = [version for version in report.intact if _resumable(checkpoint, version)]
+    broken = {version for finding in report.findings for version in finding.versions}
+    whole = [version for version in whole if version not in broken]
+    damaged = {finding.path for finding in report.findings}
+    damaged = {path for path in damaged if checkpoint.files.exists(path)}
+    if not whole:
+        found.lost.append("no version is intact: nothing can be resumed")
+        return found
+    found.version = whole[-1]
+    newer = [version for version in checkpoint.versions if version > whole[-1]]
+    commits = {f"{checkpoint.root}/{COMMITS}/{version:012d}.json" for version in newer}
+    found.dropped = sorted(damaged | commits)
+    found.lost = list(_lost(checkpoint, checkpoint.store.load(whole[-1]), newer, damaged))
+    found.advice = list(_advice(checkpoint, checkpoint.store.load(whole[-1]), newer))
+    return found
+
+
+def repair_copy(checkpoint: Checkpoint, repair: Repair, target: str) -> None:
+    """Write what is intact to a new folder."""
+    version = _possible(repair)
+    files = checkpoint.files
+    if files.exists(target):
+        msg = f"{target} exists already; name a new folder for the repaired copy"
+        raise CheckpointError(msg)
+    dropped = set(repair.dropped)
+    kept = [number for number in checkpoint.versions if number <= version]
+    paths = [f"{SEGMENTS}/{each.info.name}" for each in checkpoint.live(version)]
+    for number in kept:
+        commit = checkpoint.store.load(number)
+        paths += [f"{SEGMENTS}/{each.info.name}" for each in commit.added]
+        paths += [f"{RESULTS}/{info.name}" for info in (*commit.results, *commit.late)]
+    marks = f"{checkpoint.root}/{DELIVERED}"
+    paths += [
+        f"{DELIVERED}/{view}/{mark}"
+        for view in files.list(marks)
+        for mark in files.list(f"{marks}/{view}")
+    ]
+    for path in (PLAN, *dict.fromkeys(paths)):
+        source = f"{checkpoint.root}/{path}"
+        if source not in dropped and files.exists(source):
+            _copy(files, source, f"{target}/{path}")
+    files.put(f"{target}/{REPAIRED}/{version:012d}", b"")
+    for number in kept:
+        name = f"{COMMITS}/{number:012d}.json"
+        if f"{checkpoint.root}/{name}" not in dropped:
+            _copy(files, f"{checkpoint.root}/{name}", f"{target}/{name}")
+
+
+def repair_in_place(checkpoint: Checkpoint, repair: Repair) -> str:
+    """Move what is dropped to a folder of its own inside the checkpoint; return that folder."""
+    version, files, root = _possible(repair), checkpoint.files, checkpoint.root
+    folder = f"{root}/{DROPPED}"
+    files.put(f"{root}/{REPAIRED}/{version:012d}", b"")
+    # newest commits first: stopped anywhere, the versions that remain have no gap
+    commits = [path for path in repair.dropped if path.startswith(f"{root}/{COMMITS}/")]
+    others = [path for path in repair.dropped if path not in commits]
+    for path in (*sorted(commits, reverse=True), *others):
+        target = f"{folder}/{os.path.relpath(path, root)}"
+        files.put(f"{folder_of(target)}/.made", b"")
+        files.rename(path, target)
+        for each in (folder_of(path), folder_of(target)):
+            files.sync_folder(each)
+    return folder
+
+
+def _possible(repair: Repair) -> int:
+    if repair.version is None:
+        msg = f"{repair.root} cannot be repaired: {'; '.join(repair.lost) or 'nothing is wrong'}"
+        raise CheckpointError(msg)
+    return repair.version
+
+
+def _resumable(checkpoint: Checkpoint, version: int) -> bool:
+    """Tell whether a query can go on from a version: it looks at the one before, too."""
+    try:
+        if version > 1:
+            checkpoint.store.load(version - 1)
+            checkpoint.live(version - 1)
+    except IcestreamError:
+        return False
+    return True
+
+
+def _lost(
+    checkpoint: Checkpoint, commit: Commit, newer: list[int], damaged: set[str]
+) -> Iterator[str]:
+    if f"{checkpoint.root}/{PLAN}" in damaged:
+        yield (
+            "the plan: the next query that starts here writes its own, and nothing checks that it "
+            "is the same query"
+        )
+    if not newer:
+        return
+    yield f"versions {newer[0]} to {newer[-1]}" if len(newer) > 1 else f"version {newer[0]}"
+    try:
+        last = checkpoint.store.load(newer[-1])
+    except IcestreamError:
+        yield "what they counted, as the last commit is damaged: all batches after this version"
+        return
+    first, end = commit.batch, last.batch
+    if end is not None and (first is None or end > first):
+        begin = 0 if first is None else first + 1
+        yield f"batch {end}" if begin == end else f"batches {begin} to {end}"
+    for name, what in (("events", "events"), ("rows", "result rows")):
+        count = last.totals.get(name, 0) - commit.totals.get(name, 0)
+        if count:
+            yield f"{count} {what} that were counted in them"
+
+
+def _advice(checkpoint: Checkpoint, commit: Commit, newer: list[int]) -> Iterator[str]:
+    beside = f"{folder_of(checkpoint.root)}/{SPARK}"
+    batch = -1 if commit.batch is None else commit.batch
+    if newer and checkpoint.files.exists(f"{beside}/offsets"):
+        yield (
+            f"Spark's own checkpoint has gone further: in {beside} remove the files of offsets/ "
+            f"and commits/ with numbers above {batch}, and their .crc files, so that Spark brings "
+            f"batch {batch + 1} again"
+        )
+    if newer:
+        yield (
+            f"rows of the lost versions may have reached the sink and come again: rows of batches "
+            f"after {batch} in it are repeated unless the sink tells versions apart"
+        )
+
+
+def _copy(files: Files, source: str, target: str) -> None:
+    opened, made = files.open(source), files.create(target)
+    try:
+        for offset in range(0, opened.size, _PIECE):
+            made.write(opened.read_at(offset, _PIECE))
+        made.sync()
+    finally:
+        opened.close()
+        made.close()
+    files.sync_folder(folder_of(target))

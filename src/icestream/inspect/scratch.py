@@ -1,0 +1,178 @@
+"""A shard of a checkpoint, restored beside it: reads come from the checkpoint, writes go elsewhere.
+
+Idea: an operator that is restored believes to be at home. Its arena is in a temporary folder, and
+so is every file it makes; what it reads is looked for there first, then in the checkpoint.
+
+Invariants:
+1. Nothing under the checkpoint is made, changed or removed (`test_looking_changes_no_byte`).
+2. What is restored stays inside the bytes it is given
+   (`test_bounded_a_small_budget_is_named_with_what_it_needs`).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from icestream.core.errors import StorageError
+from icestream.inspect.checkpoint import Checkpoint
+from icestream.operators.protocol import PastVersion
+from icestream.state.arena import Arena
+from icestream.state.budget import Budget, Refused, shortage
+from icestream.state.files import Files, LocalFiles, NewFile, OpenFile
+from icestream.state.log.format import SegmentInfo
+from icestream.state.log.reader import Log, SegmentReader
+from icestream.state.log.writer import SegmentWriter
+from icestream.state.segments import SegmentTable, segment_name
+from icestream.state.versions import SEGMENTS, Commit, is_base
+
+#: bytes that looking may take, unless told otherwise
+MEMORY = 256 << 20
+#: what the segments that are written on the way are called
+_ATTEMPT = "0" * 16
+
+
+class ScratchFiles:
+    """`Files` over others that are never changed: what is new is in a folder of its own."""
+
+    def __init__(self, files: Files, folder: str) -> None:
+        """Read from `files`, write to `folder`."""
+        self._files = files
+        self._folder = folder
+        self._local = LocalFiles()
+
+    def create(self, path: str) -> NewFile:
+        """Create a file in the scratch folder."""
+        return self._local.create(self._own(path))
+
+    def open(self, path: str) -> OpenFile:
+        """Open a file of the scratch folder, or else of the others."""
+        own = self._own(path)
+        return self._local.open(own) if os.path.exists(own) else self._files.open(path)
+
+    def read(self, path: str) -> bytes:
+        """Return a whole file."""
+        file = self.open(path)
+        try:
+            return file.read_at(0, file.size)
+        finally:
+            file.close()
+
+    def put(self, path: str, data: bytes) -> bool:
+        """Refuse: whoever looks commits nothing."""
+        del data
+        raise self._refusal(path)
+
+    def rename(self, source: str, target: str) -> None:
+        """Refuse."""
+        del source
+        raise self._refusal(target)
+
+    def unlink(self, path: str) -> None:
+        """Remove a file of the scratch folder; refuse any other."""
+        if not os.path.exists(self._own(path)):
+            raise self._refusal(path)
+        self._local.unlink(self._own(path))
+
+    def list(self, folder: str) -> list[str]:
+        """Return the names that are in a folder of the others."""
+        return self._files.list(folder)
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a file is there."""
+        return os.path.exists(self._own(path)) or self._files.exists(path)
+
+    def sync_folder(self, folder: str) -> None:
+        """Do nothing: what is here need not survive."""
+
+    def _own(self, path: str) -> str:
+        return os.path.join(self._folder, os.path.basename(path))
+
+    def _refusal(self, path: str) -> StorageError:
+        return StorageError(f"{path}: a checkpoint that is looked at is not changed")
+
+
+class ScratchShard:
+    """What operators are given: the log of a checkpoint, and an arena and segments of their own."""
+
+    def __init__(
+        self, files: Files, folder: str, arena: Arena, budget: Budget, ordinal: int
+    ) -> None:
+        """Read segments from `folder`; number those that are written from `ordinal` on."""
+        self.arena = arena
+        self.account = budget.account("buffers")
+        self._files = files
+        self._folder = folder
+        self._table = SegmentTable(arena)
+        self.log = Log(files, folder, self._table)
+        self._next = ordinal
+        self._open: dict[str, SegmentWriter] = {}
+
+    def learn(self, infos: Iterable[SegmentInfo]) -> None:
+        """Know the segments that are live, those of snapshots left out."""
+        for info in sorted(infos, key=lambda each: each.ordinal):
+            self._table.add(info)
+            self.log.add(info)
+
+    def segment(self, lifetime: str) -> SegmentWriter:
+        """Return the open segment of a lifetime class, made on first use."""
+        if lifetime not in self._open:
+            path = f"{self._folder}/{segment_name(self._next, _ATTEMPT)}"
+            self._open[lifetime] = SegmentWriter(self._files, path, self._next)
+            self._next += 1
+        return self._open[lifetime]
+
+    def seal(self, lifetime: str) -> SegmentInfo | None:
+        """Finish the open segment of a lifetime class and make it readable."""
+        if lifetime not in self._open:
+            return None
+        if not is_base(lifetime):
+            self._table.reserve()
+        info = self._open.pop(lifetime).finish(sync=False)
+        if not is_base(lifetime):
+            self.learn([info])
+        return info
+
+    def reader(self, info: SegmentInfo) -> SegmentReader:
+        """Open a segment."""
+        return SegmentReader(self._files, f"{self._folder}/{info.name}", info=info)
+
+    def close(self) -> None:
+        """Close what is open."""
+        for writer in self._open.values():
+            writer.abandon()
+        self.log.close()
+        self.account.close()
+
+
+@contextmanager
+def restorable(
+    checkpoint: Checkpoint, commit: Commit, shard: int, memory: int
+) -> Iterator[tuple[ScratchShard, list[PastVersion]]]:
+    """Open a shard in a temporary folder, with the history its state is restored from."""
+    with tempfile.TemporaryDirectory(prefix="icestream-state-") as folder:
+        budget = Budget(memory)
+        files = ScratchFiles(checkpoint.files, os.path.join(folder, "written"))
+        arena = Arena.create(folder, budget.account("groups"))
+        try:
+            space = ScratchShard(
+                files, f"{checkpoint.root}/{SEGMENTS}", arena, budget, commit.next_ordinal
+            )
+            live = checkpoint.live(commit.version)
+            mine = [each for each in live if each.shard == shard and not is_base(each.lifetime)]
+            space.learn(each.info for each in mine)
+            first = max(1, commit.bases[shard])
+            past = [each for each in checkpoint.history(commit) if each.version >= first]
+            yield space, [_past(each, shard) for each in past]
+            space.close()
+        except Refused as refused:
+            raise shortage(budget, refused) from refused
+        finally:
+            arena.discard()
+
+
+def _past(commit: Commit, shard: int) -> PastVersion:
+    segments = [(each.lifetime, each.info) for each in commit.added if each.shard == shard]
+    return PastVersion(commit.version, commit.watermark, segments)

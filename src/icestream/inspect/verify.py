@@ -1,0 +1,298 @@
+"""Is a checkpoint intact? Every checksum, every reference, every byte that counts.
+
+Idea: the plan and all commits are opened; what the kept versions name is read whole, each block
+and each directory part against its checksum, the file against what its commit remembers of it;
+back pointers are followed; at last the newest state is restored and read, which follows the
+pointers inside payloads. What is found is listed, and nothing is changed.
+
+Invariants:
+1. A flipped byte in any file that counts is found, at every position
+   (`test_every_flipped_byte_of_every_kind_of_file_is_found`; the bench `verify`).
+2. A missing or foreign file is named with the version that needs it
+   (`test_a_missing_segment_is_named_with_the_version_that_needs_it`).
+
+Limits: the newest version and the one before it must be whole; of older ones what is there is
+checked, as nobody says how many a query keeps. `history/` is for people, read by no query, and not
+checked; so is what no version names, which the next run removes.
+
+Cost: one pass over all files that are named, 48 bytes of memory for each record, and a restore of
+the newest version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from icestream.core.errors import BudgetError, CheckpointError, DamageError, IcestreamError
+from icestream.inspect.checkpoint import Checkpoint
+from icestream.inspect.readable import StateRows
+from icestream.inspect.reading import Reading
+from icestream.inspect.scratch import MEMORY
+from icestream.plan.legend import Nothing
+from icestream.state.log.format import NO_MARKER, SegmentInfo, show_marker
+from icestream.state.log.reader import SegmentReader
+from icestream.state.versions import COMMITS, PLAN, RESULTS, SEGMENTS, Commit, LiveSegment
+
+#: marks of versions that reached a sink that cannot tell by itself, and what is in them
+DELIVERED = "delivered"
+MARK = b"delivered\n"
+#: what `repair` leaves behind: the version it went back to
+REPAIRED = "repaired"
+#: versions, counted from the newest, that must be whole
+MUST_BE_WHOLE = 2
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong."""
+
+    path: str
+    what: str
+    #: versions that cannot be restored because of it
+    versions: tuple[int, ...] = ()
+
+
+@dataclass
+class Report:
+    """What verifying found."""
+
+    root: str
+    findings: list[Finding] = field(default_factory=list)
+    #: versions that are whole and intact, ascending
+    intact: list[int] = field(default_factory=list)
+    #: files that were read whole, and their bytes
+    files: int = 0
+    bytes: int = 0
+    #: rows of the newest state that were read; None if they were not
+    rows: int | None = None
+    #: what is there and counts for nothing
+    ignored: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_fine(self) -> bool:
+        """Tell whether nothing is wrong."""
+        return not self.findings
+
+
+def verify(
+    checkpoint: Checkpoint,
+    *,
+    state: bool = True,
+    memory: int = MEMORY,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Report:
+    """Check a checkpoint.
+
+    Args:
+        checkpoint: what to check.
+        state: whether to restore and read the newest state too.
+        memory: bytes that restoring a shard may take.
+        progress: hears the path of each file before it is read.
+    """
+    checking = _Checking(checkpoint, progress)
+    report = checking.run()
+    if state and report.is_fine and checkpoint.versions:
+        _read_state(checkpoint, report, memory)
+    return report
+
+
+def check_segment(checkpoint: Checkpoint, folder: str, info: SegmentInfo) -> SegmentReader:
+    """Read a file of records whole; DamageError if it is not what its commit remembers.
+
+    The reader is closed, with the directory still in memory.
+    """
+    path = f"{checkpoint.root}/{folder}/{info.name}"
+    with closing(SegmentReader(checkpoint.files, path, info=info)) as reader:
+        if (reader.records, reader.expiry) != (info.records, info.expiry):
+            raise DamageError(path, "records or expiry are not those that its commit remembers")
+        directory = reader.directory
+        seen = 0
+        for record in reader.scan():
+            if record.marker != int(directory["marker"][seen]):
+                raise DamageError(path, f"record {show_marker(record.marker)} is out of place")
+            seen += 1
+        if seen != info.records:
+            raise DamageError(path, f"it has {seen} records, its commit says {info.records}")
+    return reader
+
+
+def check_mark(checkpoint: Checkpoint, path: str) -> None:
+    """Refuse a mark of delivery with other content than marks have."""
+    if checkpoint.files.read(path) != MARK:
+        raise DamageError(path, "this is no mark of a delivered version")
+
+
+class _Checking:
+    """One pass over a checkpoint."""
+
+    def __init__(self, checkpoint: Checkpoint, progress: Callable[[str], None]) -> None:
+        self._at = checkpoint
+        self._progress = progress
+        self._report = Report(checkpoint.root)
+        #: directories of segments that are intact, by ordinal; None for those that are not
+        self._segments: dict[str, SegmentReader | None] = {}
+        self._named: set[str] = set()
+
+    def run(self) -> Report:
+        """Check everything."""
+        at, report = self._at, self._report
+        self._try(f"{at.root}/{PLAN}", self._plan, ())
+        commits = self._commits()
+        newest = max(commits, default=0)
+        least = newest - MUST_BE_WHOLE + 1
+        floor = _repaired_to(at)
+        for version, commit in sorted(commits.items(), reverse=True):
+            needed = version == newest or (version >= least and version > floor)
+            if self._version(commit, needed=needed):
+                report.intact.insert(0, version)
+        self._marks()
+        self._ignored()
+        return report
+
+    def _plan(self) -> None:
+        self._at.store.plan()
+        with suppress(CheckpointError):
+            self._at.legend  # noqa: B018 - looked at, so that a damaged one is told
+
+    def _commits(self) -> dict[int, Commit]:
+        """Return the commits that are intact; a gap between them is damage."""
+        at, versions = self._at, self._at.versions
+        commits: dict[int, Commit] = {}
+        for version in versions:
+            path = f"{at.root}/{COMMITS}/{version:012d}.json"
+            self._try(path, partial(self._load, version, commits), (version,))
+        if versions:
+            for version in sorted(set(range(versions[0], versions[-1])) - set(versions)):
+                path = f"{at.root}/{COMMITS}/{version:012d}.json"
+                self._found(path, "the commit file of a version is missing", (version,))
+        return commits
+
+    def _load(self, version: int, commits: dict[int, Commit]) -> None:
+        commits[version] = self._at.store.load(version)
+
+    def _version(self, commit: Commit, *, needed: bool) -> bool:
+        """Check what a version names; tell whether it is all there and intact."""
+        at, version = self._at, commit.version
+        before = len(self._report.findings)
+        try:
+            at.history(commit)
+            live = at.live(version)
+        except IcestreamError as error:
+            if needed and not self._report.findings:
+                path = error.path if isinstance(error, DamageError) else at.root
+                self._found(path, f"{_what(error)}; version {version} needs it", (version,))
+            live, needed = commit.added, False
+            before = -1
+        named = [(SEGMENTS, each.info) for each in live]
+        named += [(RESULTS, info) for info in (*commit.results, *commit.late)]
+        whole = [self._file(folder, info, version, needed=needed) for folder, info in named]
+        if not all(whole) or before < 0:
+            return False
+        self._pointers(live, commit)
+        return len(self._report.findings) == before
+
+    def _file(self, folder: str, info: SegmentInfo, version: int, *, needed: bool) -> bool:
+        """Check a file once, however many versions name it."""
+        path = f"{self._at.root}/{folder}/{info.name}"
+        self._named.add(path)
+        if path not in self._segments:
+            if not self._at.files.exists(path):
+                if needed:
+                    what = f"the file is missing; version {version} needs it"
+                    self._found(path, what, (version,))
+                return False
+
+            def check() -> None:
+                self._segments[path] = check_segment(self._at, folder, info)
+
+            self._segments[path] = None
+            self._try(path, check, (version,))
+            self._report.bytes += info.bytes
+        return self._segments[path] is not None
+
+    def _pointers(self, live: tuple[LiveSegment, ...], commit: Commit) -> None:
+        """Follow the back pointers of live records to where they lead."""
+        readers = {
+            each.info.ordinal: self._segments[f"{self._at.root}/{SEGMENTS}/{each.info.name}"]
+            for each in live
+        }
+        for reader in readers.values():
+            assert reader is not None
+            backs = reader.directory["back"]
+            for marker in backs[backs != NO_MARKER].tolist():
+                target = readers.get(marker >> 32)
+                gone = target is None and marker >> 32 < commit.next_ordinal
+                if not gone and (target is None or not _has(target, marker)):
+                    what = f"a back pointer leads to {show_marker(marker)}, where no record is"
+                    self._found(reader.path, what, (commit.version,))
+
+    def _marks(self) -> None:
+        root = f"{self._at.root}/{DELIVERED}"
+        for view in self._at.files.list(root):
+            for name in self._at.files.list(f"{root}/{view}"):
+                path = f"{root}/{view}/{name}"
+                self._try(path, partial(check_mark, self._at, path), ())
+
+    def _ignored(self) -> None:
+        at = self._at
+        for folder in (SEGMENTS, RESULTS):
+            for name in at.files.list(f"{at.root}/{folder}"):
+                path = f"{at.root}/{folder}/{name}"
+                if path not in self._named:
+                    self._report.ignored.append(path)
+
+    def _try(self, path: str, check: Callable[[], object], versions: tuple[int, ...]) -> None:
+        self._progress(path)
+        self._report.files += 1
+        try:
+            check()
+        except IcestreamError as error:
+            self._found(path, _what(error), versions)
+
+    def _found(self, path: str, what: str, versions: tuple[int, ...]) -> None:
+        self._report.findings.append(Finding(path, what, versions))
+
+
+def _has(reader: SegmentReader, marker: int) -> bool:
+    markers = reader.directory["marker"]
+    place = int(np.searchsorted(markers, np.uint64(marker)))
+    return place < len(markers) and int(markers[place]) == marker
+
+
+def _what(error: IcestreamError) -> str:
+    return error.what if isinstance(error, DamageError) else str(error)
+
+
+def _repaired_to(checkpoint: Checkpoint) -> int:
+    """Return the version that a repair went back to: those before it need not be whole."""
+    names = checkpoint.files.list(f"{checkpoint.root}/{REPAIRED}")
+    return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
+
+
+def _read_state(checkpoint: Checkpoint, report: Report, memory: int) -> None:
+    """Restore and read the newest state."""
+    try:
+        if isinstance(checkpoint.legend, Nothing):
+            report.notes.append(f"the state was not read: {checkpoint.legend.why}")
+            return
+        report.rows = sum(found.rows.num_rows for found in _rows(checkpoint, memory))
+    except BudgetError as error:
+        report.notes.append(f"the state was not read: {error}")
+    except DamageError as error:
+        report.findings.append(Finding(error.path, error.what, (checkpoint.versions[-1],)))
+    except CheckpointError as error:
+        report.notes.append(f"the state was not read: {error}")
+    except Exception as error:
+        what = f"its state cannot be restored ({type(error).__name__}: {error})"
+        commit = f"{checkpoint.root}/{COMMITS}/{checkpoint.versions[-1]:012d}.json"
+        report.findings.append(Finding(commit, what, (checkpoint.versions[-1],)))
+
+
+def _rows(checkpoint: Checkpoint, memory: int) -> Iterator[StateRows]:
+    return Reading(checkpoint.root, memory=memory, files=checkpoint.files).rows()

@@ -1,0 +1,1 @@
+"""Operators of jobs: `map`, `compute` and `consolidate` as functions that users write."""

@@ -1,0 +1,318 @@
+"""`compute`: tuples build the state of their key and window; complete windows are sent on.
+
+Idea: the state of a key is a row for each window that is open. A chunk of tuples is sorted by key,
+window and time, which makes the tuples of each state one range; the user's function is called once
+for all of them. A key wakes when the first of its windows is complete.
+
+Invariants:
+1. The state that leaves is the fold of all tuples of its key and window, whatever the batches
+   (`test_oracle_computed_windows`).
+2. A window is told once, and nothing of it is kept (`test_bounded_told_windows_leave_the_state`).
+3. An eager fold answers every tuple once, with the lifetime of the tuple
+   (`test_oracle_eager_answers`).
+
+Cost: a sort of each chunk unless it is in order, a read and a write of the open windows of each key
+in it, one call of the function.
+
+Limits: tuples of a key in different chunks are folded in the order of the chunks.
+
+References: Madsen, Zhou, Su (2016), section 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.core.times import INFINITY, Micros
+from icestream.operators.fold import HI, LO
+from icestream.operators.jobs.batches import TupleBatch
+from icestream.operators.jobs.folding import Fold
+from icestream.operators.jobs.spans import Spans
+from icestream.operators.temporal.changes import (
+    DIFF,
+    LE,
+    RE,
+    changes_of,
+    column_of,
+    payload_of,
+)
+from icestream.operators.temporal.slots import woken
+from icestream.operators.user_defined.grouping import take
+from icestream.state.synopses.spec import GroupRows, Groups, Ids, Ints, Slots, Synopsis
+
+Flags = npt.NDArray[np.bool_]
+
+START = "__start"
+END = "__end"
+EXPIRY = "__expiry"
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The tuples of one chunk, sorted, with a range for each key and window."""
+
+    #: row of the chunk of each tuple, and the first tuple of each range
+    rows: Ints
+    bounds: Ints
+    #: key, kind and start of the window of each range
+    slots: Slots
+    kinds: Ints
+    starts: Ints
+
+    def where(self, mine: Flags) -> _Run:
+        """Return some of the ranges."""
+        if mine.all():
+            return self
+        sizes = np.diff(self.bounds)
+        rows = self.rows[np.repeat(mine, sizes)]
+        bounds = np.concatenate([[0], np.cumsum(sizes[mine])])
+        return _Run(rows, bounds, self.slots[mine], self.kinds[mine], self.starts[mine])
+
+
+class Compute:
+    """State by key and window."""
+
+    def __init__(
+        self,
+        fold: Fold,
+        keys: pa.Schema,
+        payload: pa.Schema,
+        spans: Spans | None,
+        lag: Micros = 0,
+    ) -> None:
+        """Fold tuples of a payload; windows are complete `lag` after their end."""
+        self._fold = fold
+        self._keys = keys
+        self._spans = spans
+        self._lag = lag
+        span = [pa.field(name, pa.int64(), nullable=False) for name in (START, END, EXPIRY)]
+        expiry = EXPIRY if spans is not None else None
+        state = Synopsis("state", pa.schema([*span, *keys, *fold.state]), expiry=expiry)
+        self.synopses: tuple[Synopsis, ...] = (state,)
+        if not fold.eager:
+            self.result = pa.schema([*keys, *fold.state])
+        elif fold.answers is None:
+            self.result = payload
+        else:
+            self.result = pa.schema([*keys, *fold.answers])
+
+    def on_changes(
+        self, _port: int, changes: pa.RecordBatch, groups: Groups, _watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Fold tuples into the state of their keys and windows."""
+        if changes.num_rows == 0:
+            return
+        changes = one_by_one(changes)
+        run = self._sorted(changes, groups)
+        payload = payload_of(changes)
+        distinct = np.unique(run.slots)
+        for portion in groups.portions(distinct):
+            mine = np.ones(len(run.slots), dtype=np.bool_)
+            if len(portion) < len(distinct):
+                mine = np.isin(run.slots, portion)
+            yield from self._fold_portion(changes, payload, run.where(mine), portion, groups)
+
+    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Send the state of complete windows on."""
+        if self._spans is None:
+            return
+        for portion in woken(groups, watermark):
+            held = groups.read(0, portion)
+            expiry = integers(held.rows, EXPIRY)
+            done = expiry <= watermark
+            left = np.flatnonzero(~done)
+            self._write(groups, portion, held.owners[left], take(held.rows, left))
+            told = np.flatnonzero(done)
+            if len(told) and not self._fold.eager:
+                rows = take(held.rows, told)
+                hi, lo = groups.identities(portion[held.owners[told]])
+                yield _tuples(rows, self.result, hi, lo)
+
+    # -- a chunk -----------------------------------------------------------------------------
+
+    def _sorted(self, changes: pa.RecordBatch, groups: Groups) -> _Run:
+        """Sort a chunk by key, window and time."""
+        hi, lo = (np.asarray(changes.column(name).to_numpy()) for name in (HI, LO))
+        slots = _located(groups, hi, lo)
+        ts1, ts2 = column_of(changes, LE), column_of(changes, RE)
+        if self._spans is None:
+            rows, kinds, starts = np.arange(len(ts1)), _zeros(len(ts1)), _zeros(len(ts1))
+        else:
+            rows, kinds, starts = self._spans.assign(ts1, ts2)
+        slots, times = slots[rows], ts1[rows]
+        if not _in_order(slots, (kinds, starts, times)):
+            order = np.lexsort((times, starts, kinds, slots))
+            rows, slots, kinds, starts = rows[order], slots[order], kinds[order], starts[order]
+        heads = heads_of(slots, kinds, starts)
+        bounds = np.append(heads, len(rows))
+        return _Run(rows, bounds, slots[heads], kinds[heads], starts[heads])
+
+    def _fold_portion(
+        self,
+        changes: pa.RecordBatch,
+        payload: pa.RecordBatch,
+        run: _Run,
+        portion: Slots,
+        groups: Groups,
+    ) -> Iterator[pa.RecordBatch]:
+        """Fold the ranges of some keys, whose open windows are read and written together."""
+        owners = np.searchsorted(portion, run.slots)
+        starts, ends = run.starts, run.starts + self._lengths[run.kinds]
+        held = groups.read(0, portion)
+        matched = self._matched(held, owners, run.kinds, starts)
+        events = take(payload, run.rows)
+        keys = events.select(self._keys.names).take(pa.array(run.bounds[:-1]))
+        keys = pa.RecordBatch.from_arrays(keys.columns, schema=self._keys)
+        numbers = np.repeat(np.arange(len(owners)), np.diff(run.bounds))
+        ts1, ts2 = (column_of(changes, name)[run.rows] for name in (LE, RE))
+        tuples = TupleBatch(events, numbers, run.bounds, keys, ts1, ts2, starts, ends)
+        state, answers, origins = self._fold(self._old(held, matched), tuples)
+        expiry = np.minimum(ends, INFINITY - self._lag) + self._lag
+        span = [pa.array(each) for each in (starts, ends, expiry)]
+        fresh = pa.RecordBatch.from_arrays(
+            [*span, *keys.columns, *state.columns], schema=self.synopses[0].schema
+        )
+        kept = np.ones(len(held.owners), dtype=np.bool_)
+        kept[matched[matched >= 0]] = False
+        left = np.flatnonzero(kept)
+        both = pa.concat_batches([fresh, take(held.rows, left)])
+        of_each = np.concatenate([owners, held.owners[left]])
+        order = np.argsort(of_each, kind="stable")
+        self._write(groups, portion, of_each[order], take(both, order))
+        if self._fold.eager:
+            yield self._answered(changes, tuples, run.rows, answers, origins)
+
+    def _matched(self, held: GroupRows, owners: Ints, kinds: Ints, starts: Ints) -> Ints:
+        """Return the row that is held for each range, -1 where there is none."""
+        if not len(held.owners):
+            return np.full(len(owners), -1, dtype=np.int64)
+        theirs, ends = integers(held.rows, START), integers(held.rows, END)
+        their_kinds = np.searchsorted(self._sorted_lengths, ends - theirs)
+        low = int(min(theirs.min(), starts.min()))
+        wide = int(max(theirs.max(), starts.max())) - low + 1
+        unit = self._unit
+        wide = wide // unit + 2
+        count = len(self._lengths)
+        known = (held.owners * count + self._by_length[their_kinds]) * wide + (theirs - low) // unit
+        asked = (owners * count + kinds) * wide + (starts - low) // unit
+        order = np.argsort(known, kind="stable")
+        at = np.minimum(np.searchsorted(known[order], asked), len(known) - 1)
+        return np.where(known[order][at] == asked, order[at], -1)
+
+    def _old(self, held: GroupRows, matched: Ints) -> pa.RecordBatch:
+        """Return the state of each range before its tuples."""
+        initial = self._fold.start(1)
+        state = held.rows.select(self._fold.state.names)
+        both = pa.concat_batches(
+            [pa.RecordBatch.from_arrays(state.columns, schema=self._fold.state), initial]
+        )
+        return take(both, np.where(matched >= 0, matched, len(held.owners)))
+
+    def _write(self, groups: Groups, portion: Slots, owners: Ints, rows: pa.RecordBatch) -> None:
+        groups.rewrite(0, portion, GroupRows(owners, rows))
+        if self._spans is not None:
+            due = np.full(len(portion), INFINITY)
+            np.minimum.at(due, owners, integers(rows, EXPIRY))
+            groups.remind(portion, due)
+
+    def _answered(
+        self,
+        changes: pa.RecordBatch,
+        tuples: TupleBatch,
+        rows: Ints,
+        answers: pa.RecordBatch | None,
+        origins: Ints,
+    ) -> pa.RecordBatch:
+        """Return the answers to tuples, or the tuples themselves, in order."""
+        if answers is None:
+            return take(changes, rows)
+        keys = take(tuples.keys, tuples.group[origins])
+        values = pa.RecordBatch.from_arrays([*keys.columns, *answers.columns], schema=self.result)
+        hi, lo = (np.asarray(changes.column(name).to_numpy())[rows[origins]] for name in (HI, LO))
+        ones = np.ones(len(origins), dtype=np.int64)
+        return changes_of(values, tuples.ts1[origins], tuples.ts2[origins], ones, hi, lo)
+
+    @property
+    def _lengths(self) -> Ints:
+        """Return the length of the windows of each kind."""
+        if self._spans is None:
+            return np.array([INFINITY])
+        return np.array([each.range for each in self._spans.windows])
+
+    @property
+    def _sorted_lengths(self) -> Ints:
+        return np.sort(self._lengths)
+
+    @property
+    def _by_length(self) -> Ints:
+        """Return the kinds in the order of their lengths."""
+        return np.argsort(self._lengths)
+
+    @property
+    def _unit(self) -> int:
+        """Return what starts are multiples of, from each other."""
+        if self._spans is None:
+            return 1
+        steps = [(each.slide, each.offset) for each in self._spans.windows]
+        origin = steps[0][1]
+        return int(np.gcd.reduce([part for s, o in steps for part in (s, o - origin)]))
+
+
+def one_by_one(changes: pa.RecordBatch) -> pa.RecordBatch:
+    """Repeat tuples that come several times."""
+    diffs = column_of(changes, DIFF)
+    if (diffs == 1).all():
+        return changes
+    return changes.take(pa.array(np.repeat(np.arange(len(diffs)), diffs)))
+
+
+def _tuples(rows: pa.RecordBatch, result: pa.Schema, hi: Ids, lo: Ids) -> pa.RecordBatch:
+    """Return the state of complete windows as tuples."""
+    values = pa.RecordBatch.from_arrays(rows.select(result.names).columns, schema=result)
+    ones = np.ones(rows.num_rows, dtype=np.int64)
+    return changes_of(values, integers(rows, START), integers(rows, END), ones, hi, lo)
+
+
+def _located(groups: Groups, hi: Ids, lo: Ids) -> Slots:
+    """Return the slot of each row; neighbours of one group are looked up once."""
+    fresh = np.ones(len(hi), dtype=np.bool_)
+    fresh[1:] = (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
+    heads = np.flatnonzero(fresh)
+    return np.repeat(groups.locate(hi[heads], lo[heads]), np.diff(np.append(heads, len(hi))))
+
+
+def heads_of(*columns: npt.NDArray[np.int64]) -> Ints:
+    """Return where a range of equal rows begins."""
+    fresh = np.zeros(len(columns[0]), dtype=np.bool_)
+    fresh[:1] = True
+    for column in columns:
+        fresh[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(fresh)
+
+
+def _in_order(slots: Slots, columns: tuple[Ints, ...]) -> bool:
+    """Tell whether the rows of each slot are neighbours and sorted, by the first column most."""
+    heads = heads_of(slots)
+    if len(np.unique(slots[heads])) < len(heads):
+        return False
+    undecided = np.ones(max(0, len(slots) - 1), dtype=np.bool_)
+    undecided[heads[1:] - 1] = False
+    for column in columns:
+        before, after = column[:-1], column[1:]
+        if (undecided & (before > after)).any():
+            return False
+        undecided &= before == after
+    return True
+
+
+def _zeros(count: int) -> Ints:
+    return np.zeros(count, dtype=np.int64)
+
+
+def integers(rows: pa.RecordBatch, name: str) -> Ints:
+    return np.asarray(rows.column(name).to_numpy())

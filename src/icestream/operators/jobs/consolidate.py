@@ -1,0 +1,280 @@
+"""`consolidate`: partial results of a key are merged into complete windows.
+
+Idea: partials are only added to what is held, each with the span that it covers. A *tiling* says,
+for every window, which spans fill it: partials, or smaller windows that were made before and are
+held like partials. When windows are complete, all of them, of all keys, are made kind by kind, one
+call of the user's function for each kind.
+
+    20 min = 10 + 10     [0                 )
+    10 min = 5 + 5       [0       )[10      )
+     5 min = 5 x 1       [0  )[5  )[10 )[15 )
+    partials             |||||||||||||||||||||
+
+Invariants:
+1. A window is the merge of all partials in it, whatever the tiling and the batches
+   (`test_oracle_consolidated_windows`).
+2. A window is told once (`test_oracle_consolidated_windows`).
+3. What no window will need again expires (`test_bounded_partials_leave_when_nothing_needs_them`).
+
+Cost: partials are added without a read; a key is read when one of its windows is complete.
+
+References: Madsen, Zhou, Su (2016), sections 4.2 and 6.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.errors import InputError
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
+from icestream.core.units import format_interval
+from icestream.operators.jobs.batches import TupleBatch
+from icestream.operators.jobs.compute import END, EXPIRY, START, heads_of, integers, one_by_one
+from icestream.operators.jobs.folding import Merge
+from icestream.operators.jobs.spans import assign, named
+from icestream.operators.panes import Windows
+from icestream.operators.temporal.changes import LE, RE, changes_of, column_of, payload_of
+from icestream.operators.temporal.slots import BySlot, first_rows, located, woken
+from icestream.operators.user_defined.grouping import take
+from icestream.state.synopses.spec import GroupRows, Groups, Ints, Slots, Synopsis
+
+TOLD = "__told"
+_SPAN = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in (START, END, EXPIRY)])
+_PARTIALS, _KEY = 0, 1
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How the windows of one kind are made: spans that fill each of them."""
+
+    window: Windows
+    #: length and place of each tile, for the windows that start at offset + i * slide: those at
+    #: i modulo the number of these
+    tiles: tuple[tuple[tuple[Micros, Micros], ...], ...]
+    #: False for windows that are only made for others
+    wanted: bool = True
+
+    def uses(self, begins: Ints, ends: Ints) -> tuple[Ints, Ints]:
+        """Return which spans are tiles, and the start of the window that each is a tile of."""
+        rows, starts = assign(self.window, begins, ends, "inside")
+        turn = (starts - self.window.offset) // self.window.slide % len(self.tiles)
+        lengths, places = (ends - begins)[rows], begins[rows] - starts
+        fits = np.zeros(len(rows), dtype=np.bool_)
+        for number, tiles in enumerate(self.tiles):
+            for length in {length for length, _ in tiles}:
+                allowed = np.array(sorted(place for each, place in tiles if each == length))
+                at = np.minimum(np.searchsorted(allowed, places), len(allowed) - 1)
+                fits |= (turn == number) & (lengths == length) & (allowed[at] == places)
+        return rows[fits], starts[fits]
+
+    def __str__(self) -> str:
+        """Return the tiling as people read it."""
+        ways = dict.fromkeys(" + ".join(_counted(tiles)) for tiles in self.tiles)
+        return f"{named(self.window)} = {', in turn '.join(ways)}"
+
+
+class _Held(NamedTuple):
+    """Partials and windows that are made of them."""
+
+    owners: Ints
+    begins: Ints
+    ends: Ints
+    values: pa.RecordBatch
+
+
+class Consolidate:
+    """Windows by key, made of partial results."""
+
+    def __init__(
+        self,
+        merge: Merge,
+        keys: pa.Schema,
+        values: pa.Schema,
+        tilings: tuple[Tiling, ...],
+        given: frozenset[Micros],
+        lag: Micros = 0,
+    ) -> None:
+        """Merge values by keys, of partials of given lengths.
+
+        Tilings come after those they are made of; windows are complete `lag` after their end.
+        """
+        self._merge = merge
+        self._keys = keys
+        self._values = values
+        self._tilings = tilings
+        self._lag = lag
+        self._given = given
+        used = {length for each in tilings for tiles in each.tiles for length, _ in tiles}
+        #: lengths of windows that are tiles of others
+        self._reused = used - given
+        self.result = pa.schema([*keys, *merge.result])
+        self.synopses: tuple[Synopsis, ...] = (
+            Synopsis("partials", pa.schema([*_SPAN, *values]), expiry=EXPIRY),
+            Synopsis("key", pa.schema([pa.field(TOLD, pa.int64(), nullable=False), *keys])),
+        )
+
+    def on_changes(
+        self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Hold partials; nothing is read."""
+        if changes.num_rows == 0:
+            return
+        changes = one_by_one(changes)
+        begins, ends = column_of(changes, LE), column_of(changes, RE)
+        self._refuse_unknown(begins, ends)
+        slots = located(changes, groups)
+        payload = payload_of(changes)
+        needed = self._last_use(begins, ends)
+        used = np.flatnonzero(needed > MINUS_INFINITY)
+        if len(used):
+            values = take(payload.select(self._values.names), used)
+            groups.append(_PARTIALS, slots[used], self._rows(begins, ends, needed, used, values))
+            touched = BySlot(slots[used])
+            rows, owners = touched.within(touched.distinct)
+            heads = used[rows[first_rows(owners, len(touched.distinct))]]
+            groups.append(_KEY, touched.distinct, self._told(payload, heads, MINUS_INFINITY))
+            groups.remind(touched.distinct, np.full(len(touched.distinct), watermark))
+        yield from ()
+
+    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Make the windows that are complete."""
+        complete = max(watermark, MINUS_INFINITY + self._lag) - self._lag
+        for portion in woken(groups, watermark):
+            found, key = groups.read(_PARTIALS, portion), groups.read(_KEY, portion)
+            told = np.full(len(portion), MINUS_INFINITY)
+            np.maximum.at(told, key.owners, integers(key.rows, TOLD))
+            held = _Held(
+                found.owners,
+                integers(found.rows, START),
+                integers(found.rows, END),
+                pa.RecordBatch.from_arrays(
+                    found.rows.select(self._values.names).columns, schema=self._values
+                ),
+            )
+            firsts = first_rows(key.owners, len(portion))
+            keys = take(key.rows.select(self._keys.names), firsts)
+            for tiling in self._tilings:
+                made = self._made(tiling, held, told, complete, keys)
+                if made is None:
+                    continue
+                if tiling.wanted:
+                    hi, lo = groups.identities(portion[made.owners])
+                    columns = [*take(keys, made.owners).columns, *made.values.columns]
+                    rows = pa.RecordBatch.from_arrays(columns, schema=self.result)
+                    ones = np.ones(len(made.owners), dtype=np.int64)
+                    yield changes_of(rows, made.begins, made.ends, ones, hi, lo)
+                if tiling.window.range in self._reused:
+                    held = self._kept(groups, portion, held, made)
+            self._wait(groups, portion, held, keys, complete)
+
+    # -- windows -----------------------------------------------------------------------------
+
+    def _made(
+        self, tiling: Tiling, held: _Held, told: Ints, complete: Micros, keys: pa.RecordBatch
+    ) -> _Held | None:
+        """Make the windows of one kind that became complete."""
+        rows, starts = tiling.uses(held.begins, held.ends)
+        ends = starts + tiling.window.range
+        due = (ends <= complete) & (ends > told[held.owners[rows]])
+        rows, starts = rows[due], starts[due]
+        if not len(rows):
+            return None
+        order = np.lexsort((held.begins[rows], starts, held.owners[rows]))
+        rows, starts = rows[order], starts[order]
+        owners = held.owners[rows]
+        heads = heads_of(owners, starts)
+        bounds = np.append(heads, len(rows))
+        partials = TupleBatch(
+            take(held.values, rows),
+            np.repeat(np.arange(len(heads)), np.diff(bounds)),
+            bounds,
+            take(keys, owners[heads]),
+            held.begins[rows],
+            held.ends[rows],
+            starts[heads],
+            starts[heads] + tiling.window.range,
+        )
+        merged = self._merge(partials)
+        return _Held(owners[heads], partials.begins, partials.ends, merged)
+
+    def _kept(self, groups: Groups, portion: Slots, held: _Held, made: _Held) -> _Held:
+        """Hold windows that others are made of."""
+        needed = self._last_use(made.begins, made.ends)
+        used = np.flatnonzero(needed > MINUS_INFINITY)
+        values = pa.RecordBatch.from_arrays(made.values.columns, schema=self._values)
+        rows = self._rows(made.begins, made.ends, needed, used, take(values, used))
+        groups.append(_PARTIALS, portion[made.owners[used]], rows)
+        return _Held(
+            np.concatenate([held.owners, made.owners]),
+            np.concatenate([held.begins, made.begins]),
+            np.concatenate([held.ends, made.ends]),
+            pa.concat_batches([held.values, values]),
+        )
+
+    def _wait(
+        self, groups: Groups, portion: Slots, held: _Held, keys: pa.RecordBatch, complete: Micros
+    ) -> None:
+        """Remember what was told, and wake when the next window of a key is complete."""
+        due = np.full(len(portion), INFINITY)
+        for tiling in self._tilings:
+            rows, starts = tiling.uses(held.begins, held.ends)
+            ends = starts + tiling.window.range
+            later = ends > complete
+            np.minimum.at(due, held.owners[rows[later]], ends[later] + self._lag)
+        groups.remind(portion, due)
+        waits = np.flatnonzero(due < INFINITY)
+        groups.rewrite(_KEY, portion, GroupRows(waits, self._told(keys, waits, complete)))
+        gone = np.flatnonzero(due == INFINITY)
+        if len(gone):
+            none = GroupRows(np.empty(0, dtype=np.int64), _no_rows(self.synopses[_PARTIALS].schema))
+            groups.rewrite(_PARTIALS, portion[gone], none)
+
+    def _last_use(self, begins: Ints, ends: Ints) -> Ints:
+        """Return when each span is garbage: when the last window that it is a tile of is told."""
+        needed = np.full(len(begins), MINUS_INFINITY)
+        for tiling in self._tilings:
+            rows, starts = tiling.uses(begins, ends)
+            np.maximum.at(needed, rows, starts + tiling.window.range + self._lag)
+        return needed
+
+    # -- rows ----------------------------------------------------------------------------------
+
+    def _rows(
+        self, begins: Ints, ends: Ints, needed: Ints, used: Ints, values: pa.RecordBatch
+    ) -> pa.RecordBatch:
+        span = [pa.array(each[used]) for each in (begins, ends, needed)]
+        return pa.RecordBatch.from_arrays(
+            [*span, *values.columns], schema=self.synopses[_PARTIALS].schema
+        )
+
+    def _told(self, rows: pa.RecordBatch, at: Ints, told: Micros) -> pa.RecordBatch:
+        keys = take(rows.select(self._keys.names), at).columns
+        column = pa.array(np.full(len(at), told))
+        return pa.RecordBatch.from_arrays([column, *keys], schema=self.synopses[_KEY].schema)
+
+    def _refuse_unknown(self, begins: Ints, ends: Ints) -> None:
+        lengths = np.unique(ends - begins)
+        unknown = [each for each in lengths.tolist() if each not in self._given]
+        if unknown:
+            msg = (
+                f"{self._merge.name} got a partial of {format_interval(unknown[0])}; it is planned "
+                f"for {', '.join(format_interval(each) for each in sorted(self._given))}: leave "
+                "ts1 and ts2 of partials as they are"
+            )
+            raise InputError(msg)
+
+
+def _counted(tiles: tuple[tuple[Micros, Micros], ...]) -> list[str]:
+    counts: dict[Micros, int] = {}
+    for length, _ in tiles:
+        counts[length] = counts.get(length, 0) + 1
+    return [f"{count} x {format_interval(length)}" for length, count in counts.items()]
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], each.type) for each in schema], schema=schema)

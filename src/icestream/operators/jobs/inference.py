@@ -1,0 +1,98 @@
+"""Output columns of functions, found by calling them once with made-up tuples.
+
+Idea: a function for many tuples is called with none; Arrow then knows the types of what it returns.
+One for a row is called with a row of zeros, ones and short texts. Where that fails, users declare
+the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError
+from icestream.operators.jobs.batches import TS1, TS2
+from icestream.operators.jobs.mapping import ROW, several
+
+
+def map_columns(
+    function: Callable[..., Any],
+    name: str,
+    payload: pa.Schema,
+    *,
+    vectorised: bool,
+) -> pa.Schema:
+    """Return the columns that a map makes of tuples of a payload."""
+    try:
+        made = _of_none(function, payload) if vectorised else _of_one(function, payload)
+    except Exception as error:
+        msg = (
+            f"what {name} makes could not be found out by trying ({type(error).__name__}: "
+            f"{error}): declare it, for example output='rate double'"
+        )
+        raise DefinitionError(msg) from error
+    return pa.schema([each for each in made if each.name not in {TS1, TS2, ROW}])
+
+
+def state_columns(initial: Mapping[str, Any]) -> pa.Schema:
+    """Return the columns of a state by its values at the beginning."""
+    return pa.schema([(name, _type(value)) for name, value in initial.items()])
+
+
+def initial_of(state: pa.Schema, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the values of a new state: zero for numbers and null otherwise, unless given."""
+    found = {each.name: _zero(each.type) for each in state}
+    unknown = sorted(set(given or {}) - found.keys())
+    if unknown:
+        msg = f"initial names {unknown}; the state has {state.names}"
+        raise DefinitionError(msg)
+    return found | dict(given or {})
+
+
+def _of_none(function: Callable[..., Any], payload: pa.Schema) -> pa.Schema:
+    span = [pa.field(TS1, pa.int64()), pa.field(TS2, pa.int64())]
+    schema = pa.schema([*payload, *span])
+    none = pa.RecordBatch.from_arrays(
+        [pa.array([], type=each.type) for each in schema], schema=schema
+    )
+    made = function(none)
+    if isinstance(made, pa.RecordBatch):
+        return made.schema
+    return pa.schema([(name, pa.array(column).type) for name, column in made.items()])
+
+
+def _of_one(function: Callable[..., Any], payload: pa.Schema) -> pa.Schema:
+    row = {each.name: _example(each.type) for each in payload}
+    made = several(function({**row, TS1: 0, TS2: 1}))
+    if not made:
+        msg = "it made nothing of an example"
+        raise DefinitionError(msg)
+    return pa.schema([(name, _type(value)) for name, value in made[0].items()])
+
+
+def _type(value: Any) -> pa.DataType:
+    kind = pa.scalar(value).type
+    if pa.types.is_null(kind):
+        msg = "a value was None"
+        raise DefinitionError(msg)
+    return kind
+
+
+def _zero(kind: pa.DataType) -> Any:
+    if pa.types.is_boolean(kind):
+        return False
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return kind.to_pandas_dtype()(0).item() if number else None
+
+
+def _example(kind: pa.DataType) -> Any:
+    if pa.types.is_string(kind):
+        return "a"
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return kind.to_pandas_dtype()(1).item()
+    if pa.types.is_boolean(kind):
+        return True
+    return pa.array(np.ones(1, dtype=np.int64)).cast(kind)[0].as_py()

@@ -1,0 +1,144 @@
+"""`map`: each tuple on its own becomes any number of others.
+
+Idea: the function returns new values; attributes that are to stay are copied here, not by the
+function, so that they are known to be unchanged and what follows can be partitioned by them.
+
+Invariants:
+1. Kept attributes and time spans are those of the tuple that a row was made of
+   (`test_oracle_maps_in_both_forms`).
+2. A tuple is never moved to an earlier time, so that windows are complete when they are told
+   (`test_a_map_does_not_move_tuples_back`).
+
+Cost: one call for each batch, or one for each tuple in the form for rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError, IcestreamError, InputError
+from icestream.operators.fold import HI, LO
+from icestream.operators.jobs.batches import TS1, TS2, columns_of, failed, rows_of
+from icestream.operators.temporal.changes import (
+    DIFF,
+    LE,
+    RE,
+    changes_of,
+    column_of,
+    payload_of,
+)
+from icestream.state.synopses.spec import Ints
+
+#: column in which a function for many tuples tells of which one each of its rows was made
+ROW = "row"
+_SPAN = pa.schema([(TS1, pa.int64()), (TS2, pa.int64())])
+
+
+@dataclass(frozen=True)
+class MapTuples:
+    """Applies a function to the tuples of a batch."""
+
+    function: Callable[..., Any]
+    name: str
+    #: columns that the function makes
+    made: pa.Schema
+    #: columns that are copied
+    kept: pa.Schema
+    vectorised: bool
+
+    @property
+    def result(self) -> pa.Schema:
+        """Return the columns of the tuples that leave."""
+        return pa.schema([*self.kept, *self.made])
+
+    def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the tuples that others become."""
+        payload = payload_of(changes)
+        ts1, ts2 = column_of(changes, LE), column_of(changes, RE)
+        try:
+            made, rows, begins, ends = (self._many if self.vectorised else self._each)(
+                payload, ts1, ts2
+            )
+        except IcestreamError:
+            raise
+        except Exception as error:
+            raise failed(self.name, error) from error
+        self._refuse_earlier(begins, ends, ts1[rows], ts2[rows])
+        kept = payload.select(self.kept.names).take(pa.array(rows)).columns
+        values = pa.RecordBatch.from_arrays([*kept, *made.columns], schema=self.result)
+        diff = column_of(changes, DIFF)
+        hi, lo = (np.asarray(changes.column(name).to_numpy()) for name in (HI, LO))
+        return changes_of(values, begins, ends, diff[rows], hi[rows], lo[rows])
+
+    def _many(
+        self, payload: pa.RecordBatch, ts1: Ints, ts2: Ints
+    ) -> tuple[pa.RecordBatch, Ints, Ints, Ints]:
+        given = pa.RecordBatch.from_arrays(
+            [*payload.columns, pa.array(ts1), pa.array(ts2)],
+            schema=pa.schema([*payload.schema, *_SPAN]),
+        )
+        found = self.function(given)
+        if found is None:
+            found = {name: [] for name in (*self.made.names, ROW)}
+        columns = dict(found) if isinstance(found, Mapping) else None
+        if isinstance(found, pa.RecordBatch):
+            columns = {name: found.column(name) for name in found.schema.names}
+        if columns is None:
+            columns = dict(zip(self.made.names, found, strict=True))
+        rows = _numbers(columns.pop(ROW, None), np.arange(len(ts1)))
+        begins = _numbers(columns.pop(TS1, None), ts1[rows])
+        ends = _numbers(columns.pop(TS2, None), ts2[rows])
+        made = columns_of(columns, self.made, self.name, len(rows) if columns else None)
+        return made, rows, begins, ends
+
+    def _each(
+        self, payload: pa.RecordBatch, ts1: Ints, ts2: Ints
+    ) -> tuple[pa.RecordBatch, Ints, Ints, Ints]:
+        rows, begins, ends = [], [], []
+        columns: dict[str, list[Any]] = {name: [] for name in self.made.names}
+        for number, row in enumerate(rows_of(payload, ts1, ts2)):
+            begin, end = row[TS1], row[TS2]
+            for made in several(self.function(row)):
+                begins.append(made.get(TS1, begin))
+                ends.append(made.get(TS2, end))
+                rows.append(number)
+                if made.keys() - {TS1, TS2} != columns.keys():
+                    columns_of(made, self.made, self.name)
+                for name, column in columns.items():
+                    column.append(made[name])
+        at = np.array(rows, dtype=np.int64)
+        batch = columns_of(columns, self.made, self.name, len(rows) if columns else None)
+        return batch, at, np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64)
+
+    def _refuse_earlier(self, begins: Ints, ends: Ints, ts1: Ints, ts2: Ints) -> None:
+        back = (begins < ts1) | (ends < ts2) | (ends <= begins)
+        if back.any():
+            at = int(np.argmax(back))
+            msg = (
+                f"{self.name} turned a tuple of [{ts1[at]}, {ts2[at]}) into one of "
+                f"[{begins[at]}, {ends[at]}); windows may be told already: a map may move tuples "
+                "to later times only"
+            )
+            raise InputError(msg)
+
+
+def several(made: Any) -> list[dict[str, Any]]:
+    """Return what a function for one row returned as a list: nothing, a row, or rows."""
+    if made is None:
+        return []
+    if isinstance(made, dict):
+        return [made]
+    found = list(made)
+    if not all(isinstance(each, dict) for each in found):
+        msg = f"a function for one row returns a dict, several of them, or None; got {made!r:.200}"
+        raise DefinitionError(msg)
+    return found
+
+
+def _numbers(given: Any, otherwise: Ints) -> Ints:
+    return otherwise if given is None else np.asarray(given, dtype=np.int64)

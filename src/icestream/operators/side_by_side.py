@@ -1,0 +1,143 @@
+"""Several operators of one shard, side by side: one version, one log, one arena for all.
+
+Idea: kinds of windows that share no state still share a shard. Each operator is given a shard that
+looks like one of its own: arrays and header of the arena under a prefix, lifetime classes under a
+prefix, and an equal part of the quota. A version runs them one after the other, so their segments
+come in the order of their ordinals. Snapshots are taken by all in the same version, so that one
+number says where the history of the shard begins.
+
+Invariants:
+1. Operators side by side emit what each emits alone
+   (`test_oracle_kinds_side_by_side_equal_kinds_alone`), also restored
+   (`test_crash_restored_kinds_emit_the_same_rows`).
+2. Together they stay inside the quota of the shard (`test_bounded_kinds_share_the_quota`).
+
+Cost: that of the operators; a 16th of the quota stays free for the list of segments.
+
+Limits: parts of the quota are equal and fixed: what one operator does not need, no other gets.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from icestream.core.times import Micros
+from icestream.operators.protocol import Emitted, Inputs, Operator, PastVersion, Shard
+from icestream.state.log.format import SegmentInfo
+from icestream.state.log.reader import SegmentReader
+from icestream.state.log.writer import SegmentWriter
+from icestream.state.snapshots import in_step
+from icestream.state.versions import PART
+
+#: what part of the quota belongs to no operator
+SPARE = 16
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the operators."""
+
+    opens: Callable[[Shard], Operator]
+    #: its lifetime classes, in the order of their ordinals
+    lifetimes: tuple[str, ...]
+    #: turns what it emits into rows of views
+    emitted: Callable[[Iterator[Any]], Iterator[Emitted]]
+
+
+def lifetimes_of(lifetimes: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return the lifetime classes of operators side by side, given those of each."""
+    return tuple(
+        f"{_scope(number)}{lifetime}" for number, own in enumerate(lifetimes) for lifetime in own
+    )
+
+
+class SideBySide:
+    """Operators that share a shard."""
+
+    def __init__(self, sides: Sequence[Side], shard: Shard) -> None:
+        """Open every operator on its part of the shard."""
+        total = shard.account.budget.total
+        quota = (total - total // SPARE) // len(sides)
+        self._sides = sides
+        self._spaces = [_Space(shard, number, quota) for number in range(len(sides))]
+        self._operators = [
+            side.opens(space) for side, space in zip(sides, self._spaces, strict=True)
+        ]
+        self._inputs: Sequence[Inputs] | None = None
+
+    def on_batch(self, inputs: Sequence[Inputs]) -> None:
+        """Take note of what a batch brought for each operator."""
+        self._inputs = inputs
+
+    def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
+        """Let each operator take its part of the batch and settle what the watermark settles."""
+        in_step(space.arena.header for space in self._spaces)
+        for number, (side, operator) in enumerate(zip(self._sides, self._operators, strict=True)):
+            if self._inputs is not None:
+                operator.on_batch(self._inputs[number])
+            yield from side.emitted(operator.on_watermark(watermark))
+        self._inputs = None
+
+    def restore(self, history: Sequence[PastVersion]) -> None:
+        """Let each operator come back to the end of `history`."""
+        for number, operator in enumerate(self._operators):
+            operator.restore([_own(past, _scope(number)) for past in history])
+
+    @property
+    def took_snapshot(self) -> bool:
+        """Tell whether the version just written stands without those before it."""
+        return all(operator.took_snapshot for operator in self._operators)
+
+    @property
+    def released(self) -> tuple[int, ...]:
+        """Return ordinals of segments that nothing needs although their expiry has not passed."""
+        return tuple(ordinal for operator in self._operators for ordinal in operator.released)
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Return the sums of what the operators tell."""
+        sums: Counter[str] = Counter()
+        for operator in self._operators:
+            sums.update(operator.statistics)
+        return dict(sums)
+
+
+class _Space:
+    """A shard as one of its operators sees it."""
+
+    def __init__(self, shard: Shard, number: int, quota: int) -> None:
+        self._shard = shard
+        self._scope = _scope(number)
+        budget = shard.account.budget.part(f"operator {number}", quota)
+        self.log = shard.log
+        self.arena = shard.arena.part(self._scope, budget.account("groups"))
+        self.account = budget.account("buffers")
+
+    def segment(self, lifetime: str) -> SegmentWriter:
+        """Return the open segment of a lifetime class, made on first use."""
+        return self._shard.segment(self._scope + lifetime)
+
+    def seal(self, lifetime: str) -> SegmentInfo | None:
+        """Finish the open segment of a lifetime class and make it readable."""
+        return self._shard.seal(self._scope + lifetime)
+
+    def reader(self, info: SegmentInfo) -> SegmentReader:
+        """Open a segment."""
+        return self._shard.reader(info)
+
+
+def _scope(number: int) -> str:
+    return f"{number}{PART}"
+
+
+def _own(past: PastVersion, scope: str) -> PastVersion:
+    """Return what one operator wrote in a past version, under its own names."""
+    segments = [
+        (lifetime.removeprefix(scope), info)
+        for lifetime, info in past.segments
+        if lifetime.startswith(scope)
+    ]
+    return replace(past, segments=segments)

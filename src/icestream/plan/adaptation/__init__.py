@@ -1,0 +1,1 @@
+"""Adaptation: fusion, balance, migration, split and combine, as pure decisions."""

@@ -1,0 +1,240 @@
+"""Where units of state go so that tasks are loaded alike: which to move, and which not to.
+
+Idea: tasks are sorted by their measured load, and the most loaded gives a unit to the least
+loaded, the second most to the second least, and so on, as long as that is necessary and variance
+falls. A unit suits if it is smaller than the gap between the two; of those, the one nearest to half
+of the gap is moved, which is the biggest that does not turn the two around, or, if that evens
+things out more, the smallest that does. A unit that is too hot for any balance keeps its task to
+itself; a hot key of an aggregate that can be merged is split.
+
+Invariants:
+1. Variance never rises (`test_rebalancing_never_raises_variance`,
+   `test_isolating_never_raises_variance`).
+2. Never more moves than allowed, each of a unit that has load, and the same for the same input
+   (`test_bounded_moves`).
+3. What is still out of tolerance cannot be helped by moving one unit of the most loaded task
+   (`test_oracle_no_move_of_the_most_loaded_task_is_left`).
+4. For another number of tasks, no more is moved than any way to that balance has to, but for a
+   unit per task (`test_oracle_spreading_moves_little_more_than_it_must`).
+
+Cost: a move sorts the tasks and looks at the units of one: O(S log S + units).
+
+References: Shah et al. (2003), as summed up by Madsen, Zhou, Su (2016), section 3.2; splitting of
+hot keys: Nasir et al. (2015).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from icestream.core.errors import DefinitionError
+
+#: a shard without load is placed as if it had this part of the mean, or all would go to one task
+_LEAST_WEIGHT = 1e-3
+#: what rounding may add to a load, as part of it
+_ROUNDING = 1e-9
+
+
+def totals(loads: Sequence[float], task_of: Sequence[int], tasks: int) -> list[float]:
+    """Return the load of each task."""
+    sums = [0.0] * tasks
+    for load, task in zip(loads, task_of, strict=True):
+        sums[task] += load
+    return sums
+
+
+def rebalanced(
+    loads: Sequence[float],
+    task_of: Sequence[int],
+    tasks: int,
+    *,
+    tolerance: float = 0.1,
+    most_moves: int,
+) -> tuple[int, ...]:
+    """Return a task for each shard, with the load of tasks more even than it is.
+
+    Args:
+        loads: what each shard was measured to cost.
+        task_of: the task that each shard is on.
+        tasks: the number of tasks.
+        tolerance: a task may have this part more than the mean before units leave it.
+        most_moves: shards that may be moved at most.
+    """
+    _check(loads, task_of, tasks)
+    placed = list(task_of)
+    sums = totals(loads, placed, tasks)
+    ceiling = sum(sums) / tasks * (1 + tolerance)
+    held: list[list[int]] = [[] for _ in range(tasks)]
+    for unit, task in enumerate(placed):
+        if loads[unit] > 0:
+            held[task].append(unit)
+    moves = 0
+    going = True
+    while going:
+        going = False
+        order = sorted(range(tasks), key=lambda task: (-sums[task], task))
+        for most, least in zip(order[: tasks // 2], reversed(order), strict=False):
+            if moves == most_moves or sums[most] <= ceiling:
+                break
+            shard = _suitable(loads, held[most], sums[most] - sums[least])
+            if shard is None:
+                continue
+            held[most].remove(shard)
+            held[least].append(shard)
+            sums[most] -= loads[shard]
+            sums[least] += loads[shard]
+            placed[shard] = least
+            moves += 1
+            going = True
+    return tuple(placed)
+
+
+def spread(
+    loads: Sequence[float],
+    tasks: int,
+    *,
+    task_of: Sequence[int] | None = None,
+    tolerance: float = 0.1,
+) -> tuple[int, ...]:
+    """Return a task for each shard after the number of tasks has changed.
+
+    Shards of tasks that are no more must move; beside them only what loads a task above the
+    tolerance moves. Without `task_of` all shards are placed anew.
+    """
+    if task_of is None:
+        task_of = [tasks] * len(loads)
+    if tasks < 1 or len(loads) != len(task_of):
+        msg = f"{len(loads)} loads and {len(task_of)} places cannot be spread over {tasks} tasks"
+        raise DefinitionError(msg)
+    weights = _weights(loads)
+    ceiling = sum(weights) / tasks * (1 + tolerance) * (1 + _ROUNDING)
+    placed = list(task_of)
+    sums = [0.0] * tasks
+    leaving = []
+    for task in range(tasks):
+        shards = [shard for shard, where in enumerate(placed) if where == task]
+        sums[task] = sum(weights[shard] for shard in shards)
+        for shard in _shed(weights, shards, sums[task] - ceiling):
+            sums[task] -= weights[shard]
+            leaving.append(shard)
+    leaving += [shard for shard, where in enumerate(placed) if where >= tasks]
+    for shard in sorted(leaving, key=lambda shard: (-weights[shard], shard)):
+        # at home if it is the lightest place anyway
+        home = placed[shard]
+        least = min(range(tasks), key=lambda task: (sums[task], task != home, task))
+        placed[shard] = least
+        sums[least] += weights[shard]
+    return tuple(placed)
+
+
+def hot_shards(loads: Sequence[float], tasks: int, *, tolerance: float = 0.1) -> tuple[int, ...]:
+    """Return the shards that alone load a task above the tolerance, the hottest first."""
+    ceiling = sum(loads) / tasks * (1 + tolerance)
+    hot = [shard for shard, load in enumerate(loads) if load > ceiling]
+    return tuple(sorted(hot, key=lambda shard: (-loads[shard], shard)))
+
+
+def isolated(
+    loads: Sequence[float],
+    task_of: Sequence[int],
+    tasks: int,
+    *,
+    tolerance: float = 0.1,
+    most_moves: int,
+) -> tuple[int, ...]:
+    """Return a task for each shard, with other shards moved away from those that are too hot.
+
+    The hot shard stays: its neighbours are lighter. The heaviest go first, each to the least
+    loaded task, as long as variance falls.
+    """
+    _check(loads, task_of, tasks)
+    placed = list(task_of)
+    sums = totals(loads, placed, tasks)
+    hot = hot_shards(loads, tasks, tolerance=tolerance)
+    moves = 0
+    for center in hot:
+        here = placed[center]
+        beside = [
+            shard
+            for shard, where in enumerate(placed)
+            if where == here and shard not in hot and loads[shard] > 0
+        ]
+        for shard in sorted(beside, key=lambda shard: (-loads[shard], shard)):
+            least = min(range(tasks), key=lambda task: (sums[task], task))
+            if moves == most_moves:
+                return tuple(placed)
+            if _falls(loads[shard], sums[here] - sums[least]):
+                sums[here] -= loads[shard]
+                sums[least] += loads[shard]
+                placed[shard] = least
+                moves += 1
+    return tuple(placed)
+
+
+def key_parts(
+    loads: Sequence[float],
+    tasks: int,
+    *,
+    total: float | None = None,
+    tolerance: float = 0.1,
+    merging: float = 0.0,
+) -> tuple[int, ...]:
+    """Return over how many tasks each key of a mergeable aggregate is split; 1 is not at all.
+
+    Args:
+        loads: what the hottest keys were measured to cost.
+        tasks: the number of tasks.
+        total: the load of all keys, also those not given; their sum if not given.
+        tolerance: a key that loads a task less than this above the mean is left whole.
+        merging: what one more part costs to keep and to consolidate, in the unit of loads.
+    """
+    mean = (sum(loads) if total is None else total) / tasks
+    parts = []
+    for load in loads:
+        count = 1
+        if load > mean * (1 + tolerance):
+            fitting = range(2, min(tasks, math.ceil(load / mean)) + 1)
+            # the load that is left on the busiest task, and what all the parts cost
+            count = min((1, *fitting), key=lambda many: load / many + merging * (many - 1))
+        parts.append(count)
+    return tuple(parts)
+
+
+def _suitable(loads: Sequence[float], shards: Sequence[int], gap: float) -> int | None:
+    """Return the shard that evens out a gap most, if one lets variance fall."""
+    able = [shard for shard in shards if _falls(loads[shard], gap)]
+    return min(
+        able, key=lambda shard: (abs(loads[shard] - gap / 2), -loads[shard], shard), default=None
+    )
+
+
+def _falls(load: float, gap: float) -> bool:
+    """Tell whether moving a load across a gap lets variance fall, not by rounding only."""
+    return 0 < load < gap * (1 - _ROUNDING)
+
+
+def _shed(weights: Sequence[float], shards: Sequence[int], excess: float) -> list[int]:
+    """Return shards to give up so that an excess is gone, and little more than it."""
+    shed = []
+    left = sorted(shards, key=lambda shard: (-weights[shard], shard))
+    for shard in list(left):
+        if excess > 0 and weights[shard] <= excess:
+            shed.append(shard)
+            left.remove(shard)
+            excess -= weights[shard]
+    if excess > 0 and len(left) > 1:
+        # all that is left is larger: the smallest of it does
+        shed.append(left[-1])
+    return shed
+
+
+def _weights(loads: Sequence[float]) -> list[float]:
+    mean = sum(loads) / max(1, len(loads))
+    return [max(load, mean * _LEAST_WEIGHT, 1e-300) if mean > 0 else 1.0 for load in loads]
+
+
+def _check(loads: Sequence[float], task_of: Sequence[int], tasks: int) -> None:
+    if len(loads) != len(task_of) or not all(0 <= task < tasks for task in task_of):
+        msg = f"{len(loads)} loads need as many places on {tasks} tasks; got {list(task_of)}"
+        raise DefinitionError(msg)

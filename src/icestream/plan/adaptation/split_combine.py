@@ -1,0 +1,172 @@
+"""Whether computing and consolidating should be one component or two, by what each costs.
+
+Idea: split, partial results are sent between the two on and on, but a key group moves without its
+state and without a pause. Combined, nothing is sent, but a key group takes all its panes along, and
+pauses. Over the longest window, with T tuples of E each, W windows, P panes, G key groups of which
+M are moved, S to send and K to move one pane of a key group:
+
+                 as printed                         with panes shared in both
+    split        T E + P G K + M K                  T E + P G S + M S
+    combined     T W E + M P K                      T E + M P K
+    pause        split 0, combined M L              the same
+
+The printed form lets only the split component share work between windows; a combined one does here,
+too. It also takes sending and moving for one cost, while sending is a copy in the background and
+moving, with markers, is almost nothing.
+
+Invariants:
+1. The printed formulas are those of the text (`test_the_printed_formulas_come_out`).
+2. With one window and one cost for both, the two forms agree
+   (`test_both_forms_agree_where_nothing_is_shared`).
+3. The cheaper shape within the bound on pauses is chosen
+   (`test_oracle_the_cheaper_allowed_is_chosen`).
+4. Between two evaluations nothing changes, and a change must save the given share
+   (`test_components_are_looked_at_once_per_period`).
+
+References: Madsen, Zhou, Su (2016), sections 5.1.1 and 5.1.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
+
+
+class Shape(StrEnum):
+    """One component or two."""
+
+    SPLIT = "split"
+    COMBINED = "combined"
+
+
+class Form(StrEnum):
+    """Which formulas are used."""
+
+    PRINTED = "printed"
+    SHARED_PANES = "shared panes"
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What was measured of a component over its longest window; costs in one unit, like seconds."""
+
+    #: rows that came in
+    tuples: float
+    #: cost of the user's logic for a row
+    execution: float
+    #: windows that a row is in
+    windows: float
+    #: panes, or partial windows
+    panes: float
+    key_groups: int
+    #: key groups that were moved for balance
+    moved: float
+    #: cost to send the partial result of one pane of a key group, in the background
+    sending: float
+    #: cost to move the state of one pane of a key group
+    moving: float
+    #: seconds that a key group pauses when it moves with its state
+    pause: float
+
+
+@dataclass(frozen=True)
+class Account:
+    """What both shapes cost, in the unit of the statistics, and how long they pause in seconds."""
+
+    cost: Mapping[Shape, float]
+    pause: Mapping[Shape, float]
+
+    def choice(self, longest_pause: float) -> Shape:
+        """Return the cheaper shape of those that pause no longer; a split one never does."""
+        allowed = [shape for shape in Shape if self.pause[shape] <= longest_pause]
+        return min(allowed or [Shape.SPLIT], key=lambda shape: self.cost[shape])
+
+
+def account(measured: Statistics, form: Form) -> Account:
+    """Return what both shapes cost by one form of the formulas."""
+    m = measured
+    once = m.tuples * m.execution
+    if form is Form.PRINTED:
+        # one cost for both: that of moving
+        split = once + m.panes * m.moving * m.key_groups + m.moved * m.moving
+        combined = once * m.windows + m.moved * m.moving * m.panes
+    else:
+        split = once + m.panes * m.sending * m.key_groups + m.moved * m.sending
+        combined = once + m.moved * m.moving * m.panes
+    return Account(
+        {Shape.SPLIT: split, Shape.COMBINED: combined},
+        {Shape.SPLIT: 0.0, Shape.COMBINED: m.moved * m.pause},
+    )
+
+
+@dataclass(frozen=True)
+class Change:
+    """A component that should take another shape."""
+
+    component: str
+    shape: Shape
+    #: cost that is saved per longest window; negative where the bound on pauses asks for it
+    gain: float
+
+
+class Evaluation:
+    """Looks at every component once per period of its own and says what should change."""
+
+    def __init__(
+        self,
+        *,
+        longest_pause: float,
+        form: Form = Form.SHARED_PANES,
+        least_gain: float = 0.05,
+    ) -> None:
+        """Decide within a bound on pauses.
+
+        Args:
+            longest_pause: seconds per longest window that a component may pause.
+            form: the formulas to use.
+            least_gain: share of its cost that a change must save, unless the bound asks for it.
+        """
+        if longest_pause < 0 or least_gain < 0:
+            msg = f"longest_pause ({longest_pause}) and least_gain ({least_gain}) are at least 0"
+            raise DefinitionError(msg)
+        self._longest_pause = longest_pause
+        self._form = form
+        self._least_gain = least_gain
+        self._looked: dict[str, Micros] = {}
+
+    def due(self, component: str, now: Micros, longest: Micros) -> bool:
+        """Tell whether a component, whose longest window is so long, should be looked at."""
+        return now - self._looked.setdefault(component, now) >= longest
+
+    def changes(
+        self,
+        now: Micros,
+        shapes: Mapping[str, Shape],
+        measured: Mapping[str, Statistics],
+        *,
+        splittable: Mapping[str, bool],
+    ) -> list[Change]:
+        """Return what should change of the components that were measured, the best gain first.
+
+        Args:
+            now: when this is.
+            shapes: what each component is.
+            measured: what was measured of those that are due.
+            splittable: whether the next component lets each of them be split.
+        """
+        found = []
+        for name, statistics in measured.items():
+            self._looked[name] = now
+            both = account(statistics, self._form)
+            here, wanted = shapes[name], both.choice(self._longest_pause)
+            if wanted is here or (wanted is Shape.SPLIT and not splittable[name]):
+                continue
+            gain = both.cost[here] - both.cost[wanted]
+            forced = both.pause[here] > self._longest_pause
+            if forced or gain > self._least_gain * both.cost[here]:
+                found.append(Change(name, wanted, gain))
+        return sorted(found, key=lambda change: (-change.gain, change.component))

@@ -1,0 +1,173 @@
+"""The history of a query: what it was, the progress of every version, and how it ended.
+
+Idea: one line of JSON for each event in the life of a query, appended to a file in the checkpoint.
+Whoever looks, while the query runs or long after, reads that file and asks nobody. A file that has
+grown beyond a size becomes the older half and a new one begins, so a history is bounded. A link in
+the user's own folder tells where the histories are, for who does not name a checkpoint.
+
+Invariants:
+1. A history never stops its query: a disk that refuses ends the history, not the query
+   (`test_crash_a_disk_that_refuses_ends_the_history_only`).
+2. Both halves together stay within a bound (`test_bounded_a_history_forgets_its_oldest_half`).
+3. Only the user can read it (`test_a_history_is_private`).
+
+Cost: one write of some kilobytes per version, not synced: the last lines may be lost with the
+machine, which the commits are not.
+
+Limits: a checkpoint that is no local folder has its history in the user's folder on the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+import xxhash
+
+#: bytes after which a file becomes the older half
+HALF_BYTES = 8 << 20
+#: links to histories that are kept, the newest
+LINKS = 200
+
+HISTORY = "history"
+NEWER = "progress.jsonl"
+OLDER = "progress.older.jsonl"
+
+START, PROGRESS, END = "start", "progress", "end"
+
+
+class History:
+    """Writes the history of one run of a query."""
+
+    def __init__(
+        self, checkpoint: str, about: Mapping[str, Any], half_bytes: int = HALF_BYTES
+    ) -> None:
+        """Write beside the state in `checkpoint`, with what the query is: name, plan, shards."""
+        self._checkpoint = checkpoint
+        self._about = about
+        self._folder = history_folder(checkpoint)
+        self._half_bytes = half_bytes
+        self._start: dict[str, Any] | None = None
+        self._broken = False
+
+    def start(self) -> None:
+        """Say that a run begins."""
+        self._start = {
+            "kind": START,
+            "timestamp": _now(),
+            "checkpoint": self._checkpoint,
+            "process": this_process(),
+            **self._about,
+        }
+        self._append(self._start)
+        with contextlib.suppress(OSError):
+            _link(self._checkpoint)
+
+    def progress(self, progress: Mapping[str, Any]) -> None:
+        """Note a version."""
+        self._append({"kind": PROGRESS, **progress})
+
+    def end(self, error: BaseException | None) -> None:
+        """Say that the run is over, and why if it failed."""
+        told = None if error is None else f"{type(error).__name__}: {error}"
+        self._append({"kind": END, "timestamp": _now(), "error": told})
+
+    def _append(self, event: Mapping[str, Any]) -> None:
+        if self._broken:
+            return
+        line = json.dumps(event, separators=(",", ":"), default=_plain).encode() + b"\n"
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path = self._folder / NEWER
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_size + len(line) > self._half_bytes:
+                    path.replace(self._folder / OLDER)
+                    if self._start is not None and event is not self._start:
+                        self._write(path, json.dumps(self._start, default=_plain).encode() + b"\n")
+            self._write(path, line)
+        except OSError:
+            self._broken = True
+
+    def _write(self, path: Path, line: bytes) -> None:
+        """Append a line; one that a crash cut off before it is closed first."""
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            size = os.fstat(handle).st_size
+            torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
+            os.write(handle, b"\n" + line if torn else line)
+        finally:
+            os.close(handle)
+
+
+def history_folder(checkpoint: str) -> Path:
+    """Return where the history of a checkpoint is."""
+    if "://" in checkpoint:
+        return _user_folder() / HISTORY / xxhash.xxh3_64_hexdigest(checkpoint.encode())
+    return Path(checkpoint) / HISTORY
+
+
+def known_checkpoints(most: int = 20) -> list[str]:
+    """Return the checkpoints of this user's last queries whose histories are there."""
+    found = []
+    for link in _links()[:most]:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            checkpoint = link.read_text().strip()
+            if (history_folder(checkpoint) / NEWER).exists():
+                found.append(checkpoint)
+    return found
+
+
+def this_process() -> dict[str, Any]:
+    """Return what tells this process from all others, on all hosts and at all times."""
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "pid": pid, "began": psutil.Process(pid).create_time()}
+
+
+def lives(process: Mapping[str, Any]) -> bool | None:
+    """Tell whether a process that `this_process` described lives; None where nobody can tell."""
+    if process.get("host") != socket.gethostname():
+        return None
+    try:
+        began: float = psutil.Process(int(process["pid"])).create_time()
+        return abs(began - float(process["began"])) < 1.0
+    except (psutil.Error, KeyError, TypeError, ValueError, OverflowError):
+        return False
+
+
+def _link(checkpoint: str) -> None:
+    folder = _user_folder() / "queries"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    name = xxhash.xxh3_64_hexdigest(checkpoint.encode())
+    (folder / name).write_text(f"{checkpoint}\n")
+    for old in _links()[LINKS:]:
+        old.unlink(missing_ok=True)
+
+
+def _links() -> list[Path]:
+    """Return the links to histories, newest first."""
+    dated = []
+    for path in (_user_folder() / "queries").glob("*"):
+        with contextlib.suppress(OSError):
+            dated.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(dated, reverse=True)]
+
+
+def _user_folder() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(base) / "icestream"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of numpy as one of Python."""
+    return value.item() if hasattr(value, "item") else str(value)

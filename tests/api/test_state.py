@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import icestream as ice
+from icestream.inspect.export import write_parquet
+from icestream.inspect.reading import Reading, as_text
+from icestream.testing.checkpoints import make
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept"), [("tumbling", None), ("pairs", None), ("pairs", "0: left")]
+)
+def test_a_data_frame_has_the_rows_of_an_export(
+    spark: SparkSession, kind: str, kept: str | None, tmp_path: Path
+) -> None:
+    root = make(kind, str(tmp_path))
+    frame = ice.read_state(spark, root, kept=kept)
+    target = tmp_path / "state.parquet"
+    write_parquet(Reading(root, kept=kept), target)
+    exported = pq.read_table(target)
+    assert frame.columns == exported.schema.names
+    assert Counter(map(as_text, frame.toArrow().to_pylist())) == Counter(
+        map(as_text, exported.to_pylist())
+    )
+    older = ice.read_state(spark, root, version=4, kept=kept)
+    assert older.columns == frame.columns
+    assert older.toArrow() != frame.toArrow()

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from icestream import cli
+from icestream.inspect.checkpoint import Checkpoint
+from icestream.state.versions import SEGMENTS
+from icestream.testing.checkpoints import make
+
+
+@pytest.fixture(scope="module")
+def windows(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make("windows", str(tmp_path_factory.mktemp("windows")))
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make("pairs", str(tmp_path_factory.mktemp("pairs")))
+
+
+def said(*words: str, code: int = 0) -> str:
+    result = CliRunner().invoke(cli.app, ["state", *words])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def told(*words: str, code: int = 0) -> Any:
+    return json.loads(said(*words, "--json", code=code))
+
+
+def damaged(folder: Path) -> str:
+    root = make("windows", str(folder))
+    path = Path(root, SEGMENTS, Checkpoint(root).commit().added[0].info.name)
+    data = bytearray(path.read_bytes())
+    data[60] ^= 1
+    path.write_bytes(bytes(data))
+    return root
+
+
+def test_show_tells_plan_versions_segments_and_sizes(windows: str) -> None:
+    shown = told("show", windows)
+    assert shown["version"] == 5
+    assert shown["plan"]["views"][0]["range"] == "20 seconds"
+    assert {each["lifetime"] for each in shown["segments"]} == {"panes", "base"}
+    (state,) = shown["state"]
+    assert (state["operator"], state["groups"]) == ("view 0", 6)
+    assert "state" not in told("show", windows, "--quick")
+    text = said("show", windows)
+    for part in ("versions    1-5", "watermark   1970-01-01", "view 0", "panes", '"range"'):
+        assert part in text
+
+
+def test_groups_are_listed_with_their_keys(pairs: str) -> None:
+    listed = told("groups", pairs, "--limit", "4")
+    assert len(listed) == 4
+    assert set(listed[0]["key"]) == {"user"}
+    assert '{"user": ' in said("groups", pairs, "--kept", "0: left")
+
+
+def test_get_prints_one_group(windows: str, pairs: str) -> None:
+    rows = told("get", windows, "--key", "key=3")
+    assert {row["row"]["key"] for row in rows} == {3}
+    kept = {row["kept"] for row in told("get", pairs, "--key", "user=3")}
+    assert {"0: left", "1: right"} <= kept
+    assert "open windows" in said("get", windows, "--key", "key=3", "--version", "4")
+    assert said("get", windows, "--key", "key=99").startswith("view 0, open windows")
+    assert told("get", windows, "--key", "key=99") == []
+
+
+def test_diff_prints_what_came_and_went(windows: str) -> None:
+    changes = told("diff", windows, "4", "5")
+    assert {each["change"] for each in changes["changes"]} == {-1, 1}
+    text = said("diff", windows, "4", "5", "--limit", "2")
+    assert text.splitlines()[-1] == "more than 2 rows differ"
+    assert said("diff", windows, "5", "5") == "0 rows differ\n"
+
+
+def test_export_writes_a_private_file(windows: str, pairs: str, tmp_path: Path) -> None:
+    one, many = tmp_path / "one.parquet", tmp_path / "many.parquet"
+    written = told("export", windows, "--to", str(one))
+    table = pq.read_table(one)
+    assert written["rows"] == table.num_rows > 0
+    assert table.schema.names[:4] == ["__shard", "__group", "window", "key"]
+    assert one.stat().st_mode & 0o777 == 0o600
+    said("export", pairs, "--to", str(many))
+    assert pq.read_table(many).schema.names == [
+        "operator",
+        "kept",
+        "shard",
+        "group",
+        "key",
+        "row",
+    ]
+    assert "exists already" in said("export", windows, "--to", str(one), code=1)
+    assert sorted(os.listdir(tmp_path)) == ["many.parquet", "one.parquet"]
+
+
+def test_each_outcome_has_its_exit_code(windows: str, tmp_path: Path) -> None:
+    assert said("verify", windows).endswith("fine\n")
+    assert "no checkpoint of Icestream" in said("verify", str(tmp_path), code=2)
+    assert "no checkpoint of Icestream" in said("show", str(tmp_path), code=2)
+    root = damaged(tmp_path / "damaged")
+    assert "DAMAGED" in said("verify", root, code=1)
+    assert not told("verify", root, code=1)["fine"]
+    assert "did you mean" in said("groups", windows, "--operator", "view 9", code=1)
+
+
+def test_repair_asks_before_it_changes_anything(windows: str, tmp_path: Path) -> None:
+    assert "nothing to repair" in said("repair", windows)
+    root = damaged(tmp_path / "damaged")
+    text = said("repair", root, code=1)
+    for part in ("would go back to version 4", "lost: version 5", "nothing was changed"):
+        assert part in text
+    said("verify", root, code=1)
+    copy = str(tmp_path / "copy")
+    assert told("repair", root, "--to", copy)["version"] == 4
+    assert "exists already" in said("repair", root, "--to", copy, code=1)
+    assert "give one of them" in said("repair", root, "--to", copy, "--yes", code=1)
+    said("verify", copy)
+    assert "repaired in place" in said("repair", root, "--yes")
+    assert said("verify", root).endswith("fine\n")
+
+
+def test_every_command_prints_json(windows: str, tmp_path: Path) -> None:
+    for words in (
+        ("show", windows),
+        ("groups", windows),
+        ("get", windows, "--key", "key=1"),
+        ("diff", windows, "4", "5"),
+        ("export", windows, "--to", str(tmp_path / "state.parquet")),
+        ("verify", windows),
+        ("repair", windows),
+    ):
+        assert told(*words) is not None
+
+
+def test_a_key_without_a_value_is_told(windows: str) -> None:
+    assert "name=value" in said("get", windows, "--key", "key", code=1)

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from icestream.core.errors import DefinitionError
+from icestream.core.times import INFINITY
+from icestream.operators.aggregates import Aggregate
+from icestream.operators.dataflow.component import ComponentOperator
+from icestream.operators.temporal.changes import TemporalOperator
+from icestream.plan.dataflow import Dataflow
+from icestream.testing import dataflow_plans as plans
+from icestream.testing.dataflow_conformance import open_dataflow, stream_of
+from icestream.testing.dataflow_plans import RATINGS, SECOND, Stream, dataflow
+from icestream.testing.sources import Shape, batches_of
+
+SHAPE = Shape(events=240, groups=12, batches=8)
+
+
+def windowed(mode: str) -> Dataflow:
+    sums = (Aggregate("sum", "rating", "total"), Aggregate("count", None, "n"))
+    ratings = Stream.of(RATINGS).window(8 * SECOND)
+    return dataflow(ratings.apply(["user"], lambda group: group.agg(*sums)), mode)
+
+
+def told(rows: pa.Table) -> Counter[tuple[Any, ...]]:
+    """Add up rows: (start, end, payload)."""
+    found: Counter[tuple[Any, ...]] = Counter()
+    start, end = (
+        rows.column("lifetime").combine_chunks().field(name).cast(pa.int64()).to_pylist()
+        for name in ("start", "end")
+    )
+    payload = rows.drop_columns(
+        [name for name in ("lifetime", "change") if name in rows.column_names]
+    ).to_pylist()
+    change = (
+        rows.column("change").to_pylist() if "change" in rows.column_names else [1] * len(start)
+    )
+    for first, last, row, diff in zip(start, end, payload, change, strict=True):
+        found[first, INFINITY if last is None else last, *row.values()] += diff
+    return Counter({row: count for row, count in found.items() if count})
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_oracle_complete_mode_tells_what_updates_add_up_to(tmp_path: Path, restarts: bool) -> None:
+    flows = {mode: windowed(mode) for mode in ("update", "complete")}
+    queries = {mode: open_dataflow(flow, tmp_path / mode) for mode, flow in flows.items()}
+    items = stream_of(flows["update"], SHAPE, 3)
+    so_far: Counter[tuple[Any, ...]] = Counter()
+    current = 0
+    for batch in batches_of(items):
+        so_far.update(told(queries["update"].feed(batch)))
+        found = told(queries["complete"].feed(batch))
+        assert queries["complete"].driver.last is not None
+        now = queries["complete"].driver.last.watermark
+        alive = {row: n for row, n in so_far.items() if n and row[0] <= now < row[1]}
+        # answers that touch and are equal are one
+        assert sorted(row[2:] for row in found) == sorted(row[2:] for row in alive)
+        current += len(found)
+        if restarts:
+            queries["complete"].close()
+            queries["complete"] = open_dataflow(flows["complete"], tmp_path / "complete")
+    assert current > 0
+
+
+def test_only_aggregates_have_a_complete_answer() -> None:
+    for flow in (plans.self_join, plans.difference, plans.best):
+        with pytest.raises(DefinitionError, match="'complete' is for aggregates"):
+            flow("complete")
+
+
+def test_oracle_no_change_of_a_version_takes_another_back(tmp_path: Path) -> None:
+    flow = plans.recommender()
+    query = open_dataflow(flow, tmp_path)
+    shape = replace(SHAPE, events=60, groups=8, batches=4, skew=0.5)
+    for batch in batches_of(stream_of(flow, shape, 1)):
+        rows = query.feed(batch)
+        signs: dict[tuple[Any, ...], set[int]] = {}
+        for row in rows.to_pylist():
+            change = row.pop("change")
+            signs.setdefault(tuple(map(str, row.values())), set()).add(change)
+        assert all(len(each) == 1 for each in signs.values())
+
+
+def _never_last(
+    self: ComponentOperator,
+    number: int,
+    operator: TemporalOperator,
+    port: int,
+    changes: pa.RecordBatch,
+    watermark: int,
+) -> Iterator[pa.RecordBatch]:
+    return operator.on_changes(port, changes, self._groups[number], watermark)
+
+
+def both_ways(mode: str = "update") -> Dataflow:
+    """Short-lived events that meet themselves, and come on two ways to an aggregate."""
+
+    def group(events: Stream) -> Stream:
+        left, right = (
+            events.select("user", "item AS a"),
+            events.select("user AS other", "item AS b", "rating AS r"),
+        )
+        pairs = left.join(right, hidden=("other",))
+        again = pairs.where("a >= b").union(pairs.where("a <= b"))
+        return again.agg(Aggregate("count", None, "n"), Aggregate("sum", "r", "total"))
+
+    return dataflow(Stream.of(RATINGS).window(SECOND // 4).apply(["user"], group), mode, slack=0)
+
+
+@pytest.mark.parametrize(
+    "flow",
+    [plans.recommender(), plans.nested(), plans.difference(), plans.self_join(), both_ways()],
+)
+def test_oracle_operators_that_forget_early_say_the_same(
+    flow: Dataflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = replace(SHAPE, events=90, groups=8, batches=5, skew=0.5)
+    said: list[Counter[tuple[Any, ...]]] = []
+    for folder in ("early", "late"):
+        query, found = open_dataflow(flow, tmp_path / folder), Counter[tuple[Any, ...]]()
+        for batch in batches_of(stream_of(flow, shape, 2)):
+            found.update(told(query.feed(batch)))
+        said.append(Counter({row: count for row, count in found.items() if count}))
+        monkeypatch.setattr(ComponentOperator, "_changed", _never_last)
+    assert said[0].keys() == said[1].keys()
+    assert said[0] == said[1]
