@@ -27,7 +27,7 @@ from icestream.testing.dataflow_conformance import (
 from icestream.testing.job_oracle import Spanning, counted, told, tuples_in
 from icestream.testing.job_plans import job_dataflow, tuples_of
 from icestream.testing.moving_shards import rescale, separate_disks
-from icestream.testing.sources import SECOND, Item, Shape, batches_of, drive, restart
+from icestream.testing.sources import SECOND, Item, Shape, batches_of, drive
 
 LOANS = pa.schema([("area", pa.int64()), ("user", pa.int64()), ("amount", pa.float64())])
 SLACK = 10 * SECOND
@@ -106,9 +106,7 @@ class Forms:
 
     def compute(self, stream: JobStream, name: str, **options: Any) -> JobStream:
         function = add_many if self.many else add
-        return stream.compute(
-            function, initial=START, vectorised=self.many, name=name, **options
-        )
+        return stream.compute(function, initial=START, vectorised=self.many, name=name, **options)
 
     def consolidate(self, stream: JobStream, name: str, **options: Any) -> JobStream:
         function = merged_many if self.many else merged
@@ -244,8 +242,7 @@ def test_oracle_no_tuple_comes_after_its_window_was_told(tmp_path: Path) -> None
     """Windows over windows, by every rule: none is told before its last tuple came."""
     for rule in ("begin", "end", "overlap", "inside"):
         jobs = [
-            Forms(many=many)
-            .compute(
+            Forms(many=many).compute(
                 Forms(many=many)
                 .compute(
                     Forms(many=many).loans(),
@@ -256,7 +253,7 @@ def test_oracle_no_tuple_comes_after_its_window_was_told(tmp_path: Path) -> None
                 .map(lambda row: {"rate": row["total"]}, keeps=["area"], name="renamed"),
                 "again",
                 key="area",
-                window=JobWindow("10 seconds", "5 seconds", "1 second", spanning=rule),  # type: ignore[arg-type]
+                window=JobWindow("10 seconds", "5 seconds", "1 second", spanning=rule),
             )
             for many in (True, False)
         ]
@@ -316,7 +313,6 @@ def test_an_attribute_that_is_computed_anew_is_not_common() -> None:
 
 def test_rates_decide_what_is_fused_where_not_all_can_be() -> None:
     """Area or user: the one with more tuples wins."""
-    forms = Forms(many=True)
     middle = tuples_of(LOANS).compute(
         lambda state, tuples: [state["n"] + tuples.sizes],
         key=("area", "user"), initial={"n": 0}, emit="tuple", vectorised=True, name="middle",
@@ -337,7 +333,6 @@ def test_rates_decide_what_is_fused_where_not_all_can_be() -> None:
         together = [{names[number] for number in each} for each in plan.components]
         assert {"middle", f"by {best}"} in together
         assert {f"by {other}"} in together
-    del forms
 
 
 def test_fusion_by_hand_is_checked() -> None:
@@ -452,7 +447,6 @@ class TestPartials(DataflowConformance):
 
     flow = flow_of(job_of("partials"))
     exact = True
-    tiny_share = 448 << 10
 
 
 class TestComputed(DataflowConformance):
@@ -467,4 +461,3 @@ class TestConsolidated(DataflowConformance):
 
     flow = flow_of(job_of("consolidated"))
     exact = True
-    tiny_share = 448 << 10

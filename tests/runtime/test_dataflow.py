@@ -42,6 +42,8 @@ class TestDifference(DataflowConformance):
 
 class TestSettledDifference(DataflowConformance):
     flow = plans.difference("append")
+    many_groups = 1500
+    many_events = 6000
 
 
 class TestBest(DataflowConformance):

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.spark
 
 SHAPE = Shape(events=80, batches=3, splits=1, nulls=0.1, disorder=7 * SECOND)
 
-Making = Callable[[SparkSession, LocalFiles, str, int], Executor[DataFrame]]
+Making = Callable[[SparkSession, LocalFiles, str], Executor[DataFrame]]
 
 
 def frame_of(spark: SparkSession, flow: Dataflow, batch: Splits) -> DataFrame:
@@ -50,7 +50,7 @@ def check(spark: SparkSession, flow: Dataflow, folder: Path, making: Making) -> 
     settings = Settings(f"{folder}/checkpoint", f"{folder}/local", 64 << 20)
 
     def opened() -> Driver[DataFrame]:
-        return Driver(flow, settings, files, making(spark, files, settings.root, settings.shards))
+        return Driver(flow, settings, files, making(spark, files, settings.root))
 
     driver = opened()
     found: Bag = Counter()

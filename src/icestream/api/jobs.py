@@ -6,8 +6,8 @@
     means = sums.consolidate(merge, windows=["10 minutes", "1 hour", "24 hours"])
     means.writeStream.option("path", "out").option("checkpointLocation", "chk").start()
 
-Idea: a tuple has named attributes and a time span [ts1, ts2). Each method adds an operator; which of
-them run side by side, and what windows share, is chosen when the job is started and shown by
+Idea: a tuple has named attributes and a time span [ts1, ts2). Each method adds an operator; which
+of them run side by side, and what windows share, is chosen when the job is started and shown by
 `explain`. Several results of a job are one query: `ice.start(a.writeStream, b.writeStream)`.
 """
 
@@ -34,9 +34,10 @@ from icestream.core.errors import DefinitionError
 from icestream.plan.dataflow import Dataflow
 from icestream.plan.explain_jobs import drawn_job, explained_job
 from icestream.plan.job_building import JobStream, Schema, Window
+from icestream.plan.job_dataflow import compiled_job
 from icestream.plan.job_nodes import source_node
 from icestream.plan.job_windows import JobStatistics
-from icestream.plan.jobs import Fuse, JobPlan, Rates, compiled_job, planned_job
+from icestream.plan.jobs import Fuse, JobPlan, Rates, planned_job
 from icestream.runtime.sink import as_they_are
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ class Tuples:
 
     def union(self, other: Tuples) -> Tuples:
         """Take the tuples of both; their attributes must agree."""
-        if not isinstance(other, Tuples):
+        given: object = other
+        if not isinstance(given, Tuples):
             msg = f"union takes other tuples of a job (ice.job(stream)); got {type(other).__name__}"
             raise DefinitionError(msg)
         both = self._stream.union(other._stream)
@@ -203,9 +205,7 @@ class Tuples:
     def writeStream(self) -> StreamWriter:
         """Say where the results go and start the job."""
         alone = _built([self])
-        return StreamWriter(
-            None, alone, as_they_are, alone.rows[0], _result=self, _together=_built
-        )
+        return StreamWriter(None, alone, as_they_are, alone.rows[0], _result=self, _together=_built)
 
     @property
     def schema(self) -> StructType:
@@ -230,9 +230,7 @@ class Tuples:
 
 def _planned(results: Sequence[Tuples]) -> JobPlan:
     lead = results[0]
-    return planned_job(
-        [each._stream.node for each in results], fuse=lead._fuse, rates=lead._rates
-    )
+    return planned_job([each._stream.node for each in results], fuse=lead._fuse, rates=lead._rates)
 
 
 def _built(results: Sequence[object]) -> Built[Dataflow]:

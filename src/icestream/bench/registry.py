@@ -49,6 +49,7 @@ MODULES = (
     "update_windows",
     "overload",
     "fusion",
+    "fast_job",
     "rescale",
 )
 

@@ -155,9 +155,7 @@ def _box(node: JobNode, x: int, y: int) -> str:
     )
 
 
-def _line(
-    plan: JobPlan, before: JobNode, node: JobNode, places: dict[int, tuple[int, int]]
-) -> str:
+def _line(plan: JobPlan, before: JobNode, node: JobNode, places: dict[int, tuple[int, int]]) -> str:
     (x1, y1), (x2, y2) = places[id(before)], places[id(node)]
     crosses = _crosses(plan, before, node)
     style = 'stroke="#c0392b" stroke-width="3"' if crosses else 'stroke="#777"'

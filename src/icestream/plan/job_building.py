@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -20,11 +20,10 @@ from icestream.core.units import parse_interval
 from icestream.operators.jobs.folding import Fold, Merge
 from icestream.operators.jobs.inference import initial_of, map_columns, state_columns
 from icestream.operators.jobs.mapping import MapTuples
-from icestream.operators.jobs.spans import SPANNING, Spanning, Spans
+from icestream.operators.jobs.spans import Spanning, Spans
 from icestream.operators.panes import Windows
 from icestream.operators.user_defined.ddl import schema_of
 from icestream.plan.job_nodes import (
-    ComputeNode,
     JobNode,
     compute_node,
     consolidate_node,
@@ -33,8 +32,11 @@ from icestream.plan.job_nodes import (
 )
 from icestream.plan.job_windows import JobStatistics, chosen_windows, tilings_of
 
-Schema = pa.Schema | str
+Schema: TypeAlias = pa.Schema | str
 Function = Callable[..., Any]
+
+#: when compute tells something
+EMITS: tuple[str, ...] = ("window", "tuple")
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class JobStream:
             msg = f"{name} does not say what its state is: give state='n long' or initial={{...}}"
             raise DefinitionError(msg)
         columns = state_columns(initial or {}) if state is None else schema_of(state)
-        if emit not in ("window", "tuple"):
+        if emit not in EMITS:
             msg = f"emit must be 'window' or 'tuple'; got {emit!r}"
             raise DefinitionError(msg)
         eager = emit == "tuple"
@@ -236,6 +238,3 @@ def _names(key: str | Sequence[str]) -> tuple[str, ...]:
 def _name_of(function: Function) -> str:
     name = getattr(function, "__name__", type(function).__name__)
     return "function" if name == "<lambda>" else str(name)
-
-
-__all__ = ["SPANNING", "ComputeNode", "JobStream", "JobWindow"]

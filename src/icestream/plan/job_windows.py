@@ -7,7 +7,8 @@ the composition of windows from each other makes few. Both are counted in rows a
     each      rate x W
     partials  rate + rows merged
 
-Invariant: whatever is chosen, results are equal (`test_parity_partials_and_each_give_equal_results`).
+Invariant: whatever is chosen, results are equal
+(`test_parity_partials_and_each_give_equal_results`).
 
 References: Madsen, Zhou, Su (2016), sections 4.2 and 6.1.
 """
@@ -15,7 +16,7 @@ References: Madsen, Zhou, Su (2016), sections 4.2 and 6.1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from icestream.core.errors import DefinitionError
 from icestream.operators.jobs.consolidate import Tiling
@@ -34,7 +35,7 @@ class JobStatistics:
     #: tuples per second of event time
     rate: float = 1000.0
     #: keys by length of a stretch
-    keys: KeyCounts = KeyCounts(((1, 100.0),))
+    keys: KeyCounts = field(default_factory=lambda: KeyCounts(((1, 100.0),)))
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,8 @@ def tilings_of(
     """Return how windows are made of partials that are windows themselves, and rows a second."""
     if composable and len(given) == 1 and given[0].tumbles:
         return _composed(windows, given[0], keys)
-    tilings, rows = [], 0.0
+    tilings: list[Tiling] = []
+    rows = 0.0
     for window in sorted(windows, key=lambda each: each.range):
         options = list(given) + [each.window for each in tilings if composable]
         tiling, more = _uniform(window, options, keys)
@@ -124,9 +126,7 @@ def _composed(
     return tuple(tilings), rows
 
 
-def _tiles(
-    recipe: Recipe, composition: Composition
-) -> tuple[tuple[tuple[int, int], ...], ...]:
+def _tiles(recipe: Recipe, composition: Composition) -> tuple[tuple[tuple[int, int], ...], ...]:
     return tuple(_placed(making, composition.grid.pane) for making in recipe.makings)
 
 
@@ -141,9 +141,7 @@ def _placed(making: Making, pane: int) -> tuple[tuple[int, int], ...]:
     return tuple(placed)
 
 
-def _uniform(
-    window: Windows, options: Sequence[Windows], keys: KeyCounts
-) -> tuple[Tiling, float]:
+def _uniform(window: Windows, options: Sequence[Windows], keys: KeyCounts) -> tuple[Tiling, float]:
     """Return the cheapest way to fill a window by windows of one kind."""
     ways = [
         (count * keys.rows(each.range), each.range, count)

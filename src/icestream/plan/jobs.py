@@ -1,4 +1,4 @@
-"""Jobs of map, compute and consolidate, and the dataflow they become.
+"""Jobs of map, compute and consolidate: which operators run side by side.
 
 Idea: operators that may be partitioned alike are fused into components; what is between two
 components, and between a source and a component, is an exchange. Attributes are followed through
@@ -7,8 +7,8 @@ unchanged. A component of maps alone needs no exchange: it runs where its tuples
 
 Invariants:
 1. Fused or not, results are equal (`test_parity_any_fusion_gives_equal_results`).
-2. A stream that several operators of a component take crosses the exchange once
-   (`test_a_stream_crosses_an_exchange_once`).
+2. Operators are fused only where their partition attributes come to them unchanged
+   (`test_an_attribute_that_is_computed_anew_is_not_common`).
 
 Limits: an operator whose key has no attributes is a component of one shard.
 
@@ -17,30 +17,14 @@ References: Madsen, Zhou, Su (2016), sections 4.3 and 4.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from graphlib import TopologicalSorter
 
-import numpy as np
-import pyarrow as pa
-
 from icestream.core.errors import DefinitionError
-from icestream.operators.dataflow.steps import (
-    Emit,
-    Map,
-    Receive,
-    Regroup,
-    Send,
-    Stateful,
-    Step,
-)
-from icestream.operators.jobs.compute import Compute
-from icestream.operators.jobs.consolidate import Consolidate
-from icestream.operators.temporal.changes import HEAD, TemporalOperator
 from icestream.plan.adaptation import fusion
 from icestream.plan.adaptation import operators_graph as og
-from icestream.plan.dataflow import Dataflow, Edge, Output
 from icestream.plan.job_nodes import (
     ComputeNode,
     ConsolidateNode,
@@ -48,18 +32,11 @@ from icestream.plan.job_nodes import (
     MapNode,
     TupleSource,
 )
-from icestream.plan.nodes import Source
-
-#: attribute that all tuples of an operator without a key have in common
-ALL = "__all"
-_ALL = pa.field(ALL, pa.int8(), nullable=False)
 
 #: names of operators that a user fuses, or how to choose
 Fuse = str | Sequence[Sequence[str]]
 #: tuples per second by the names of the operators they go from and to
 Rates = Mapping[tuple[str, str], float]
-
-Change = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 @dataclass(frozen=True)
@@ -88,7 +65,7 @@ class JobPlan:
     def attributes(self, component: int, operator: int) -> tuple[str, ...]:
         """Return what a component is partitioned by, as one of its operators calls it."""
         tracks = self.job.graph.common(self.components[component])
-        found = []
+        found: list[str] = []
         for track in range(tracks.bit_length()):
             if tracks >> track & 1:
                 found += self.job.attributes(operator, 1 << track)
@@ -134,29 +111,6 @@ def planned_job(
     else:
         components = fusion.fused_by_hand(graph, _numbered(fuse, names))
     return JobPlan(tuple(outputs), components, dict(rates or {}))
-
-
-def compiled_job(
-    plan: JobPlan,
-    numbers: Mapping[int, int],
-    sources: tuple[Source, ...],
-    columns: tuple[pa.Schema, ...],
-    time: pa.DataType,
-) -> Dataflow:
-    """Return the dataflow of a job; `numbers` are those of the sources by their tags."""
-    building = _Building(plan, numbers)
-    for view, node in enumerate(plan.outputs):
-        building.emit(node, view)
-    components, edges = building.in_order()
-    return Dataflow(
-        sources=sources,
-        columns=columns,
-        components=components,
-        edges=edges,
-        views=tuple(Output(node.payload, "append") for node in plan.outputs),
-        time=time,
-        reach=max(node.settles for node in plan.outputs),
-    )
 
 
 def operators_of(outputs: Iterable[JobNode]) -> tuple[JobNode, ...]:
@@ -212,225 +166,3 @@ def _numbered(fuse: Sequence[Sequence[str]], names: list[str]) -> list[list[int]
         msg = f"fuse names {unknown}; the operators are {names}"
         raise DefinitionError(msg)
     return [[names.index(name) for name in each] for each in fuse]
-
-
-@dataclass(frozen=True)
-class WithAll:
-    """Adds the attribute that all tuples have in common."""
-
-    def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return tuples with it, before all others."""
-        head, rest = len(HEAD), changes.columns
-        schema = pa.schema([*changes.schema][:head] + [_ALL] + [*changes.schema][head:])
-        everyone = pa.array(np.zeros(changes.num_rows, dtype=np.int8))
-        return pa.RecordBatch.from_arrays([*rest[:head], everyone, *rest[head:]], schema=schema)
-
-
-@dataclass(frozen=True)
-class WithoutAll:
-    """Takes it out again."""
-
-    def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return tuples without it."""
-        return changes.drop_columns([ALL])
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where the tuples of a node are: a step of a component, or a source with maps."""
-
-    payload: pa.Schema
-    component: int | None = None
-    step: int = 0
-    #: columns that the identity of tuples is made of; None if they have changed
-    identity: tuple[str, ...] | None = None
-    source: int = 0
-    maps: tuple[Change, ...] = ()
-    texts: tuple[str, ...] = ()
-
-
-class _Building:
-    """A dataflow in the making."""
-
-    def __init__(self, plan: JobPlan, numbers: Mapping[int, int]) -> None:
-        self._plan = plan
-        self._sources = numbers
-        self._number = {id(node): at for at, node in enumerate(plan.operators)}
-        self._components: dict[int, list[Step]] = {}
-        #: groupings of each component by the columns of their identity
-        self._groupings: dict[int, dict[tuple[str, ...], int]] = {}
-        self._edges: list[Edge] = []
-        self._places: dict[int, _Place] = {}
-        self._received: dict[tuple[int, int, tuple[str, ...]], _Place] = {}
-
-    def emit(self, node: JobNode, view: int) -> None:
-        """Let the tuples of a node be the rows of a view."""
-        place = self._place(node)
-        if place.component is None:
-            msg = (
-                f"{node.name} only maps tuples of a source, which Spark does itself: end the job "
-                "with compute or consolidate, or maps behind them"
-            )
-            raise DefinitionError(msg)
-        step = Emit((place.step,), node.payload, self._of(place), view)
-        self._add(place.component, step)
-
-    def _place(self, node: JobNode) -> _Place:
-        """Return where the tuples of a node are, computed once."""
-        if id(node) not in self._places:
-            self._places[id(node)] = self._placed(node)
-        return self._places[id(node)]
-
-    def _placed(self, node: JobNode) -> _Place:
-        if isinstance(node, TupleSource):
-            return _Place(node.payload, source=self._sources[node.source])
-        component = self._plan.place[self._number[id(node)]]
-        if not self._plan.has_tasks(component):
-            assert isinstance(node, MapNode)
-            return self._on_the_way(node)
-        if isinstance(node, MapNode):
-            return self._mapped(node, self._inside(node, node.inputs[0], component))
-        return self._stateful(node, component)
-
-    def _on_the_way(self, node: MapNode) -> _Place:
-        """Map tuples where they come from."""
-        if len(node.inputs) > 1:
-            msg = f"{node.name} maps a union: put union(...) after map(...)"
-            raise DefinitionError(msg)
-        place = self._place(node.inputs[0])
-        if place.component is not None:
-            return self._mapped(node, place)
-        maps, texts = (*place.maps, node.change), (*place.texts, _text(node))
-        return replace(place, payload=node.payload, maps=maps, texts=texts)
-
-    def _mapped(self, node: MapNode, place: _Place) -> _Place:
-        assert place.component is not None
-        step = Map((place.step,), node.payload, self._of(place), node.change, _text(node))
-        kept = set(node.unchanged)
-        stays = place.identity is not None and kept.issuperset(place.identity)
-        return replace(
-            place,
-            payload=node.payload,
-            step=self._add(place.component, step),
-            identity=place.identity if stays else None,
-        )
-
-    def _stateful(self, node: JobNode, component: int) -> _Place:
-        """Let tuples meet by the key of an operator with state."""
-        keys = node.key or (ALL,)
-        places = [self._grouped(node, each, component, keys) for each in node.inputs]
-        operator, result = _operator(node, places[0].payload)
-        steps = tuple(each.step for each in places)
-        grouping = self._of(places[0])
-        applied = Stateful(steps, result, grouping, operator, _text(node))
-        step = self._add(component, applied)
-        if not node.key:
-            dropped = Map((step,), node.payload, grouping, WithoutAll(), "of all")
-            step = self._add(component, dropped)
-        identity = keys if node.key and set(keys) <= set(node.payload.names) else None
-        return _Place(node.payload, component, step, identity)
-
-    def _grouped(
-        self, node: JobNode, before: JobNode, component: int, keys: tuple[str, ...]
-    ) -> _Place:
-        """Return the tuples of an input under the identity of some columns."""
-        place = self._inside(node, before, component)
-        grouping = self._groupings[component].setdefault(keys, len(self._groupings[component]))
-        if place.identity == keys and self._of(place) == grouping:
-            return place
-        step = self._add(component, Regroup((place.step,), place.payload, grouping, keys))
-        return replace(place, step=step, identity=keys)
-
-    def _inside(self, node: JobNode, before: JobNode, component: int) -> _Place:
-        """Return the tuples of an input inside a component, over an exchange if need be."""
-        place = self._place(before)
-        if place.component == component:
-            return place
-        keys = self._plan.attributes(component, self._number[id(node)]) or (ALL,)
-        known = (id(before), component, keys)
-        if known not in self._received:
-            self._received[known] = self._over_exchange(place, component, keys)
-        return self._received[known]
-
-    def _over_exchange(self, place: _Place, component: int, keys: tuple[str, ...]) -> _Place:
-        if keys == (ALL,):
-            place = self._with_all(place)
-        number = len(self._edges)
-        source = place.source if place.component is None else None
-        self._edges.append(
-            Edge(source, place.component, component, keys, place.payload, place.maps, place.texts)
-        )
-        if place.component is not None:
-            send = Send((place.step,), place.payload, self._of(place), number, keys)
-            self._add(place.component, send)
-        groupings = self._groupings.setdefault(component, {keys: 0})
-        received = Receive(number, place.payload)
-        step = self._add(component, received)
-        return _Place(place.payload, component, step, keys if groupings.get(keys) == 0 else None)
-
-    def _with_all(self, place: _Place) -> _Place:
-        payload = pa.schema([_ALL, *place.payload])
-        if place.component is None:
-            maps, texts = (*place.maps, WithAll()), (*place.texts, "all together")
-            return replace(place, payload=payload, maps=maps, texts=texts)
-        step = Map((place.step,), payload, self._of(place), WithAll(), "all together")
-        return replace(place, payload=payload, step=self._add(place.component, step))
-
-    def _of(self, place: _Place) -> int:
-        assert place.component is not None
-        return self._components[place.component][place.step].grouping
-
-    def _add(self, component: int, step: Step) -> int:
-        steps = self._components.setdefault(component, [])
-        steps.append(step)
-        return len(steps) - 1
-
-    def in_order(self) -> tuple[tuple[tuple[Step, ...], ...], tuple[Edge, ...]]:
-        """Return components and edges, numbered so that edges lead forward."""
-        before: dict[int, set[int]] = {number: set() for number in sorted(self._components)}
-        for edge in self._edges:
-            if edge.origin is not None:
-                before[edge.target].add(edge.origin)
-        order = list(TopologicalSorter(before).static_order())
-        place = {number: at for at, number in enumerate(order)}
-        edges = tuple(
-            replace(
-                edge,
-                origin=None if edge.origin is None else place[edge.origin],
-                target=place[edge.target],
-            )
-            for edge in self._edges
-        )
-        return tuple(tuple(self._components[number]) for number in order), edges
-
-
-def _operator(node: JobNode, payload: pa.Schema) -> tuple[TemporalOperator, pa.Schema]:
-    """Return the operator of a node over tuples of a payload, and the columns it makes."""
-    keys = pa.schema([payload.field(name) for name in node.key or (ALL,)])
-    operator: TemporalOperator
-    if isinstance(node, ComputeNode):
-        operator = Compute(node.fold, keys, payload, node.spans, node.waits)
-    else:
-        assert isinstance(node, ConsolidateNode)
-        operator = Consolidate(
-            node.merge, keys, node.values, node.tilings, node.given, node.waits
-        )
-    return operator, operator.result
-
-
-def _text(node: JobNode) -> str:
-    """Return an operator as people and checkpoints read it."""
-    columns = ", ".join(f"{each.name} {each.type}" for each in node.payload)
-    match node:
-        case MapNode():
-            return f"map {node.name} to {columns}"
-        case ComputeNode():
-            how = "answers of" if node.fold.eager else "windows of"
-            spans = "all time" if node.spans is None else str(node.spans)
-            by = ", ".join(node.key) or "all"
-            return f"compute {node.name} by {by}, {how} {spans}, to {columns}"
-        case ConsolidateNode():
-            by = ", ".join(node.key) or "all"
-            ways = "; ".join(str(each) for each in node.tilings)
-            return f"consolidate {node.name} by {by}, {ways}, to {columns}"
-    return node.name

@@ -265,7 +265,8 @@ class ShuffleExchangeExecutor:
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
         """Bring the blobs of each shard to its place and run it there."""
-        if tasks[0].shard:
+        sends = tasks[0].sends
+        if sends is not None and any(sends.targets):
             msg = (
                 "a query of several components sends changes between its shards through files: run "
                 "it on executors that share a disk, with .option('exchange', 'files')"

@@ -64,9 +64,7 @@ def counted(tuples: Iterable[Spanning], digits: int = 6) -> Counter[Any]:
 def tuples_in(rows: pa.Table) -> list[Spanning]:
     """Return the rows of a result as tuples."""
     lifetimes = rows.column(LIFETIME).combine_chunks()
-    begins, ends = (
-        lifetimes.field(edge).cast(pa.int64()).to_pylist() for edge in ("start", "end")
-    )
+    begins, ends = (lifetimes.field(edge).cast(pa.int64()).to_pylist() for edge in ("start", "end"))
     listed = rows.drop_columns([LIFETIME]).to_pylist()
     return [Spanning(*each) for each in zip(listed, begins, ends, strict=True)]
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
 
 import pyarrow as pa
 
 from icestream.core.times import Micros
 from icestream.plan.dataflow import Dataflow
 from icestream.plan.job_building import JobStream
+from icestream.plan.job_dataflow import compiled_job
 from icestream.plan.job_nodes import source_node
-from icestream.plan.jobs import Fuse, Rates, compiled_job, planned_job
+from icestream.plan.jobs import Fuse, Rates, planned_job
 from icestream.plan.nodes import Source
 from icestream.testing.plans import INSTANT
 

@@ -151,6 +151,11 @@ class StruckExecutor:
         self._apart = apart
         self._before_shards = before_shards
 
+    @property
+    def parallel(self) -> int:
+        """Return how many tasks run at the same time."""
+        return self.executor.parallel
+
     def ingest(self, ingest: IngestTask, batch: DataFrame, folder: str) -> list[Parcel]:
         """Fold a batch."""
         struck = StruckIngest(**_fields(ingest), mishap=self._ingest)

@@ -83,21 +83,21 @@ def test_a_page_is_read_for_what_is_due_and_not_again_for_that(tmp_path: Path) -
     index = index_in(arena_in(tmp_path))
     entries = {(n << 40, n): (1, n % 10) for n in range(100)}
     index.merge(table_of(entries))
-    found = np.concatenate(list(index.due(3)))
+    found = np.concatenate(list(index.due(0, 3)))
     assert sorted(found[:, 1].tolist()) == [n for n in range(100) if n % 10 <= 3]
-    assert sum(map(len, index.due(3))) == 0
-    later = np.concatenate(list(index.due(5)))[:, 3].tolist()
+    assert sum(map(len, index.due(0, 3))) == 0
+    later = np.concatenate(list(index.due(0, 5)))[:, 3].tolist()
     assert (later.count(4), later.count(5), max(later)) == (10, 10, 5)
     index.merge(table_of({(7 << 40, 7): (1, 2)}))
-    assert 7 in np.concatenate(list(index.due(2)))[:, 1].tolist()
+    assert 7 in np.concatenate(list(index.due(0, 2)))[:, 1].tolist()
 
 
 def test_what_was_not_taken_is_due_again(tmp_path: Path) -> None:
     index = index_in(arena_in(tmp_path))
     index.merge(table_of({(n << 40, n): (1, 0 if n < 50 else INFINITY) for n in range(100)}))
-    for _ in index.due(0):
+    for _ in index.due(0, 0):
         break
-    assert sum(map(len, index.due(0))) == 50
+    assert sum(map(len, index.due(0, 0))) == 50
 
 
 def test_bounded_an_index_has_few_runs(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_bounded_a_run_reads_a_few_pages_at_a_time(tmp_path: Path) -> None:
         keys = np.arange(1000, dtype=np.uint64)
         assert index.fetch(keys << np.uint64(40), keys)[0].all()
         assert sum(map(len, index.scan())) == 1000
-        assert sum(map(len, index.due(500))) == 501
+        assert sum(map(len, index.due(0, 500))) == 501
     assert most <= 2048
 
 
@@ -166,3 +166,11 @@ def test_a_refused_merge_leaves_the_index_as_it_was(tmp_path: Path) -> None:
     with failure, pytest.raises(RuntimeError):
         index.merge(table_of({(2, 2): (1, 1)}))
     assert np.concatenate(list(index.scan())).tolist() == [[1, 1, 1, 1]]
+
+
+def test_who_asks_for_one_synopsis_takes_nothing_from_another(tmp_path: Path) -> None:
+    arena = arena_in(tmp_path)
+    index = ColdIndex(arena, "groups", WIDTH, (2, 3), 128, 256, is_empty)
+    index.merge(table_of({(n << 40, n): (1 + n % 2, 1 + n % 5) for n in range(60)}))
+    assert sum(map(len, index.due(0, 1))) == 30
+    assert sum(map(len, index.due(1, 1))) == 12

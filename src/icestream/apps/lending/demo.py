@@ -149,10 +149,10 @@ class _View:
         reports = self.reports()
         for report in reports[self._told :]:
             own = report["icestream"]
-            if own.get("shardsMoved"):
+            if own.get("movedShards"):
                 self.moves.append(
                     f"version {report['version']}: {own['parallelism']} tasks, "
-                    f"{own['shardsMoved']} shards moved"
+                    f"{own['movedShards']} shards moved"
                 )
         self._told = len(reports)
         if self.progress.absorb(reports):

@@ -38,10 +38,10 @@ def expected(events: Path, name: str, until: Micros) -> list[Row]:
         start = f"({at} // {length} * {length})"
         columns = [start, f"{start} + {length}", *area, "count(*)", *_VALUES[kind]]
         groups = ", ".join(str(number) for number in range(1, 3 + len(area)))
-        found += duckdb.sql(
+        found += _rows(
             f"SELECT {', '.join(columns)} FROM read_parquet('{events}/*.parquet') "
             f"WHERE {start} + {length} <= {until} GROUP BY {groups}"
-        ).fetchall()
+        )
     return sorted(found)
 
 
@@ -52,9 +52,7 @@ def told(folder: Path, name: str) -> list[Row]:
     values = ["rate", "income"] if kind == "interest" else ["approval"]
     columns = ["epoch_us(lifetime.start)", "epoch_us(lifetime.end)", *area, "loans", *values]
     files = f"{folder}/{name}/part-*.parquet"
-    return sorted(
-        duckdb.sql(f"SELECT {', '.join(columns)} FROM read_parquet('{files}')").fetchall()
-    )
+    return sorted(_rows(f"SELECT {', '.join(columns)} FROM read_parquet('{files}')"))
 
 
 def differences(events: Path, results: Path, until: Micros) -> dict[str, int]:
@@ -62,6 +60,10 @@ def differences(events: Path, results: Path, until: Micros) -> dict[str, int]:
     return {
         name: _different(told(results, name), expected(events, name, until)) for name in RESULTS
     }
+
+
+def _rows(statement: str) -> list[Row]:
+    return duckdb.execute(statement).fetchall()
 
 
 def _different(found: list[Row], wanted: list[Row]) -> int:

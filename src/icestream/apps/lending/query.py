@@ -69,8 +69,8 @@ def approval_rate(row: dict[str, Any]) -> dict[str, Any]:
 def lending(stream: ice.Stream) -> dict[str, ice.Tuples]:
     """Return the results of the job by the names of `RESULTS`."""
     rated = ice.job(stream).map(interest, vectorised=True)
-    area = {"key": "area", "vectorised": True}
-    windows = {"windows": WINDOWS, "vectorised": True}
+    area: dict[str, Any] = {"key": "area", "vectorised": True}
+    windows: dict[str, Any] = {"windows": WINDOWS, "vectorised": True}
     interests = rated.compute(
         add_interest, initial=_INTEREST, name="interest partials", **area
     ).consolidate(merge, name="interest by area", **windows)

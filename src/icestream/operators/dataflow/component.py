@@ -320,14 +320,14 @@ class ComponentOperator:
         return operator.on_changes(port, changes, groups, watermark)
 
     def _received(self) -> list[tuple[int, int]]:
-        """Return the steps that receive changes, with their edges, those with the most last."""
-        inputs = self._inputs
-        if inputs is None:
+        """Return the steps that receive changes, with their edges.
+
+        Always in the same order: how lifetimes are cut, and so when they are settled, depends on
+        it.
+        """
+        if self._inputs is None:
             return []
-        steps = [(n, s.edge) for n, s in enumerate(self._spec.steps) if isinstance(s, Receive)]
-        if isinstance(self._stores, JoinStores):
-            return steps
-        return sorted(steps, key=lambda each: int(inputs.ranges(each[1])[1].sum()))
+        return [(n, s.edge) for n, s in enumerate(self._spec.steps) if isinstance(s, Receive)]
 
     def _woken(
         self, operator: TemporalOperator, groups: Groups, watermark: Micros

@@ -6,10 +6,10 @@ for all of them. A key wakes when the first of its windows is complete.
 
 Invariants:
 1. The state that leaves is the fold of all tuples of its key and window, whatever the batches
-   (`test_oracle_computed_windows`).
+   (`test_oracle_configurations`).
 2. A window is told once, and nothing of it is kept (`test_bounded_told_windows_leave_the_state`).
 3. An eager fold answers every tuple once, with the lifetime of the tuple
-   (`test_oracle_eager_answers`).
+   (`test_oracle_configurations`).
 
 Cost: a sort of each chunk unless it is in order, a read and a write of the open windows of each key
 in it, one call of the function.
@@ -315,4 +315,5 @@ def _zeros(count: int) -> Ints:
 
 
 def integers(rows: pa.RecordBatch, name: str) -> Ints:
+    """Return a column of whole numbers as an array."""
     return np.asarray(rows.column(name).to_numpy())

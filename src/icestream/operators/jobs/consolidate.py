@@ -12,8 +12,8 @@ call of the user's function for each kind.
 
 Invariants:
 1. A window is the merge of all partials in it, whatever the tiling and the batches
-   (`test_oracle_consolidated_windows`).
-2. A window is told once (`test_oracle_consolidated_windows`).
+   (`test_oracle_configurations`).
+2. A window is told once (`test_oracle_configurations`).
 3. What no window will need again expires (`test_bounded_partials_leave_when_nothing_needs_them`).
 
 Cost: partials are added without a read; a key is read when one of its windows is complete.

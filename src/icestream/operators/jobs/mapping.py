@@ -14,7 +14,7 @@ Cost: one call for each batch, or one for each tuple in the form for rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,7 +133,7 @@ def several(made: Any) -> list[dict[str, Any]]:
         return []
     if isinstance(made, dict):
         return [made]
-    found = list(made)
+    found = list(made) if isinstance(made, Iterable) else [made]
     if not all(isinstance(each, dict) for each in found):
         msg = f"a function for one row returns a dict, several of them, or None; got {made!r:.200}"
         raise DefinitionError(msg)

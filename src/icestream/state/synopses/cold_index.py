@@ -107,14 +107,14 @@ class ColdIndex:
         for block in _together(sources):
             yield block[~self._is_empty(block)]
 
-    def due(self, watermark: int) -> Iterator[Ints]:
-        """Yield entries that are due, some at a time.
+    def due(self, synopsis: int, watermark: int) -> Iterator[Ints]:
+        """Yield entries whose synopsis is due, some at a time.
 
         A page that was yielded and followed by another is not read again for the same entries. No
         merge may come in between.
         """
         for number in range(self.runs):
-            for entries in self._run(number).due(watermark):
+            for entries in self._run(number).due(synopsis, watermark):
                 yield self._newest(number, entries)
 
     def _newest(self, number: int, entries: Ints) -> Ints:

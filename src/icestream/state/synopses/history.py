@@ -176,15 +176,14 @@ class History:
     def _recall(self, info: SegmentInfo) -> None:
         with closing(self.space.reader(info)) as reader:
             for rows in self._rows(reader, REMINDERS, 4):
-                slots = self._slots(rows)
-                columns = k.GROUP + rows[:, 3] * k.PARTS + k.DUE
-                self.store.directory.table[slots, columns] = rows[:, 2]
+                for some in self._pieces(rows):
+                    slots = self._slots(some)
+                    columns = k.GROUP + some[:, 3] * k.PARTS + k.DUE
+                    self.store.directory.table[slots, columns] = some[:, 2]
 
     def _move(self, record: Record) -> None:
-        headers = headers_of(record.payload)
-        some = max(1, self.store.directory.most // 4)
-        for first in range(0, len(headers), some):
-            self._move_some(record, headers[first : first + some])
+        for headers in self._pieces(headers_of(record.payload)):
+            self._move_some(record, headers)
         self.store.facts[Fact.SEQUENCE] = max(self.store.facts[Fact.SEQUENCE], record.group)
 
     def _move_some(self, record: Record, headers: Ints) -> None:
@@ -201,6 +200,12 @@ class History:
         table[slots, at + k.ROOT_EXPIRY] = headers[:, kernels.LATEST]
         table[slots, at + k.EXPIRY] = headers[:, kernels.LATEST]
         table[slots, at + k.FLAGS] &= ~k.WHOLE
+
+    def _pieces(self, rows: Ints) -> Iterator[Ints]:
+        """Cut rows of groups into pieces that the directory has room for."""
+        most = max(1, self.store.directory.most // 4)
+        for first in range(0, len(rows), most):
+            yield rows[first : first + most]
 
     def _slots(self, rows: Ints) -> Slots:
         """Return the slots of groups; those named before may leave the directory."""

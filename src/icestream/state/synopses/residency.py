@@ -144,7 +144,7 @@ class Residency:
     def due(self, synopsis: int, watermark: int, most: int) -> Slots:
         """Return groups that are due; at most `most` of them come from the cold index."""
         unknown: list[Ints] = []
-        for entries in self._index.due(watermark):
+        for entries in self._index.due(synopsis, watermark):
             unknown.append(entries[self._directory.find(*identities(entries)) < 0][:most, :2])
             most -= len(unknown[-1])
             if most <= 0:

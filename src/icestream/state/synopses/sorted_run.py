@@ -102,8 +102,12 @@ class SortedRun:
             for first in range(0, self._count, some):
                 yield self._read(handle, first, min(first + some, self._count))
 
-    def due(self, watermark: int) -> Iterator[Ints]:
-        """Yield entries that are due, page by page; a page left behind waits for its next one."""
+    def due(self, place: int, watermark: int) -> Iterator[Ints]:
+        """Yield entries that are due by one of their instants, page by page.
+
+        A page left behind waits for its next instant, which may be another one of its entries that
+        has come already.
+        """
         shape = self._shape
         pages = np.flatnonzero(self._fences[:, 1] <= watermark)
         for begin in range(0, len(pages), shape.at_once):
@@ -111,9 +115,10 @@ class SortedRun:
             with self._reading() as handle:
                 rows, starts = self._read_pages(handle, some)
             instants = rows[:, shape.dues]
-            due = instants <= watermark
-            yield rows[due.any(axis=1)]
-            later = np.where(due, INFINITY, instants).min(axis=1)
+            due = instants[:, place] <= watermark
+            yield rows[due]
+            instants[due, place] = INFINITY
+            later = instants.min(axis=1)
             self._fences[some, 1] = np.minimum.reduceat(later, starts[:-1])
 
     def _read_pages(self, handle: int, pages: Ints) -> tuple[Ints, Ints]:
