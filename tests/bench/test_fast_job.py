@@ -28,6 +28,7 @@ def test_jobs_have_as_many_components_as_they_are_measured_with(
     assert [_components(simple_job(loans, count), capsys) for count in (1, 2)] == [1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_fused_and_unfused_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(CASES, Size.SMALL, (3, 1, 400))

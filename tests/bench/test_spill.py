@@ -22,6 +22,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return compared(inputs, 40, tmp_path_factory.mktemp("spill"), Silent())
 
 
+@pytest.mark.slow
 def test_every_strategy_makes_the_exact_results(found: dict[str, Any]) -> None:
     assert found["wrong"] == 0
     for strategy in STRATEGIES:
@@ -31,6 +32,7 @@ def test_every_strategy_makes_the_exact_results(found: dict[str, Any]) -> None:
         assert run["late_results"] > 0
 
 
+@pytest.mark.slow
 def test_bounded_resident_rows_stay_below_the_threshold_and_a_batch(found: dict[str, Any]) -> None:
     assert found["state_bytes"] >= 10 * found["threshold"]
     for strategy in STRATEGIES:
@@ -53,6 +55,7 @@ def test_oracle_a_tree_that_spills_makes_every_result_once(tmp_path: Path, sampl
     assert tree.log_bytes == 0
 
 
+@pytest.mark.slow
 def test_bars_are_judged_by_the_worst_seed(found: dict[str, Any]) -> None:
     better = {**found, GLOBAL_OUTPUT: {**found[GLOBAL_OUTPUT], "share": 0.0}}
     name = "ratios " + ":".join(map(str, SETTINGS[0]))
@@ -66,6 +69,7 @@ def test_bars_are_judged_by_the_worst_seed(found: dict[str, Any]) -> None:
     assert lowest == 0.0
 
 
+@pytest.mark.slow
 def test_figures_can_be_drawn(found: dict[str, Any], tmp_path: Path) -> None:
     plot({"ratios 3:1:1, seed 1": found}, tmp_path / "spill.png")
     assert (tmp_path / "spill.png").stat().st_size > 0

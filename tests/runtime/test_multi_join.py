@@ -197,7 +197,7 @@ def test_oracle_random_trees_with_spills_restarts_and_clean_up_anywhere(
 
 def test_oracle_rescaling_at_any_batch_changes_no_row(tmp_path: Path) -> None:
     case = five(25 * SECOND)
-    batches = batches_for(5, 6, 40, 20, 4)
+    batches = batches_for(5, 4, 40, 20, 4)
 
     def between(query: LocalQuery, number: int) -> tuple[LocalQuery, list[pa.Table]]:
         rescale(query, number)

@@ -18,6 +18,7 @@ from icestream.core.errors import DefinitionError
 HOUR = 3_600_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_oracle_the_demo_ends_with_what_the_offline_model_says(tmp_path: Path) -> None:
     output = io.StringIO()
@@ -45,6 +46,7 @@ def test_oracle_the_demo_ends_with_what_the_offline_model_says(tmp_path: Path) -
     assert f"{best:.1%}" in next(line for line in text.splitlines() if f" {user} │" in line)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_difference_is_told_and_no_file_is_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
