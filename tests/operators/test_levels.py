@@ -158,7 +158,7 @@ class TestWindowsMadeOfWindows(QueryConformance):
     shape=shapes(span=60 * SECOND),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_oracle_random_sets_of_windows(
     lengths: set[int], offset: int, shape: Shape, seed: int
 ) -> None:

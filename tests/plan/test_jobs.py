@@ -449,6 +449,7 @@ class TestPartials(DataflowConformance):
     exact = True
 
 
+@pytest.mark.slow
 class TestComputed(DataflowConformance):
     """Windows over windows, cut over two components."""
 

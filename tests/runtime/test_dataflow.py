@@ -58,6 +58,7 @@ class TestNested(DataflowConformance):
     flow = plans.nested()
 
 
+@pytest.mark.slow
 class TestRecommender(DataflowConformance):
     flow = plans.recommender()
     many_groups = 60
