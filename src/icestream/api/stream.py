@@ -293,7 +293,7 @@ class Windowed:
         """Compute aggregates over each window and group."""
         keys = tuple(as_column(key) for key in self._keys)
         statement = Statement(self._stream._parts, self._windows, keys, self._sets, aggregates)
-        return Result(statement, build([statement]))
+        return Result(build([statement]), statement)
 
 
 def _plain_texts(columns: Sequence[Column | str]) -> list[str]:

@@ -11,17 +11,17 @@ here, before a query starts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
+from icestream.api.shaped import Shaped
 from icestream.api.statement import Built, Part, sources_of
 from icestream.api.types import arrow_schema, arrow_type
 from icestream.api.writer import StreamWriter
@@ -32,7 +32,6 @@ from icestream.operators.updates.step import ARROW, PANDAS, ROWS, UpdateStep
 from icestream.operators.user_defined.ddl import schema_of
 from icestream.plan.nodes import SOURCE, TIME
 from icestream.plan.updates import Latest, Updates, column
-from icestream.runtime.sink import as_they_are, no_rows
 from icestream.state.keys import KeyCodec
 
 if TYPE_CHECKING:
@@ -103,31 +102,10 @@ class LatestBy:
 
 
 @dataclass(frozen=True)
-class Served:
+class Served(Shaped):
     """The rows of a step over an update stream or over every event; start it with `writeStream`."""
 
     _built: Built[Updates]
-    _shape: Callable[[DataFrame], DataFrame] = as_they_are
-
-    @property
-    def schema(self) -> StructType:
-        """Return the columns of the rows with their types."""
-        return self._shape(no_rows(self._built.events.sparkSession, self._built.rows[0])).schema
-
-    @property
-    def columns(self) -> list[str]:
-        """Return the names of the columns."""
-        return self.schema.names
-
-    def select(self, *cols: Column | str) -> Served:
-        """Choose columns of the rows, or expressions over them."""
-        return self._then(lambda rows: rows.select(*cols))
-
-    def where(self, condition: Column | str) -> Served:
-        """Keep the rows that fulfil a condition."""
-        return self._then(lambda rows: rows.where(condition))
-
-    filter = where
 
     @property
     def writeStream(self) -> StreamWriter:
@@ -147,16 +125,6 @@ class Served:
             spent = "what the trigger leaves" if budget is None else format_interval(budget)
             print(f"{'for':>16}  {spent} in each batch")
         print(f"{'step':>16}  {plan.step.text}")
-
-    def _then(self, change: Callable[[DataFrame], DataFrame]) -> Served:
-        before = self._shape
-        changed = replace(self, _shape=lambda rows: change(before(rows)))
-        try:
-            changed.columns  # noqa: B018 - resolved now, so that a mistake is told now
-        except AnalysisException as error:
-            msg = f"{str(error).splitlines()[0]} The columns are {self.columns}"
-            raise DefinitionError(msg) from None
-        return changed
 
 
 def latest_by(

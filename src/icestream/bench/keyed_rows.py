@@ -15,17 +15,14 @@ Limits: `i` stays below 2**47, or the hash would overflow.
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from icestream.bench.rows import START, A, P
+from icestream.bench.rows import START, A, P, write_in_order
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -92,17 +89,4 @@ class Stream:
         Spark's file source takes files by time of change, so those are set one second apart.
         """
         target = folder / f"{self.name}-{self.keys}-{rows_per_file}-{files}"
-        target.mkdir(parents=True, exist_ok=True)
-
-        def write(number: int) -> None:
-            path = target / f"{number:06d}.parquet"
-            if path.exists():
-                return
-            fresh = path.with_suffix(".new")
-            pq.write_table(self.table(number * rows_per_file, rows_per_file), fresh)
-            os.utime(fresh, (START // 1_000 + number, START // 1_000 + number))
-            fresh.rename(path)
-
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(write, range(files)))
-        return target
+        return write_in_order(target, files, rows_per_file, self.table)

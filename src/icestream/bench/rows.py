@@ -79,6 +79,17 @@ def write_files(folder: Path, files: int, rows_per_file: int, kind: str = "parqu
     Spark's file source takes files by time of change, so those are set one second apart.
     """
     target = folder / f"rows-{rows_per_file}-{files}{'' if kind == 'parquet' else f'-{kind}'}"
+    return write_in_order(target, files, rows_per_file, table, kind)
+
+
+def write_in_order(
+    target: Path,
+    files: int,
+    rows_per_file: int,
+    table: Callable[[int, int], pa.Table],
+    kind: str = "parquet",
+) -> Path:
+    """Write files of so many rows each, changed one second apart; leave those that are there."""
     target.mkdir(parents=True, exist_ok=True)
 
     def write(number: int) -> None:

@@ -14,9 +14,10 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from graphlib import TopologicalSorter
 from typing import Any
 
 import pyarrow as pa
@@ -179,6 +180,27 @@ class Dataflow:
             "durability": self.cold.store.durability,
             "key groups": self.key_groups,
         }
+
+
+def in_order(
+    components: Mapping[int, Sequence[Step]], edges: Sequence[Edge]
+) -> tuple[tuple[tuple[Step, ...], ...], tuple[Edge, ...]]:
+    """Return components and edges, numbered so that edges lead forward."""
+    before: dict[int, set[int]] = {number: set() for number in sorted(components)}
+    for edge in edges:
+        if edge.origin is not None:
+            before[edge.target].add(edge.origin)
+    order = list(TopologicalSorter(before).static_order())
+    place = {number: at for at, number in enumerate(order)}
+    numbered = tuple(
+        replace(
+            edge,
+            origin=None if edge.origin is None else place[edge.origin],
+            target=place[edge.target],
+        )
+        for edge in edges
+    )
+    return tuple(tuple(components[number]) for number in order), numbered
 
 
 def source_column(source: int, place: int) -> str:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from graphlib import TopologicalSorter
 
 import pyarrow as pa
 
@@ -39,7 +38,7 @@ from icestream.operators.multi_join.tracing import Lineage
 from icestream.operators.temporal.aggregate import TemporalAggregate
 from icestream.operators.temporal.current import Current
 from icestream.operators.temporal.settle import Settle
-from icestream.plan.dataflow import Dataflow, Edge, Output
+from icestream.plan.dataflow import Dataflow, Edge, Output, in_order
 from icestream.plan.event_nodes import (
     Applied,
     Entered,
@@ -71,7 +70,7 @@ def compiled(
     building = _Building(numbers, tree)
     for view, (node, (shown, mode)) in enumerate(zip(tree.outputs, outputs, strict=True)):
         building.emit(node, shown.payload, mode, view)
-    components, edges = building.in_order()
+    components, edges = in_order(dict(enumerate(building.components)), building.edges)
     spilling = tree.spilling
     return Dataflow(
         sources=sources,
@@ -331,24 +330,6 @@ class _Building:
     def _add(self, component: int, step: Step) -> int:
         self.components[component].append(step)
         return len(self.components[component]) - 1
-
-    def in_order(self) -> tuple[tuple[tuple[Step, ...], ...], tuple[Edge, ...]]:
-        """Return components and edges, numbered so that edges lead forward."""
-        before: dict[int, set[int]] = {number: set() for number in range(len(self.components))}
-        for edge in self.edges:
-            if edge.origin is not None:
-                before[edge.target].add(edge.origin)
-        order = list(TopologicalSorter(before).static_order())
-        place = {number: position for position, number in enumerate(order)}
-        edges = tuple(
-            replace(
-                edge,
-                origin=None if edge.origin is None else place[edge.origin],
-                target=place[edge.target],
-            )
-            for edge in self.edges
-        )
-        return tuple(tuple(self.components[number]) for number in order), edges
 
 
 def _is_aggregate(node: Node) -> bool:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from graphlib import TopologicalSorter
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +31,7 @@ from icestream.operators.dataflow.steps import (
 from icestream.operators.jobs.compute import Compute
 from icestream.operators.jobs.consolidate import Consolidate
 from icestream.operators.temporal.changes import HEAD, TemporalOperator
-from icestream.plan.dataflow import Dataflow, Edge, Output
+from icestream.plan.dataflow import Dataflow, Edge, Output, in_order
 from icestream.plan.job_nodes import (
     ComputeNode,
     ConsolidateNode,
@@ -61,7 +60,7 @@ def compiled_job(
     building = _Building(plan, numbers)
     for view, node in enumerate(plan.outputs):
         building.emit(node, view)
-    components, edges = building.in_order()
+    components, edges = in_order(building.components, building.edges)
     return Dataflow(
         sources=sources,
         columns=columns,
@@ -113,10 +112,10 @@ class _Building:
         self._plan = plan
         self._sources = numbers
         self._number = {id(node): at for at, node in enumerate(plan.operators)}
-        self._components: dict[int, list[Step]] = {}
+        self.components: dict[int, list[Step]] = {}
         #: groupings of each component by the columns of their identity
         self._groupings: dict[int, dict[tuple[str, ...], int]] = {}
-        self._edges: list[Edge] = []
+        self.edges: list[Edge] = []
         self._places: dict[int, _Place] = {}
         self._received: dict[tuple[int, int, tuple[str, ...]], _Place] = {}
 
@@ -213,9 +212,9 @@ class _Building:
     def _over_exchange(self, place: _Place, component: int, keys: tuple[str, ...]) -> _Place:
         if keys == (ALL,):
             place = self._with_all(place)
-        number = len(self._edges)
+        number = len(self.edges)
         source = place.source if place.component is None else None
-        self._edges.append(
+        self.edges.append(
             Edge(source, place.component, component, keys, place.payload, place.maps, place.texts)
         )
         if place.component is not None:
@@ -237,30 +236,12 @@ class _Building:
 
     def _of(self, place: _Place) -> int:
         assert place.component is not None
-        return self._components[place.component][place.step].grouping
+        return self.components[place.component][place.step].grouping
 
     def _add(self, component: int, step: Step) -> int:
-        steps = self._components.setdefault(component, [])
+        steps = self.components.setdefault(component, [])
         steps.append(step)
         return len(steps) - 1
-
-    def in_order(self) -> tuple[tuple[tuple[Step, ...], ...], tuple[Edge, ...]]:
-        """Return components and edges, numbered so that edges lead forward."""
-        before: dict[int, set[int]] = {number: set() for number in sorted(self._components)}
-        for edge in self._edges:
-            if edge.origin is not None:
-                before[edge.target].add(edge.origin)
-        order = list(TopologicalSorter(before).static_order())
-        place = {number: at for at, number in enumerate(order)}
-        edges = tuple(
-            replace(
-                edge,
-                origin=None if edge.origin is None else place[edge.origin],
-                target=place[edge.target],
-            )
-            for edge in self._edges
-        )
-        return tuple(tuple(self._components[number]) for number in order), edges
 
 
 def _operator(node: JobNode, payload: pa.Schema) -> tuple[TemporalOperator, pa.Schema]:
