@@ -11,6 +11,7 @@ export PYTHON
 
 key = $(shell { cat $(1); echo "$(CURDIR)"; } | cksum | tr ' ' -)
 READY := .venv/.ready-$(call key,pyproject.toml tools/setup.sh)
+DOCS_READY := .docs/.ready-$(call key,pyproject.toml tools/setup.sh)
 FLINK_READY := .peers/flink/.ready-$(call key,tools/peers-flink.txt tools/setup.sh)
 BIN := .venv/bin
 # Spark starts Java by JAVA_HOME and its Python workers by PYSPARK_PYTHON
@@ -28,6 +29,11 @@ $(READY): | pyproject.toml
 	@tools/setup.sh .venv -e '.[dev]'
 	@rm -f .venv/.ready-* && touch $@
 
+# the site reads the sources and imports nothing of them
+$(DOCS_READY): | pyproject.toml
+	@tools/setup.sh .docs $$($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	@rm -f .docs/.ready-* && touch $@
+
 $(FLINK_READY): | tools/peers-flink.txt
 	@tools/setup.sh .peers/flink -r tools/peers-flink.txt
 	@rm -f .peers/flink/.ready-* && touch $@
@@ -42,6 +48,10 @@ demo: $(READY) ## run the call-center demo on this machine
 .PHONY: bench
 bench: $(READY) ## measure the window claim on this machine; ARGS='--list' names all claims
 	@$(WITH_SPARK) $(BIN)/icestream bench $(or $(ARGS),windows)
+
+.PHONY: docs
+docs: $(DOCS_READY) ## build the site into build/site; ARGS=serve shows it while you write
+	@.docs/bin/mkdocs --quiet $(or $(ARGS),build)
 
 .PHONY: doctor
 doctor: $(READY) ## check Java, memory and disk of this machine
@@ -63,6 +73,10 @@ test-cluster: $(READY) ## run the tests on a Spark cluster of several processes,
 test-kill: $(READY) ## kill a query on Spark again and again, and compare its output
 	@$(WITH_SPARK) $(BIN)/python -m pytest tests/kill $(ARGS)
 
+.PHONY: soak
+soak: $(READY) ## torment all demo queries for half an hour; ARGS='--size small' for three minutes
+	@$(WITH_SPARK) $(BIN)/icestream bench soak $(or $(ARGS),--size full)
+
 .PHONY: check
 check: $(READY) ## check style, types and imports; all three, also where one fails
 	@failed=; \
@@ -75,6 +89,10 @@ check: $(READY) ## check style, types and imports; all three, also where one fai
 .PHONY: format
 format: $(READY) ## rewrite the code in the house style
 	@$(BIN)/ruff check --quiet --fix-only . ; $(BIN)/ruff format --quiet .
+
+.PHONY: release
+release: $(READY) ## build wheel and sdist, install the wheel into an empty environment, follow the tutorial there
+	@$(WITH_SPARK) tools/release.sh $(CURDIR)/$(BIN)/python
 
 .PHONY: peers
 peers: $(FLINK_READY) ## make .peers/flink, the environment of the Flink that bench compares with

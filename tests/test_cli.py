@@ -23,6 +23,7 @@ from icestream.core.errors import (
 )
 
 CALL_CENTRE, MARKET = "icestream.apps.call_center.demo", "icestream.apps.market.demo"
+FRESHNESS, LENDING = "icestream.apps.market.freshness", "icestream.apps.lending.demo"
 RECOMMENDER = "icestream.apps.recommender.demo"
 ADVERTISING = "icestream.apps.advertising.demo"
 INTEGRATION = "icestream.apps.integration.demo"
@@ -33,7 +34,10 @@ DEMOS = [
     (["demo", "recommender"], RECOMMENDER),
     (["demo", "advertising"], ADVERTISING),
     (["demo", "integration"], INTEGRATION),
+    (["demo", "lending"], LENDING),
+    (["demo", "market"], FRESHNESS),
 ]
+SIZES = {RECOMMENDER: "count", FRESHNESS: "seconds"}
 
 ERRORS = [
     (DefinitionError("slide must divide the range"), 1),
@@ -82,8 +86,9 @@ def test_help_explains_the_product_and_the_exit_codes(runner: CliRunner) -> None
     text = " ".join(result.output.split())
     assert "state is far larger than memory" in text
     assert "0 fine, 1 failure, 2 wrong usage, 3 damaged checkpoint, 4 budget too small" in text
-    for command in ("version", "demo", "bench", "doctor"):
+    for command in ("demo", "run", "sql", "plan", "ui", "state", "bench", "doctor", "version"):
         assert command in text
+    assert "--install-completion" in text
 
 
 def test_bare_call_shows_the_help(runner: CliRunner) -> None:
@@ -116,13 +121,14 @@ def test_demo_passes_its_arguments_on(
     home: str,
 ) -> None:
     calls = install_demo(monkeypatch, home=home)
-    size = "count" if home == RECOMMENDER else "events"
-    arguments = [*command, f"--{size}", "5", "--memory", "1 GB", "--keep", str(tmp_path)]
+    size = SIZES.get(home, "events")
+    arguments = [*command, f"--{size}", "5", "--memory", "1 GB", "--keep", str(tmp_path), "--ui"]
     assert runner.invoke(cli.app, arguments).exit_code == 0
     [given] = calls
     assert given[size] == 5
     assert given["memory"] == "1 GB"
     assert given["keep"] == tmp_path
+    assert given["ui"]
 
 
 @pytest.mark.parametrize(("command", "home"), DEMOS)
@@ -202,6 +208,11 @@ def test_an_error_is_one_clean_line(runner: CliRunner, monkeypatch: pytest.Monke
     result = runner.invoke(cli.app, ["demo"])
     assert result.stderr == "icestream: window 1 GB join 2 GB\n"
     assert "Traceback" not in result.output
+
+
+def test_an_interruption_ends_with_130(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_demo(monkeypatch, KeyboardInterrupt())
+    assert runner.invoke(cli.app, ["demo"]).exit_code == 130
 
 
 def test_a_bug_keeps_its_traceback(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from importlib import metadata
@@ -11,6 +14,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+USER_PROGRAM = ROOT / "tools" / "user_program.py"
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +52,54 @@ def test_the_wheel_holds_its_types_and_its_licence(wheel: zipfile.ZipFile) -> No
 def test_the_wheel_has_the_icestream_command(wheel: zipfile.ZipFile) -> None:
     [name] = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
     assert "icestream = icestream.cli:main" in wheel.read(name).decode()
+
+
+@pytest.mark.slow
+def test_the_sdist_holds_what_a_build_and_a_reader_need(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(tmp_path)]
+    subprocess.run([*build, str(ROOT)], capture_output=True, check=True)
+    [path] = tmp_path.glob("icestream-*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"README.md", "LICENSE", "SECURITY.md", "CHANGELOG.md", "mkdocs.yml"} <= names
+    assert {"src/icestream/py.typed", "examples/shop_windows.py", "tools/release.sh"} <= names
+
+
+@pytest.mark.slow
+def test_a_program_is_typed_against_the_installed_wheel(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    installed = tmp_path / "installed"
+    wheel.extractall(installed)
+    check = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", str(USER_PROGRAM)]
+    check.append("--follow-imports=silent")
+    # the sources are not on the path: only what the wheel brings is seen
+    run = subprocess.run(
+        [*check, "--cache-dir", str(tmp_path / "cache")],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_the_changelog_tells_of_this_version(project: dict[str, Any]) -> None:
+    version = project["project"]["version"]
+    assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_badges_are_true(project: dict[str, Any]) -> None:
+    text = (ROOT / "README.md").read_text()
+    badges = dict(re.findall(r"img.shields.io/badge/(\w+)-([^)]*?)-\w+\)", text))
+    known = project["project"]
+    assert badges == {
+        "version": known["version"],
+        "python": known["requires-python"].removeprefix(">=") + "%2B",
+        "license": known["license"].replace("-", "--"),
+        "types": "mypy%20strict",
+    }
 
 
 def test_the_installed_version_is_that_of_the_project(project: dict[str, Any]) -> None:

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
@@ -24,6 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
+from icestream.apps.command import commands as demo_commands
+from icestream.apps.command import stay, use_this_python
 from icestream.core.errors import BudgetError, DamageError, IcestreamError
 from icestream.inspect.command import commands as state_commands
 
@@ -65,7 +65,6 @@ def reported(command: Callable[P, None]) -> Callable[P, None]:
 app = typer.Typer(
     name="icestream",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -78,7 +77,8 @@ def about() -> None:
     You write a query with PySpark's names and give it a memory budget in bytes; results are
     exact, and what does not fit in the budget is read back from the query's own log on disk.
 
-    Exit codes: 0 fine, 1 failure, 2 wrong usage, 3 damaged checkpoint, 4 budget too small.
+    Exit codes: 0 fine, 1 failure, 2 wrong usage, 3 damaged checkpoint, 4 budget too small,
+    130 interrupted.
     """
 
 
@@ -89,272 +89,7 @@ def version() -> None:
         typer.echo(f"{package} {metadata.version(package)}")
 
 
-demos = typer.Typer(rich_markup_mode=None)
-app.add_typer(demos, name="demo")
-
-Memory = Annotated[str, typer.Option(help="The budget of the state of a query.")]
-Range = Annotated[str, typer.Option(help="The range of the window.")]
-Rate = Annotated[
-    int | None, typer.Option(help="Events per second of event time; fills the window if unset.")
-]
-Seed = Annotated[int, typer.Option(help="Another seed is another stream.")]
-Keep = Annotated[
-    Path | None, typer.Option(help="Keep events, results and checkpoints in this new folder.")
-]
-CallEvents = Annotated[int, typer.Option(help="How many events to generate.")]
-CallSlide = Annotated[str, typer.Option(help="How often there is a result.")]
-CallBy = Annotated[str, typer.Option(help="The grouping key.")]
-CallFastForward = Annotated[
-    float | None,
-    typer.Option(help="How many times faster than event time; at full speed if unset."),
-]
-
-
-@demos.callback(invoke_without_command=True)
-@reported
-def demo(
-    context: typer.Context,
-    events: CallEvents = 12_000_000,
-    memory: Memory = "64 MB",
-    window: Range = "24 hours",
-    slide: CallSlide = "10 seconds",
-    by: CallBy = "serviceId",
-    rate: Rate = None,
-    fast_forward: CallFastForward = None,
-    seed: Seed = 1,
-    keep: Keep = None,
-) -> None:
-    """Run a stream and live figures over it on this machine, and tell what that took.
-
-    Without a command the call centres run, with the options below; `icestream demo vwap` is a stock
-    market that is answered with every trade, `icestream demo market` prices the newest quotes of a
-    market, `icestream demo integration` joins three feeds in little memory, `icestream demo
-    recommender` recommends what to watch, `icestream demo advertising` learns who clicks which ad,
-    `icestream demo lending` follows loans by area while its tasks come and go.
-    Each has options of its own: see its --help.
-    """
-    if context.invoked_subcommand is None:
-        _run_call_centre(events, memory, window, slide, by, rate, fast_forward, seed, keep)
-        return
-    early = [name for name in context.params if _was_given(context, name)]
-    if early:
-        option = f"--{early[0].replace('_', '-')}"
-        msg = f"options go behind the name of the demo: {context.invoked_subcommand} {option} ..."
-        raise typer.BadParameter(msg)
-
-
-@demos.command()
-@reported
-def call_centre(
-    events: CallEvents = 12_000_000,
-    memory: Memory = "64 MB",
-    window: Range = "24 hours",
-    slide: CallSlide = "10 seconds",
-    by: CallBy = "serviceId",
-    rate: Rate = None,
-    fast_forward: CallFastForward = None,
-    seed: Seed = 1,
-    keep: Keep = None,
-) -> None:
-    """Run a day of 20 call centres through a window of 24 hours that slides every 10 seconds."""
-    _run_call_centre(events, memory, window, slide, by, rate, fast_forward, seed, keep)
-
-
-@demos.command()
-@reported
-def vwap(
-    events: Annotated[int, typer.Option(help="How many trades to generate.")] = 2_000_000,
-    memory: Memory = "64 MB",
-    window: Range = "1 hour",
-    slide: Annotated[str, typer.Option(help="How often the table gets a result.")] = "1 second",
-    results: Annotated[
-        str,
-        typer.Option(help="trade: a row per trade; slide: rows at every slide; or both."),
-    ] = "both",
-    rate: Rate = None,
-    seed: Seed = 1,
-    keep: Keep = None,
-) -> None:
-    """Run a stock market: the average price of the last hour, weighted by volume, per trade."""
-    from icestream.apps.market.demo import demo as run
-
-    _run_demo(
-        run,
-        events=events,
-        memory=memory,
-        window=window,
-        slide=slide,
-        results=results,
-        rate=rate,
-        seed=seed,
-        keep=keep,
-    )
-
-
-@demos.command()
-@reported
-def market(
-    seconds: Annotated[int, typer.Option(help="How long it runs.")] = 60,
-    symbols: Annotated[int, typer.Option(help="How many symbols there are.")] = 3000,
-    rate: Annotated[int, typer.Option(help="Quotes per second.")] = 20_000,
-    schedule: Annotated[
-        str, typer.Option(help="Who is priced first: index, linecutting, inplace or fifo.")
-    ] = "index",
-    memory: Memory = "64 MB",
-    seed: Seed = 1,
-    keep: Keep = None,
-) -> None:
-    """Run a market dashboard: an expensive price of every symbol, as fresh as the machine can."""
-    from icestream.apps.market.freshness import demo as run
-
-    _run_demo(
-        run,
-        seconds=seconds,
-        symbols=symbols,
-        rate=rate,
-        schedule=schedule,
-        memory=memory,
-        seed=seed,
-        keep=keep,
-    )
-
-
-@demos.command()
-@reported
-def recommender(
-    ratings: Annotated[
-        Path | None,
-        typer.Option(exists=True, dir_okay=False, help="A file of MovieLens; generated if unset."),
-    ] = None,
-    count: Annotated[int, typer.Option(help="How many ratings to use.")] = 12_000,
-    memory: Memory = "256 MB",
-    window: Annotated[str, typer.Option(help="How long a rating counts.")] = "14 days",
-    items: Annotated[int, typer.Option(help="How many items to recommend.")] = 10,
-    requests: Annotated[int, typer.Option(help="Requests for each rating.")] = 1,
-    standing: Annotated[
-        float, typer.Option(help="Share of the requests that open or close a standing one.")
-    ] = 0.001,
-    seed: Seed = 1,
-    keep: Keep = None,
-) -> None:
-    """Run a recommender: similar items by the ratings of the last days, for everyone who asks."""
-    from icestream.apps.recommender.demo import demo as run
-
-    _run_demo(
-        run,
-        ratings=ratings,
-        count=count,
-        memory=memory,
-        window=window,
-        items=items,
-        requests=requests,
-        standing=standing,
-        seed=seed,
-        keep=keep,
-    )
-
-
-@demos.command()
-@reported
-def integration(
-    events: Annotated[int, typer.Option(help="How many rows of all feeds to generate.")] = 200_000,
-    memory: Memory = "16 MB",
-    strategy: Annotated[
-        str, typer.Option(help="Which partitions leave memory first.")
-    ] = "global_output_with_penalty",
-    seed: Seed = 1,
-    keep: Keep = None,
-) -> None:
-    """Join prices, volumes and reviews of stocks early, and completely once all has arrived."""
-    from icestream.apps.integration.demo import demo as run
-
-    _run_demo(run, events=events, memory=memory, strategy=strategy, seed=seed, keep=keep)
-
-
-@demos.command()
-@reported
-def lending(
-    events: Annotated[int, typer.Option(help="How many loans to generate.")] = 400_000,
-    memory: Memory = "128 MB",
-    rate: Annotated[
-        int | None, typer.Option(help="Loans per second of event time; 27 hours if unset.")
-    ] = None,
-    seed: Seed = 1,
-    keep: Keep = None,
-) -> None:
-    """Run a lender: interest and approval by area and for all, rescaled while it runs."""
-    from icestream.apps.lending.demo import demo as run
-
-    _run_demo(run, events=events, memory=memory, rate=rate, seed=seed, keep=keep)
-
-
-@demos.command()
-@reported
-def advertising(
-    events: Annotated[int, typer.Option(help="How many events to generate.")] = 200_000,
-    memory: Memory = "128 MB",
-    window: Annotated[str, typer.Option(help="How long clicks and searches count.")] = "6 hours",
-    refresh: Annotated[str, typer.Option(help="How often the model changes.")] = "1 hour",
-    ads: Annotated[int, typer.Option(help="How many ads there are.")] = 20,
-    keywords: Annotated[int, typer.Option(help="How many keywords there are.")] = 100,
-    asking: Annotated[int, typer.Option(help="One of so many users is scored.")] = 50,
-    seed: Seed = 1,
-    keep: Keep = None,
-) -> None:
-    """Run behavioural targeting: drop bots, learn what speaks for an ad, score who asks."""
-    from icestream.apps.advertising.demo import demo as run
-
-    _run_demo(
-        run,
-        events=events,
-        memory=memory,
-        window=window,
-        refresh=refresh,
-        ads=ads,
-        keywords=keywords,
-        asking=asking,
-        seed=seed,
-        keep=keep,
-    )
-
-
-def _run_call_centre(
-    events: int,
-    memory: str,
-    window: str,
-    slide: str,
-    by: str,
-    rate: int | None,
-    fast_forward: float | None,
-    seed: int,
-    keep: Path | None,
-) -> None:
-    from icestream.apps.call_center.demo import demo as run
-
-    _run_demo(
-        run,
-        events=events,
-        memory=memory,
-        window=window,
-        slide=slide,
-        by=by,
-        rate=rate,
-        fast_forward=fast_forward,
-        seed=seed,
-        keep=keep,
-    )
-
-
-def _run_demo(run: Callable[..., int], **options: Any) -> None:
-    """Run a demo with this Python in its workers, and end with its exit code."""
-    use_this_python()
-    raise typer.Exit(run(**options))
-
-
-def _was_given(context: typer.Context, name: str) -> bool:
-    """Tell whether an option was written on the command line."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
+app.add_typer(demo_commands(reported), name="demo")
 
 
 @app.command()
@@ -372,6 +107,120 @@ def bench(
 
     use_this_python()
     raise typer.Exit(bench_command(name=name, size=size, json_file=json_file, list_=list_))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": False})
+@reported
+def run(
+    context: typer.Context,
+    program: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="A Python file; see below.")
+    ],
+    ui: Annotated[bool, typer.Option("--ui", help="Show its queries on a local page.")] = False,
+) -> None:
+    """Run a program; what follows -- is the program's.
+
+    Spark's workers run the same Python as the program. `ice.local_session()` gives it a Spark with
+    the settings Icestream likes. With --ui the page stays until Ctrl-C, on a terminal.
+    """
+    from icestream.commands.program import run_program
+
+    use_this_python()
+    code = run_program(program, context.args, ui=ui)
+    if ui:
+        stay()
+    raise typer.Exit(code)
+
+
+@app.command()
+@reported
+def sql(
+    statement: Annotated[str, typer.Argument(help="One CQL statement.")],
+    input_: Annotated[
+        Path, typer.Option("--input", exists=True, help="The folder whose files are the stream.")
+    ],
+    time: Annotated[str, typer.Option(help="The column with the event time.")],
+    format_: Annotated[
+        str, typer.Option("--format", help="What the files are: parquet, json, csv or orc.")
+    ] = "parquet",
+    schema: Annotated[
+        str | None, typer.Option(help="Columns and types; taken from the files if left out.")
+    ] = None,
+    slack: Annotated[str, typer.Option(help="How late events may be.")] = "0 seconds",
+    memory: Annotated[str, typer.Option(help="The budget of the state.")] = "256 MB",
+    output: Annotated[
+        Path | None, typer.Option(help="Write Parquet files here instead of printing rows.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Keep state here, and go on from it next time.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per row.")] = False,
+) -> None:
+    """Answer a statement over files, row by row as windows close.
+
+    At the end of the files the windows that are open are closed, unless a checkpoint is kept.
+    """
+    from icestream.commands.statement import Source, sql_command
+
+    use_this_python()
+    sql_command(
+        statement,
+        Source(input_, format_, time, slack, schema),
+        memory=memory,
+        output=output,
+        checkpoint=checkpoint,
+        follow=follow,
+        as_json=as_json,
+    )
+
+
+@app.command()
+@reported
+def plan(
+    query: Annotated[
+        str | None, typer.Argument(help="A CQL statement, a .sql file, or a .py program.")
+    ] = None,
+    rate: Annotated[float, typer.Option(help="Events per second of event time.")] = 1000.0,
+    keys: Annotated[float, typer.Option(help="Groups in the longest window.")] = 1000.0,
+    pane_keys: Annotated[
+        float | None, typer.Option(help="Groups in one pane; by rate and keys if left out.")
+    ] = None,
+    event_bytes: Annotated[
+        float | None, typer.Option(help="Bytes of an event; by its columns if left out.")
+    ] = None,
+    memory: Annotated[str | None, typer.Option(help="The budget to compare with.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Columns of the stream of a statement, with their types.")
+    ] = None,
+    time: Annotated[str | None, typer.Option(help="The column with the event time.")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Tell how far off estimates were on past runs.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Tell what a query will take before it runs: memory, disk and traffic of each operator."""
+    from icestream.commands.what_if import past_runs, past_text, plan_text, planned, what_if
+    from icestream.plan.forecast import Load
+
+    if query is None and checkpoint is None:
+        msg = "give a statement, a file with one, a program, or --checkpoint"
+        raise typer.BadParameter(msg)
+    use_this_python()
+    told: dict[str, Any] = {}
+    if query is not None:
+        load = Load(rate, keys, pane_keys, event_bytes)
+        told = what_if(planned(query, columns, time), load, memory)
+    if checkpoint is not None:
+        runs = past_runs(checkpoint)
+        told["pastRuns"] = [{**asdict(each), "ratio": each.ratio} for each in runs]
+    if as_json:
+        typer.echo(json.dumps(told, indent=2))
+        return
+    if query is not None:
+        typer.echo(plan_text(told))
+    if checkpoint is not None:
+        typer.echo(past_text(runs))
 
 
 @app.command()
@@ -428,11 +277,6 @@ def _print_findings(findings: list[Finding]) -> None:
         typer.echo(f"{finding.health:<8} {finding.name:<11} {finding.found}")
         if finding.advice:
             typer.echo(f"{'':<20} -> {finding.advice}")
-
-
-def use_this_python() -> None:
-    """Let Spark start its Python workers with this interpreter, unless told otherwise."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from icestream.operators.user_defined.per_group import (
     StatefulProcessorHandle,
     TimerValues,
 )
+from icestream.testing import temporal_oracle as oracle
 from icestream.testing.feed import Feed
 
 pytestmark = pytest.mark.spark
@@ -140,6 +142,10 @@ BAD: dict[str, tuple[Definition, str]] = {
     "a union of different columns": (lambda r, c: r.union(c), "a union needs equal columns"),
     "a union with a list": (lambda r, c: r.groupApply("user", lambda g: g.difference(SOMETHING)),
         "takes other events"),
+    "an unknown join": (lambda r, c: r.join(c, "user", how="cross"), "how='cross' is no join"),
+    "an outer join with a condition": (
+        lambda r, c: r.join(c, "user", how="left", where="item = page"), "by lifetimes and equal"
+    ),
     "columns of one name": (
         lambda r, c: r.join(r, on="user"), r"both sides of the join have \['item', 'rating', 'ts'\]"
     ),
@@ -249,6 +255,65 @@ def test_oracle_a_difference_keeps_what_has_no_partner(world: World, tmp_path: P
     ours, theirs = world.ratings.batch(), world.clicks.batch().where("page = 4")
     expected = ours.join(theirs, ours.user.eqNullSafe(theirs.user), "left_anti")
     assert now(rows) == batch(expected.select("user", "item"))
+
+
+@pytest.mark.parametrize("how", ["full_outer", "left_semi", "left_anti"])
+def test_oracle_joins_say_what_has_no_partner(how: str, world: World, tmp_path: Path) -> None:
+    left = world.rated().select("user", "item").forever()
+    right = world.clicked().where("page = 4").select("user AS clicker", "page").forever()
+    rows = run(left.join(right, [("user", "clicker")], how=how), tmp_path, "update", flush=False)
+    ours = world.ratings.batch().select("user", "item")
+    theirs = world.clicks.batch().where("page = 4").selectExpr("user AS clicker", "page")
+    expected = ours.join(theirs, ours.user == theirs.clicker, how)
+    if how == "full_outer":
+        # a key is that of either side
+        expected = expected.selectExpr("coalesce(user, clicker) AS user", "item", "clicker", "page")
+    assert now(rows) == batch(expected)
+
+
+def test_oracle_an_outer_join_is_one_at_every_instant(world: World, tmp_path: Path) -> None:
+    left = world.rated().select("user", "item").window("4 seconds")
+    right = world.clicked().select("user", "page").window("2 seconds")
+    rows = run(left.join(right, "user", how="full"), tmp_path)
+    bags: list[oracle.Bag] = []
+    for number, (table, column, seconds) in enumerate(((ratings, "item", 4), (clicks, "page", 2))):
+        bag: oracle.Bag = Counter()
+        for row in pa.concat_tables([table(n) for n in range(3)]).to_pylist():
+            start = _micros(row["ts"])
+            # without a user nobody meets anybody
+            group = (row["user"], 0) if row["user"] is not None else (99, 1 + number)
+            payload = row["user"], row[column]
+            bag[oracle.Event(group, start, start + seconds * SECOND, payload)] += 1
+        bags.append(bag)
+    expected: oracle.Bag = Counter()
+    for event, count in oracle.piecewise(_full_join, *bags).items():
+        expected[event._replace(group=(0, 0))] += count
+    found: oracle.Bag = Counter()
+    for row in rows:
+        start, end = (_micros(row["lifetime"][edge]) for edge in ("start", "end"))
+        pair = row["user"], row["item"], row["page"]
+        found[oracle.Event((0, 0), start, end, pair)] += 1
+    oracle.assert_same_snapshots(found, expected)
+
+
+def _full_join(
+    left: Counter[oracle.Payload], right: Counter[oracle.Payload]
+) -> Iterator[tuple[oracle.Payload, int]]:
+    for (user, item), count in (left or Counter({(None, None): 1})).items():
+        for (other, page), times in (right or Counter({(None, None): 1})).items():
+            yield (user if left else other, item, page), count * times
+
+
+def _micros(time: datetime) -> int:
+    return round(time.replace(tzinfo=UTC).timestamp() * SECOND)
+
+
+def test_outer_joins_have_the_columns_of_pairs(world: World) -> None:
+    left, right = world.rated().select("user", "item"), world.clicked().select("user", "page")
+    for how in ("inner", "left", "RIGHT_OUTER", "outer"):
+        assert left.join(right, "user", how=how).columns == ["user", "item", "page"]
+    for how in ("semi", "leftanti"):
+        assert left.join(right, "user", how=how).columns == ["user", "item"]
 
 
 class Longest(StatefulProcessor):

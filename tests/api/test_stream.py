@@ -49,10 +49,7 @@ def _windows(df: DataFrame) -> Windowed:
 
 
 BAD: dict[str, tuple[Definition, str]] = {
-    "no DataFrame": (lambda df: ice.stream(SOMETHING, "ts"), "a streaming DataFrame; got list"),
-    "a batch": (
-        lambda df: ice.stream(df.sparkSession.range(1), time="id"), "spark.readStream instead"
-    ),
+    "no DataFrame": (lambda df: ice.stream(SOMETHING, "ts"), "takes a DataFrame; got list"),
     "no such time": (lambda df: ice.stream(df, time="when"), "no column 'when' .* columns are"),
     "a time that is a number": (lambda df: ice.stream(df, time="n"), "is bigint, not a timestamp"),
     "a time made a string later": (

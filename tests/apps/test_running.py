@@ -12,6 +12,8 @@ from icestream.apps.call_center.generator import AgentInteractions
 from icestream.apps.replay import Replay
 from icestream.apps.running import demo_folder, follow
 from icestream.core.errors import DefinitionError
+from icestream.dashboard.server import shared_page
+from icestream.runtime.history import History
 
 
 class FakeQuery:
@@ -94,3 +96,16 @@ def test_a_temporary_folder_is_removed_and_a_kept_one_is_not(tmp_path: Path) -> 
     (folder / "mine").write_text("precious")
     with pytest.raises(DefinitionError, match="is not empty"), demo_folder(folder):
         pass
+
+
+def test_the_page_of_a_demo_outlives_its_folder() -> None:
+    told = io.StringIO()
+    with demo_folder(None, Console(file=told, width=40)) as folder:
+        history = History(str(folder / "checkpoint"), {"name": "outliving"})
+        history.start()
+        history.end(None)
+    page = shared_page(str(folder))
+    assert not folder.exists()
+    assert page.url in told.getvalue()
+    [query] = [each for each in page.library.queries() if each["name"] == "outliving"]
+    assert query["state"] == "ended"

@@ -9,9 +9,10 @@ from icestream.bench.icestream_multi_join import told
 from icestream.bench.multi_join import (
     FLINK,
     ICESTREAM,
-    LARGE,
     PRESSED,
+    REORDERED,
     SCALES,
+    SMALL,
     SPARK,
     judge,
     plot,
@@ -21,8 +22,9 @@ from icestream.bench.multi_join_agreement import Results
 
 RUNS: dict[str, dict[str, Any]] = {
     SPARK: {"eps": 2_000.0},
+    REORDERED: {"eps": 5_000.0},
     ICESTREAM: {"eps": 50_000.0, "phases": [{"ingest": 1}, {"ingest": 2}, {}], "spilling": {}},
-    LARGE: {"eps": 90_000.0},
+    SMALL: {"eps": 90_000.0},
     PRESSED: {"eps": 30_000.0},
 }
 RATES = {"rates": {"plain": 10_000.0, "mini-batch": 20_000.0}}
@@ -32,6 +34,7 @@ SAME = {name: (Results(5, 77), Results(5, 77)) for name in (*RUNS, FLINK)}
 def test_each_system_is_held_against_what_is_expected_of_its_rows() -> None:
     figures = summarise(RUNS, RATES, SAME)
     assert figures["ratio_spark"] == 25
+    assert figures["spark_reordered_eps"] == 5_000
     assert figures["ratio_flink"] == 2.5
     assert figures["phases"] == {ICESTREAM: {"ingest": 2}}
     assert all(bar.holds for bar in judge(figures, len(SAME)))

@@ -13,9 +13,12 @@ from icestream.core.errors import CheckpointError
 from icestream.inspect.checkpoint import Checkpoint
 from icestream.inspect.repair import DROPPED, plan_repair, repair_copy, repair_in_place
 from icestream.inspect.verify import DELIVERED, MARK, verify
+from icestream.operators.aggregates import Aggregate
 from icestream.state.files import LocalFiles
 from icestream.state.versions import COMMITS, PLAN, SEGMENTS, VersionStore
 from icestream.testing.checkpoints import KINDS, events, make, opened
+from icestream.testing.plans import open_query, window_plan
+from icestream.testing.sources import Shape, batches_of, generate
 
 
 def prints(root: str) -> dict[str, str]:
@@ -76,6 +79,18 @@ def test_a_missing_segment_is_named_with_the_version_that_needs_it(
     assert "missing" in report.findings[0].what
     assert 5 not in report.intact
     assert 4 in report.intact
+
+
+def test_raw_events_of_fields_without_an_inverse_verify(tmp_path: Path) -> None:
+    most = [Aggregate("max", "value", "most")]
+    plan = window_plan("20 seconds", "5 seconds", aggregates=most, store="tuples")
+    query = open_query(plan, str(tmp_path))
+    for batch in batches_of(generate(plan, Shape(events=200, batches=4, groups=5, aborts=0), 1)):
+        query.feed(batch)
+    query.close()
+    report = verify(Checkpoint(str(tmp_path / "checkpoint")))
+    assert not report.findings
+    assert report.rows
 
 
 def test_a_missing_commit_between_others_is_damage(tmp_path: Path) -> None:

@@ -61,6 +61,23 @@ def test_parity_rows_listed_packed_and_found_again(
 
 
 @given(
+    st.lists(
+        st.one_of(st.integers(-2, 3).map(lambda n: n << 32), st.integers(-(2**63), 2**63 - 1)),
+        max_size=30,
+    )
+)
+def test_parity_rows_of_a_record_that_makes_no_sense(words: list[int]) -> None:
+    """Rows that are empty or run past the end are told as such, and nothing else is touched."""
+    record = np.array(words, dtype=np.int64)
+    starts = np.full(len(words) // 5 + 3, 77, dtype=np.int64)
+    count = log_starts(record, starts)
+    expected = log_starts_reference(record)
+    assert count == (-1 if expected is None else len(expected))
+    assert starts[: max(0, count)].tolist() == (expected or [])
+    assert starts[-2:].tolist() == [77, 77]
+
+
+@given(
     st.lists(st.lists(st.integers(-9, 9), max_size=3), min_size=1, max_size=6),
     st.lists(st.integers(0, 5), max_size=10),
 )

@@ -95,3 +95,25 @@ def test_light_loads_of_equal_keys_are_served_in_turn() -> None:
     found = simulate(stream, COST, "index", rates=equal(5) / (2 * COST))
     # the last update comes as the stream ends
     assert found.services.key.tolist() == stream.keys.tolist()[:-1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(0, 1e9), st.floats(0, 1), st.floats(0.5, 1e8), st.floats(0, 1e15))
+def test_parity_waits_of_even_keys(waited: float, part: float, gap: float, price: float) -> None:
+    found = k.even_wait(waited, part * gap, gap, price)
+    wanted = k.even_wait_reference(waited, part * gap, gap, price)
+    assert found == pytest.approx(wanted, rel=1e-6, abs=1e-3 * (1 + waited + gap))
+
+
+def test_an_even_key_is_worth_most_right_after_its_update() -> None:
+    gap = 1_000.0
+    for missed in range(4):
+        waits = [
+            k.even_wait(missed * gap + phase, gap - phase, gap, 10 * gap * gap)
+            for phase in np.linspace(0, gap, 20, endpoint=False).tolist()
+        ]
+        assert waits == sorted(waits, reverse=True)
+        # that of a key without a clock that would be served at the same price
+        price = gap * gap * (missed * missed + 3 * missed + 1) / 2
+        assert k.fair_wait(gap, 1.0, price) == pytest.approx(waits[0])
+    assert k.even_wait(700.0, 300.0, gap, 0.0) == 700.0

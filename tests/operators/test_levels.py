@@ -22,6 +22,7 @@ from icestream.operators.panes import Cumulative, Grid, Windows
 from icestream.plan import lower
 from icestream.plan.cost import KeyCounts
 from icestream.plan.nodes import Plan, View
+from icestream.runtime import window_work
 from icestream.runtime.driver import Delivery
 from icestream.testing.conformance import QueryConformance, small_sizes
 from icestream.testing.oracles import ObviousWindows, differences, rows_of
@@ -168,6 +169,99 @@ def test_oracle_random_sets_of_windows(
         check(plan, run(plan, Path(folder), items)[0], items)
 
 
+MANY = Shape(
+    events=700,
+    groups=60,
+    batches=9,
+    span=130 * SECOND,
+    disorder=14 * SECOND,
+    nulls=0.1,
+    empty=0.1,
+    gaps=1,
+    aborts=0.4,
+)
+HOP = Windows(10 * SECOND, 5 * SECOND)
+
+
+def test_oracle_windows_that_slide_are_tiles(tmp_path: Path) -> None:
+    plan = plan_of(Windows(3 * SECOND, SECOND), HOP, tumbling(20), tumbling(30))
+    items = generate(plan, MANY, 3)
+    with small_sizes(), alike():
+        found, delivered = run(plan, tmp_path, items)
+    check(plan, found, items)
+    made = [Tiled.from_json(each) for each in delivered[-1].commit.decisions["composition"]]
+    assert {each.window for each in made} == {tumbling(20), tumbling(30)}
+    assert frozenset({HOP}) in {each.sources for each in made}
+
+
+def test_windows_that_slide_and_emit_changes_are_no_tiles() -> None:
+    windows = (Windows(3 * SECOND, SECOND), HOP, tumbling(20), tumbling(30))
+    keys = KeyCounts(((1, 1.0),))
+    for mode, taken in (("append", True), ("update", False)):
+        made = lower.tiled(lower.composition(plan_of(*windows, modes={1: mode}), keys))
+        assert (HOP in frozenset().union(*(each.sources for each in made))) == taken
+
+
+WAYS = (
+    (
+        Tiled(tumbling(20), ((HOP, 2),)),
+        Tiled(tumbling(30), ((tumbling(15), 1), (None, 15))),
+    ),
+    (
+        Tiled(tumbling(15), ((tumbling(5), 3),)),
+        Tiled(tumbling(20), ((tumbling(5), 4),)),
+        Tiled(tumbling(30), ((tumbling(15), 2),)),
+    ),
+)
+
+
+@pytest.mark.parametrize(("way", "seed", "version"), [(0, 1, 3), (1, 2, 5)])
+def test_oracle_windows_may_be_made_of_tiles_from_any_version_on(
+    tmp_path: Path, way: int, seed: int, version: int
+) -> None:
+    plan = plan_of(tumbling(1), tumbling(5), HOP, tumbling(15), tumbling(20), tumbling(30))
+    items = generate(plan, MANY, seed)
+    with (
+        small_sizes(),
+        mock.patch.object(window_work, "COMPOSED_EVERY", version),
+        mock.patch.object(lower, "composition", return_value=None),
+        mock.patch.object(lower, "recomposition", return_value=WAYS[way]),
+        mock.patch.object(lower, "tiled", side_effect=lambda chosen: chosen or ()),
+    ):
+        found, delivered = run(plan, tmp_path, items)
+    check(plan, found, items)
+    made = [len(each.commit.decisions["composition"] or ()) for each in delivered]
+    assert sorted(set(made)) == [0, len(WAYS[way])]
+    assert made == sorted(made)
+
+
+def test_windows_are_made_otherwise_when_other_groups_come(tmp_path: Path) -> None:
+    #  each event in a group of its own, so that windows of panes are as good; then few groups
+    plan = minutes_of(1, 5, 10, 20)
+    alone = []
+    for number, item in enumerate(an_hour(plan, 3)[:1] + an_hour(plan, 3)):
+        (batch,) = batches_of([item])[0][0]
+        if number == 0:
+            batch = batch.set_column(2, "k0", pa.array(np.arange(batch.num_rows) + 100))
+        alone.append([[batch]])
+    with mock.patch.object(window_work, "COMPOSED_EVERY", 2):
+        found, delivered = run(plan, tmp_path, alone)
+    check(plan, found, alone)
+    chosen = [each.commit.decisions["composition"] for each in delivered]
+    assert chosen[0] == []
+    assert chosen[1]
+    assert all(each == chosen[1] for each in chosen[2:])
+
+
+def test_windows_that_nobody_asked_for_are_not_begun_later() -> None:
+    plan = minutes_of(1, 20, 30)
+    few = KeyCounts(((60 * SECOND, 5.0),))
+    asked = lower.window_spec(plan).windows
+    first = lower.tiled(lower.composition(plan, few))
+    assert any(each.window not in asked for each in first)
+    assert all(each.window in asked for each in lower.tiled(lower.recomposition(plan, few)))
+
+
 def an_hour(plan: Plan, groups: int) -> list[Item]:
     """Return batches of seven minutes, in which every group has an event each minute."""
     batches: list[Item] = []
@@ -222,7 +316,7 @@ def test_windows_are_made_of_panes_where_groups_are_seldom_met_again(tmp_path: P
     assert delivery.commit.decisions["composition"] == []
 
 
-def test_the_first_events_decide_for_the_whole_checkpoint(tmp_path: Path) -> None:
+def test_the_first_events_decide_while_nothing_changes(tmp_path: Path) -> None:
     plan = minutes_of(1, 5, 10)
     items: list[Item] = [[], *an_hour(plan, 3)]
     _, delivered = run(plan, tmp_path, items)
@@ -269,5 +363,7 @@ def test_oracle_tiles_cover_every_pane_once(parts: list[tuple[int, int]], phase:
 
 
 def test_tiled_windows_come_back_from_json() -> None:
-    tiled = Tiled(tumbling(15, 2), ((tumbling(10, 2), 1), (None, 5)))
-    assert Tiled.from_json(json.loads(json.dumps(tiled.to_json()))) == tiled
+    hop = Windows(10 * SECOND, 5 * SECOND, 2 * SECOND)
+    for source in (tumbling(10, 2), hop):
+        tiled = Tiled(tumbling(15, 2), ((source, 1), (None, 5)))
+        assert Tiled.from_json(json.loads(json.dumps(tiled.to_json()))) == tiled

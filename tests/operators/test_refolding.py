@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Generator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -17,6 +20,8 @@ from hypothesis import strategies as st
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.panes import Cumulative, Windows
 from icestream.plan.nodes import Plan, View
+from icestream.runtime import kept_events
+from icestream.state.blocks.ahead import read_ahead
 from icestream.testing.conformance import QueryConformance, small_sizes
 from icestream.testing.oracles import ObviousWindows, differences, rows_of
 from icestream.testing.plans import open_query, window_plan
@@ -55,6 +60,26 @@ class TestRawEventsOfEveryAggregate(QueryConformance):
     plan = plan_of("10 seconds", "4 seconds")
     seeds = (1,)
     tiny_budget = 448 * 1024
+
+
+def test_bounded_events_that_are_folded_again_come_through_the_pool(tmp_path: Path) -> None:
+    plan = plan_of()
+    shape = Shape(events=600, batches=5, span=60 * SECOND, aborts=0)
+    pools: list[int] = []
+
+    def noted(blocks: Generator[Any], pool: int) -> Generator[Any]:
+        pools.append(pool)
+        return read_ahead(blocks, pool)
+
+    query = open_query(plan, str(tmp_path))
+    with mock.patch.object(kept_events, "read_ahead", noted):
+        told = [
+            query.driver.batch(number, batch)[0].progress["icestream"]
+            for number, batch in enumerate(batches_of(generate(plan, shape, 3)))
+        ]
+    assert set(pools) == {2}
+    assert sum(each["blocksRead"] for each in told) > len(told)
+    assert all((each["blocksRead"] > 0) == (each["blockBytesRead"] > 0) for each in told)
 
 
 @given(shape=shapes(span=30 * SECOND), seed=st.integers(0, 2**32))

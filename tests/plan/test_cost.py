@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,18 +12,21 @@ from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
 from icestream.operators.panes import Cumulative, Windows
 from icestream.plan.cost import (
-    BLOCK_BYTES,
     KeyCounts,
     Rows,
     Separate,
-    Space,
     Statistics,
     check,
     estimate,
     estimate_rows,
+)
+from icestream.plan.space import (
+    BLOCK_BYTES,
+    Space,
     space_of_panes,
     space_of_tuples,
     traffic,
+    versions_kept,
 )
 
 DAY = parse_interval("24 hours")
@@ -174,15 +178,46 @@ def test_a_shorter_common_pane_keeps_more_entries() -> None:
 def test_fields_without_an_inverse_are_read_once_more() -> None:
     there, anew = (estimate(KPIS, replace(CALLS, invertible=each)) for each in (True, False))
     assert anew.panes.traffic.requests == pytest.approx(there.panes.traffic.requests * 4 / 3)
-    assert anew.tuples.traffic == there.tuples.traffic
+    few, many = (
+        estimate(KPIS, replace(CALLS, invertible=False, shards=shards)) for shards in (1, 4)
+    )
+    # a write, and two reads by each shard
+    more = many.tuples.traffic.bytes - few.tuples.traffic.bytes
+    assert more == pytest.approx(traffic(1000, 94, 6).bytes)
 
 
-def test_tuples_are_not_chosen_where_nothing_can_be_subtracted() -> None:
-    short = replace(CALLS, tuple_bytes=10)
+def test_windows_that_tumble_are_read_once() -> None:
+    hour = parse_interval("1 hour")
+    found = estimate([Windows(hour, hour)], CALLS)
+    assert found.panes.traffic == traffic(CALLS.keys.rows(hour) / 3600, 72, 2)
+    assert estimate([Cumulative(hour, hour)], CALLS).panes.traffic == found.panes.traffic
+
+
+def test_folding_again_must_save_more_than_it_reads() -> None:
+    short = replace(CALLS, tuple_bytes=10, groupings=1)
     assert estimate(KPIS, short).choose().plan == "tuples"
-    choice = estimate(KPIS, replace(short, invertible=False)).choose()
+    again = replace(short, invertible=False)
+    assert estimate(KPIS, again).choose().plan == "tuples"
+    choice = estimate(KPIS, replace(again, shards=200)).choose()
     assert choice.plan == "panes"
-    assert "an aggregate cannot be subtracted, which tuples need" in choice.reason
+    assert "an aggregate cannot be subtracted, so that tuples are read again" in choice.reason
+
+
+def test_what_rebuilding_needs_stays_on_the_log() -> None:
+    # 10,000 events a pane and version: 8,000 entries of 72 bytes, in and out, and 94 bytes each
+    plain, kept = (estimate(KPIS, replace(CALLS, version=each)) for each in (0, SLIDE))
+    snapshot, entries = 80_000 * 80, 8_000 * 72
+    more = kept.panes.space.log - plain.panes.space.log
+    assert more == snapshot + versions_kept(snapshot, entries) * entries
+    more = kept.tuples.space.log - plain.tuples.space.log
+    assert more == snapshot + versions_kept(snapshot, 2 * entries) * (2 * entries + 940_000)
+
+
+def test_versions_are_kept_until_a_snapshot_is_worth_it() -> None:
+    assert versions_kept(0, 100) == 8
+    assert versions_kept(6_400, 100) == 32
+    assert versions_kept(1e9, 100) == 64
+    assert versions_kept(5, 0) == 0
 
 
 def test_windows_of_rows_do_not_depend_on_the_rate() -> None:
@@ -213,7 +248,9 @@ def test_time_and_rows_agree_where_a_window_holds_as_many_events() -> None:
 
 
 def test_cumulative_windows_are_estimated_by_their_size() -> None:
-    assert estimate([Cumulative(DAY, SLIDE)], CALLS) == estimate(KPIS, CALLS)
+    grown, slid = estimate([Cumulative(DAY, SLIDE)], CALLS), estimate(KPIS, CALLS)
+    assert grown.panes.space == slid.panes.space
+    assert grown.tuples.space == slid.tuples.space
 
 
 def test_the_estimate_is_held_against_what_happened() -> None:
@@ -245,6 +282,32 @@ def test_key_counts_follow_the_power_law_between_measurements() -> None:
     assert not counts.beyond(400)
     assert KeyCounts(((10, 5.0), (20, 8.0))).rows(1) == 5
     assert KeyCounts(((10, 0.0), (20, 8.0))).rows(15) == 4
+
+
+@given(
+    groups=st.integers(1, 5_000),
+    events=st.integers(10, 2_000),
+    factor=st.integers(2, 50),
+    seed=st.integers(0, 100),
+)
+def test_oracle_groups_of_a_longer_stretch(
+    groups: int, events: int, factor: int, seed: int
+) -> None:
+    drawn = np.random.default_rng(seed).integers(0, groups, events * factor)
+    seen = len(np.unique(drawn[:events]))
+    found = KeyCounts(((1, 1.0), (10, seen))).extended(10 * factor, events).rows(10 * factor)
+    assert seen <= found <= events * factor
+    if events >= 2 * groups:
+        assert found == pytest.approx(len(np.unique(drawn)), rel=0.3)
+
+
+def test_groups_of_a_longer_stretch_follow_those_seen() -> None:
+    seen = KeyCounts(((1, 10.0), (10, 632.0)))
+    assert seen.extended(100, 1_000).rows(100) == pytest.approx(1_000, rel=0.01)
+    assert seen.extended(10, 1_000) is seen
+    own = KeyCounts(((1, 100.0), (10, 1_000.0))).extended(100, 1_000)
+    assert own.rows(100) == pytest.approx(10_000, rel=0.01)
+    assert not own.beyond(100)
 
 
 @given(

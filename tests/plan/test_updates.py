@@ -17,7 +17,7 @@ PLAN = quotes_plan(Costly(ManualClock()))
 
 
 def other_step(**changes: Any) -> Updates:
-    return replace(PLAN, step=replace(PLAN.step, **changes))
+    return replace(PLAN, steps=(replace(PLAN.steps[0], **changes),))
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def other_step(**changes: Any) -> Updates:
         replace(PLAN, time=pa.timestamp("us")),
         replace(PLAN, latest=Latest(())),
         replace(PLAN, latest=None),
-        other_step(result=PLAN.step.result.append(pa.field("more", pa.int64()))),
+        other_step(result=PLAN.steps[0].result.append(pa.field("more", pa.int64()))),
         other_step(function=len),
         replace(PLAN, key_groups=16),
     ],

@@ -26,6 +26,10 @@ class TestWindowedAggregate(DataflowConformance):
     flow = plans.running_aggregate("append")
 
 
+class TestRevisedAggregate(DataflowConformance):
+    flow = plans.revised_aggregate()
+
+
 class TestSelfJoin(DataflowConformance):
     flow = plans.self_join()
     exact = True
@@ -80,7 +84,8 @@ class TestUnited(DataflowConformance):
 
 FLOWS = {
     "running aggregate": plans.running_aggregate(),
-    "settled aggregate": plans.running_aggregate("append"),
+    "final aggregate": plans.running_aggregate("append"),
+    "revised aggregate": plans.revised_aggregate(),
     "join within": plans.join_within(),
     "settled difference": plans.difference("append"),
     "settled best": plans.best("append"),

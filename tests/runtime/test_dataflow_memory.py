@@ -1,16 +1,21 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from icestream.operators.aggregates import Aggregate
 from icestream.runtime.holdings import Holdings
 from icestream.runtime.local import LocalExecutor
 from icestream.runtime.shard import ShardReport, ShardTask
 from icestream.testing import dataflow_plans as plans
-from icestream.testing.dataflow_conformance import open_dataflow, stream_of
+from icestream.testing.dataflow_conformance import open_dataflow, small_sizes, stream_of
+from icestream.testing.dataflow_plans import RATINGS, SECOND, Stream, dataflow
 from icestream.testing.sources import Shape, batches_of
 
 
@@ -55,3 +60,60 @@ def test_a_query_goes_on_with_less_memory(tmp_path: Path) -> None:
     for batch in batches[2:]:
         (delivery,) = query.driver.batch(query.next_batch, batch)
         assert delivery.progress["icestream"]["peakMemoryBytes"] <= 5 << 20
+
+
+@pytest.mark.slow
+def test_bounded_final_aggregates_of_ten_times_the_budget(tmp_path: Path) -> None:
+    batches, size, users, budget = 8, 10_000, 4000, 512 << 10
+    functions = (Aggregate("count", None, "n"), Aggregate("sum", "rating", "total"))
+    ratings = Stream.of(RATINGS).window(1000 * SECOND)
+    flow = dataflow(ratings.apply(["user"], lambda group: group.agg(*functions)), "append", slack=0)
+    dice = np.random.default_rng(3)
+    user, rating = dice.integers(0, users, batches * size), dice.integers(1, 9, batches * size) / 2
+    columns = [
+        pa.array(np.arange(batches * size)).cast(flow.time),
+        pa.array(np.zeros(batches * size, dtype=np.int32)),
+        *map(pa.array, (user, user, rating)),
+    ]
+    events = pa.RecordBatch.from_arrays(columns, schema=flow.batch_schema)
+    with small_sizes(quota=budget, chunk=4096, snapshot=4):
+        query = open_dataflow(flow, tmp_path, budget=budget, shards=1)
+        tables, logged = [], []
+        for number in range(batches):
+            batch = [[events.slice(number * size, size)]]
+            (delivery,) = query.driver.batch(query.next_batch, batch)
+            facts = delivery.progress["icestream"]
+            assert facts["peakMemoryBytes"] <= budget
+            logged.append(facts["coldState"]["logged"])
+            tables.append(query.rows([delivery]))
+        # every event is a row, and alive
+        assert batches * size * 8 * 9 >= 10 * budget
+        # what is logged is the same, however much is there
+        assert logged[-1] - logged[-2] < 1.2 * (logged[2] - logged[1]) < 400 * size
+        tables.append(query.flush())
+    told = pa.concat_tables(tables)
+    assert sorted(zip(*_stretches(told), strict=True)) == sorted(
+        _running_sums(user.tolist(), rating.tolist(), 1000 * SECOND)
+    )
+
+
+def _stretches(told: pa.Table) -> list[list[Any]]:
+    lifetime = told.column("lifetime").combine_chunks()
+    edges = [lifetime.field(name).cast(pa.int64()).to_pylist() for name in ("start", "end")]
+    return [*edges, *(told.column(name).to_pylist() for name in ("user", "n", "total"))]
+
+
+def _running_sums(
+    users: list[int], ratings: list[float], length: int
+) -> Iterator[tuple[int, int, int, int, float]]:
+    """Yield what is told of events, one in a microsecond, that all live at once for a while."""
+    mine: dict[int, list[int]] = {}
+    for instant, user in enumerate(users):
+        mine.setdefault(user, []).append(instant)
+    for user, instants in mine.items():
+        edges = [(t, 1, ratings[t]) for t in instants]
+        edges += [(t + length, -1, -ratings[t]) for t in instants]
+        n, total = 0, 0.0
+        for (start, count, rating), (end, *_) in pairwise(edges):
+            n, total = n + count, total + rating
+            yield start, end, user, n, total

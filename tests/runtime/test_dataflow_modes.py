@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from icestream.operators.dataflow.component import ComponentOperator
 from icestream.operators.temporal.changes import TemporalOperator
 from icestream.plan.dataflow import Dataflow
 from icestream.testing import dataflow_plans as plans
-from icestream.testing.dataflow_conformance import open_dataflow, stream_of
+from icestream.testing.dataflow_conformance import bag_of_rows, open_dataflow, stream_of
 from icestream.testing.dataflow_plans import RATINGS, SECOND, Stream, dataflow
 from icestream.testing.sources import Shape, batches_of
+from icestream.testing.temporal_oracle import Bag, assert_same_snapshots
 
 SHAPE = Shape(events=240, groups=12, batches=8)
 
@@ -67,6 +68,20 @@ def test_oracle_complete_mode_tells_what_updates_add_up_to(tmp_path: Path, resta
             queries["complete"].close()
             queries["complete"] = open_dataflow(flows["complete"], tmp_path / "complete")
     assert current > 0
+
+
+@pytest.mark.parametrize("make", [windowed, plans.revised_aggregate, plans.united])
+def test_oracle_append_mode_tells_once_what_updates_add_up_to(
+    make: Callable[[str], Dataflow], tmp_path: Path
+) -> None:
+    bags: list[Bag] = []
+    for mode in ("update", "append"):
+        flow = make(mode)
+        query = open_dataflow(flow, tmp_path / mode)
+        tables = [query.feed(batch) for batch in batches_of(stream_of(flow, SHAPE, 4))]
+        bags.append(bag_of_rows(flow, pa.concat_tables([*tables, query.flush()])))
+    assert bags[1]
+    assert_same_snapshots(*bags)
 
 
 def test_only_aggregates_have_a_complete_answer() -> None:

@@ -72,7 +72,8 @@ def cases(draw: st.DrawFn) -> Case:
         for stream, name in zip(sources(lifetime, count), NAMES, strict=False)
     ]
     conditions: list[str] = []
-    how = Spilling(strategy=draw(st.sampled_from(["global_output_with_penalty", "local_output"])))
+    strategy = draw(st.sampled_from(["global_output_with_penalty", "local_output"]))
+    how = Spilling(strategy=strategy, order=draw(st.sampled_from(["cheapest", "written"])))
     while len(parts) > 1:
         width = draw(st.integers(2, min(3, len(parts))))
         taken, rest = parts[:width], parts[width:]

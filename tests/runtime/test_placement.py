@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from icestream.runtime.placement import tidy_host
+from icestream.runtime.placement import Handles, tidy_host
 from icestream.state.arena import Arena, is_working
 from icestream.state.budget import Budget
 
@@ -23,3 +25,40 @@ def test_a_host_keeps_the_arenas_of_its_shards_only(tmp_path: Path) -> None:
     assert left == ["shard-0.v4.a", "shard-2.v5.d"]
     assert sum(map(is_working, os.listdir(arenas))) == 1
     assert os.listdir(tmp_path) == ["this-run"]
+
+
+class Counted(Handles):
+    """Handles that are counted, not made."""
+
+    def __init__(self, executors: int) -> None:
+        driver: Any = SimpleNamespace(sparkContext=None)
+        super().__init__(driver)
+        self.executors = executors
+        self.made = 0
+
+    def _processes(self) -> frozenset[str]:
+        return frozenset(map(str, range(1 + self.executors)))
+
+    def _spread(self) -> Any:
+        self.made += 1
+        return SimpleNamespace(unpersist=lambda: None)
+
+    def version(self, *places: str) -> int:
+        """Run a version whose tasks are run at these places; return how often handles were made."""
+        self.get(len(places))
+        self.note(places)
+        return self.made
+
+
+def test_bounded_handles_are_spread_until_all_executors_have_one() -> None:
+    handles = Counted(2)
+    assert [handles.version("a", "b") for _ in range(2)] == [1, 1]
+    handles.executors = 1
+    assert [handles.version("a", "a") for _ in range(2)] == [1, 1], "there is nowhere else"
+    handles.executors = 2
+    assert handles.version("a", "a") == 2, "the new one does not take tasks yet"
+    assert handles.version("a", "c") == 3
+    assert handles.version("a", "c") == 3
+    handles.executors = 3
+    assert handles.version("a", "c", "c") == 4
+    assert [handles.version("a", "c", "c") for _ in range(4)] == [5, 6, 6, 6], "it is given up"

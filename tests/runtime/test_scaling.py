@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +15,14 @@ from pyspark.sql import functions as sf
 
 import icestream as ice
 from icestream.core.errors import DefinitionError
-from icestream.runtime.scaling import check_parallelism, placed, told
-from icestream.runtime.shard import ShardReport
+from icestream.plan.adaptation.sizing import SHRINK_AFTER, Sizing
+from icestream.runtime import local
+from icestream.runtime.scaling import next_sizing, placed, task_bounds, told
+from icestream.runtime.shard import ShardReport, ShardTask
 from icestream.testing.feed import Feed, rows
+from icestream.testing.moving_shards import SeparateDisks
+from icestream.testing.plans import open_query, window_plan
+from icestream.testing.sources import Shape, batches_of, generate
 
 
 def report(shard: int, seconds: float) -> ShardReport:
@@ -24,12 +32,12 @@ def report(shard: int, seconds: float) -> ShardReport:
 
 
 def test_what_shards_take_is_smoothed_and_added_up_over_components() -> None:
-    first = told(None, (0, 1), 2, [report(0, 1.0), report(1, 2.0), report(2, 0.5), report(3, 0.5)])
-    assert first == {"parallelism": 2, "tasks": [0, 1], "loads": [1.5, 2.5], "moved": 0}
-    second = told(
-        first, (1, 1), 2, [report(0, 3.5), report(1, 2.5), report(2, 0.0), report(3, 0.0)]
-    )
-    assert second == {"parallelism": 2, "tasks": [1, 1], "loads": [2.5, 2.5], "moved": 1}
+    reports = [report(0, 1.0), report(1, 2.0), report(2, 0.5), report(3, 0.5)]
+    first = told(None, (0, 1), Sizing(2), reports)
+    assert (first["tasks"], first["loads"], first["moved"]) == ([0, 1], [1.5, 2.5], 0)
+    reports = [report(0, 3.5), report(1, 2.5), report(2, 0.0), report(3, 0.0)]
+    second = told(first, (1, 1), Sizing(2), reports)
+    assert (second["tasks"], second["loads"], second["moved"]) == ([1, 1], [2.5, 2.5], 1)
 
 
 def test_shards_move_only_when_it_is_worth_it() -> None:
@@ -40,10 +48,66 @@ def test_shards_move_only_when_it_is_worth_it() -> None:
     assert placed(idle, 4, 2, rebalance=True) == (0, 0, 1, 1)
 
 
+def test_every_hot_shard_gets_a_task_to_itself() -> None:
+    hot = {"parallelism": 3, "tasks": [0, 0, 1, 1, 2], "loads": [5.0, 0.1, 4.0, 0.1, 0.3]}
+    assert placed(hot, 5, 3, rebalance=True) == (0, 2, 1, 2, 2)
+
+
+def test_a_commit_without_reasons_is_gone_on_from() -> None:
+    before = {"parallelism": 3, "tasks": [0, 1, 2], "loads": [0.01, 0.01, 0.01], "moved": 0}
+    found = next_sizing(before, task_bounds((2, 3), 3), batch=None, interval=None, cores=8)
+    assert (found.tasks, found.fewer) == (3, 1)
+
+
+class Loaded(SeparateDisks):
+    """Says of shards that they took as long as told."""
+
+    seconds = 0.0
+
+    @property
+    def parallel(self) -> int:
+        """Return a number of cores."""
+        return 4
+
+    def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
+        """Run the shards in turn."""
+        reports = super().run(tasks)
+        for each in reports:
+            each.statistics["seconds"] = Loaded.seconds
+        return reports
+
+
+def test_oracle_tasks_follow_the_load_between_bounds(tmp_path: Path) -> None:
+    course = [0.0] * 2 + [0.5] * 4 + [0.0] * (SHRINK_AFTER + 6)
+    plan = window_plan("4 seconds", "2 seconds")
+    batches = batches_of(generate(plan, Shape(events=400, batches=len(course)), 3))
+    found: list[dict[str, Any]] = []
+    tables: dict[str, list[pa.Table]] = {}
+    for name in ("scaled", "still"):
+        with mock.patch.object(local, "LocalExecutor", Loaded):
+            query = open_query(plan, f"{tmp_path}/{name}", shards=8)
+        query.rescale((1, 6) if name == "scaled" else 1)
+        tables[name] = []
+        for number, (seconds, batch) in enumerate(zip(course, batches, strict=True)):
+            Loaded.seconds = seconds
+            [delivery] = query.driver.batch(number, batch)
+            tables[name].append(query.rows([delivery]))
+            if name == "scaled":
+                found.append(delivery.progress["icestream"])
+    assert tables["scaled"] == tables["still"]
+    tasks = [each["parallelism"] for each in found]
+    assert tasks[:4] == [1] * 4, "a batch that is slow once is no reason"
+    assert tasks[4:8] == [4] * 4, "there are no more cores than four"
+    assert tasks[-1] == 1, "tasks without work go"
+    assert "room for 0.20 s" in found[4]["parallelismBecause"]
+
+
 @pytest.mark.parametrize("wrong", [0, -1, 9])
 def test_no_more_tasks_than_shards(wrong: int) -> None:
     with pytest.raises(DefinitionError, match="1 to 8 tasks"):
-        check_parallelism(wrong, 8)
+        task_bounds(wrong, 8)
+    with pytest.raises(DefinitionError, match="1 to 8 tasks"):
+        task_bounds((1, wrong), 8)
 
 
 @pytest.mark.spark

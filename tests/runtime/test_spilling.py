@@ -66,6 +66,18 @@ def test_partitions_are_chosen_when_the_threshold_is_passed() -> None:
     assert (after(80).spills, after(81).spills) == (0, 1)
 
 
+def test_at_least_what_is_above_the_threshold_leaves() -> None:
+    sizes = dict.fromkeys(range(10), 10)
+    how = Spilling(strategy="largest", threshold=0.2, amount=0.3)
+
+    def leaving(room: int) -> int:
+        news = decided(how, DEPTHS, [report(0, 0, sizes, held=100, room=room)], Decided(), 1)
+        return len(news.spill.get(0, ()))
+
+    # of 100 bytes 30 are the amount; where only 45 may stay, 55 are too many
+    assert [leaving(room) for room in (500, 400, 225)] == [0, 3, 6]
+
+
 def test_all_joins_of_the_plan_compete_by_what_they_contribute_to_its_results() -> None:
     reports = [
         report(0, 0, {1: 10, 2: 10}, results={}),

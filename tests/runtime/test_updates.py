@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 
 from icestream.core.errors import BudgetError, InputError
 from icestream.plan.nodes import Computation
-from icestream.plan.updates import SCHEDULES
+from icestream.plan.updates import SCHEDULES, Latest, Updates
 from icestream.runtime.updates_work import Overhead
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions import SEGMENTS
@@ -279,3 +279,165 @@ def test_crash_every_step_of_a_run(tmp_path: Path) -> None:
         rehearsal.crash_everywhere(lambda step: step % every == 0)
     assert rehearsal.points >= 24
     assert rehearsal.differences == []
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("schedule", ["index", "fifo"])
+def test_oracle_steps_share_a_queue_as_if_it_were_their_own(
+    schedule: str, restart: bool, tmp_path: Path
+) -> None:
+    clock = ManualClock()
+    plan = shared_plan(Costly(clock), Costly(clock, each=30_000), schedule=schedule)
+    plain = [PlainUpdates(), PlainUpdates()]
+    with staged():
+        query = open_updates(plan, tmp_path)
+        for number, splits in enumerate(story(1)):
+            clock.at = (number + 1) * SECOND
+            for each in plain:
+                each.arrive(splits)
+            if restart:
+                query = open_updates(plan, tmp_path)
+            deliveries = query.driver.batch(number, splits_of(*splits))
+            for view, each in enumerate(plain):
+                each.serve(query.rows(deliveries, view))
+            for delivery in deliveries:
+                waiting = set(plain[0].waiting) | set(plain[1].waiting)
+                assert told(delivery)["waiting"] == len(waiting)
+        assert len(plain[1].waiting) > len(plain[0].waiting)
+        deliveries = query.driver.flush()
+        for view, each in enumerate(plain):
+            each.serve(query.rows(deliveries, view))
+    assert not plain[0].waiting
+    assert not plain[1].waiting
+
+
+def test_oracle_a_restored_queue_goes_on_for_every_step_that_shares_it(tmp_path: Path) -> None:
+    found = []
+    for name in ("running", "restarted"):
+        clock = ManualClock()
+        plan = shared_plan(Costly(clock, each=SECOND), Costly(clock, each=SECOND), budget=1)
+        rows = []
+        with staged():
+            query = open_updates(plan, tmp_path / name, shards=1)
+            for number, splits in enumerate(story(2)):
+                clock.at = (number + 1) * 10 * SECOND
+                if name == "restarted":
+                    query = open_updates(plan, tmp_path / name, shards=1)
+                deliveries = query.driver.batch(number, splits_of(*splits))
+                rows.append([query.rows(deliveries, view).to_pylist() for view in (0, 1)])
+        found.append(rows)
+    assert found[0] == found[1]
+    assert any(found[0])
+
+
+def test_steps_over_all_and_over_the_newest_side_by_side(tmp_path: Path) -> None:
+    clock = ManualClock()
+    newest = quotes_plan(Costly(clock), budget=105_000)
+    every = quotes_plan(Costly(clock, each=1_000), schedule=None)
+    plan = replace(newest, steps=(*every.steps, *newest.steps))
+    query = open_updates(plan, tmp_path, shards=1)
+    many: list[Quote] = [(f"s{n % 20}", n, n) for n in range(50)]
+    (delivery,) = query.driver.batch(0, splits_of(many))
+    assert sorted(query.rows([delivery], 0).column("price").to_pylist()) == list(range(50))
+    # 50 ms went to every event, the rest of 105 ms to 5 of the newest
+    assert query.rows([delivery], 1).column("price").to_pylist() == [40, 41, 42, 43, 44]
+    assert told(delivery)["waiting"] == 15
+    assert told(delivery)["supersededInTransit"] == 30
+
+
+def shared_plan(*steps: Costly, schedule: str = "inplace", budget: int | None = 205_000) -> Updates:
+    """Return steps over one queue."""
+    plans = [quotes_plan(step, schedule=schedule, budget=budget) for step in steps]
+    return replace(plans[0], steps=tuple(plan.steps[0] for plan in plans))
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_keys_that_count_more_are_served_before_others(restart: bool, tmp_path: Path) -> None:
+    clock = ManualClock()
+    plan = quotes_plan(Costly(clock, each=SECOND), schedule="index", budget=1)
+    plan = important(plan)
+    query = open_updates(plan, tmp_path, shards=1)
+    light: list[Quote] = [(f"s{n}", 1, n * SECOND) for n in range(5)]
+    clock.at = 10 * SECOND
+    heavy: Quote = ("heavy", 1000, 9 * SECOND)
+    assert query.feed(splits_of([*light, heavy])).column("symbol").to_pylist() == ["heavy"]
+    orders = []
+    for number, symbol in enumerate(["s0", "s9", "heavy", "s9"], start=1):
+        clock.at = (20 + number) * SECOND
+        if restart:
+            query = open_updates(plan, tmp_path, shards=1)
+        news: list[Quote] = [(symbol, 1000, clock.at - 5 * SECOND)] if number > 1 else []
+        orders += query.feed(splits_of(news), number).column("symbol").to_pylist()
+    assert orders == ["s0", "s9", "heavy", "s9"]
+
+
+def important(plan: Updates) -> Updates:
+    """Return a plan in which prices say what a symbol counts."""
+    assert plan.latest is not None
+    return replace(plan, latest=replace(plan.latest, importance="price"))
+
+
+def test_an_importance_that_is_not_positive_is_the_datas_fault(tmp_path: Path) -> None:
+    plan = important(quotes_plan(Costly(ManualClock()), schedule="index"))
+    query = open_updates(plan, tmp_path, shards=1)
+    with pytest.raises(InputError, match="a positive number; column 'price' has 0"):
+        query.feed(splits_of([("a", 0, 1)]))
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_bounded_keys_without_news_are_forgotten(restart: bool, tmp_path: Path) -> None:
+    clock = ManualClock()
+    plan = quotes_plan(Costly(clock, each=1), budget=10 * SECOND)
+    plan = replace(plan, latest=Latest(("symbol",), "inplace", forget=5 * SECOND))
+    most = 0
+    with staged():
+        query = open_updates(plan, tmp_path, shards=1)
+        for number in range(24):
+            clock.at = (number + 1) * SECOND
+            if restart:
+                query = open_updates(plan, tmp_path, shards=1)
+            fresh: list[Quote] = [(f"s{number}-{n}", n + 1, number * SECOND) for n in range(20)]
+            (delivery,) = query.driver.batch(number, splits_of(fresh))
+            assert told(delivery)["served"] == 20
+            most = max(most, told(delivery)["keys"])
+    assert 100 <= most <= 140
+
+
+def switching_plan(clock: ManualClock) -> Updates:
+    plan = quotes_plan(Costly(clock, each=10_000), interval=SECOND)
+    return replace(plan, latest=Latest(("symbol",), "inplace", under="load"))
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_all_events_are_processed_while_the_load_allows_it(restart: bool, tmp_path: Path) -> None:
+    clock = ManualClock()
+    plan = switching_plan(clock)
+    query = open_updates(plan, tmp_path, shards=1)
+    modes, served = [], []
+    # 10 ms each: 50 events take half a second, 300 three; 4 symbols
+    for number, count in enumerate([50] * 4 + [300] * 6 + [50] * 8):
+        clock.at = max(clock.at, (number + 1) * SECOND)
+        if restart:
+            query = open_updates(plan, tmp_path, shards=1)
+        batch: list[Quote] = [(f"s{n % 4}", n, number * SECOND + n) for n in range(count)]
+        (delivery,) = query.driver.batch(
+            number, splits_of(batch[: count // 2], batch[count // 2 :])
+        )
+        prices = query.rows([delivery]).column("price").to_pylist()
+        modes.append(told(delivery)["mode"])
+        served.append(len(prices))
+        assert set(prices) >= set(range(count - 4, count))
+        if modes[-1] == "append" and served[-1] > 4:
+            assert sorted(prices) == list(range(count))
+    assert modes == ["append"] * 6 + ["update"] * 6 + ["append"] * 6
+    assert served[:6] == [50] * 4 + [300] * 2
+    assert served[6:10] == [4] * 4
+    assert served[-5:] == [50] * 5
+
+
+def test_a_batch_that_would_take_far_too_long_is_not_processed_whole(tmp_path: Path) -> None:
+    clock = ManualClock()
+    query = open_updates(switching_plan(clock), tmp_path, shards=1)
+    query.feed(splits_of([("a", 1, 1)]))
+    many: list[Quote] = [(f"s{n % 4}", n, n) for n in range(1000)]
+    assert query.feed(splits_of(many)).num_rows == 4

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from icestream.runtime.exchange import ExchangeWriter, Parcels
-from icestream.runtime.updates_ingest import UpdatesIngest
+from icestream.runtime.updates_ingest import EVERY, UpdatesIngest
 from icestream.state.files import LocalFiles
 from icestream.testing.update_streams import Costly, ManualClock, Quote, quotes, quotes_plan
 
@@ -33,7 +33,7 @@ def test_the_same_updates_make_the_same_parcel(tmp_path: Path) -> None:
 def test_every_event_of_an_append_stream_goes_to_one_shard(tmp_path: Path) -> None:
     path = sent(tmp_path, "parcel", None, 2)
     counts = [
-        sum(part.num_rows for part in Parcels(LocalFiles(), [str(path)], shard, 0).tuples())
+        sum(part.num_rows for part in Parcels(LocalFiles(), [str(path)], shard, 0, EVERY).tuples())
         for shard in (0, 1)
     ]
     assert sum(counts) == 100

@@ -28,6 +28,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.dataflow.edging import Edging
+from icestream.operators.dataflow.padding import Padding
 from icestream.operators.dataflow.steps import Filtering, Projecting
 from icestream.operators.expressions import Predicate, Projection
 from icestream.operators.temporal.aggregate import TemporalAggregate
@@ -65,13 +66,31 @@ from icestream.runtime.sink import as_they_are
 if TYPE_CHECKING:
     from icestream.api.stream import Stream
 
+#: kinds of joins by PySpark's names, without underscores
+_JOINS = {
+    "inner": "inner",
+    **dict.fromkeys(("left", "leftouter"), "left"),
+    **dict.fromkeys(("right", "rightouter"), "right"),
+    **dict.fromkeys(("full", "fullouter", "outer"), "full"),
+    **dict.fromkeys(("semi", "leftsemi"), "semi"),
+    **dict.fromkeys(("anti", "leftanti"), "anti"),
+}
+#: column that keeps events without a key from meeting each other
+_ALONE = "without a key"
 #: numbers that tell sources apart while a query is written
 _TAGS = count()
 
 
 @dataclass(frozen=True)
 class Events:
-    """Events with lifetimes, of a whole stream or of each group."""
+    """Events with lifetimes, of a whole stream or of each group.
+
+    Examples:
+        >>> events.window("1 hour").groupApply(
+        ...     "agent", lambda agent: agent.agg(ice.count().alias("n"))
+        ... ).columns
+        ['agent', 'n']
+    """
 
     _node: Node
     #: the sources that take part, by tag
@@ -79,20 +98,34 @@ class Events:
 
     @property
     def columns(self) -> list[str]:
-        """Return the names of the columns."""
+        """Return the names of the columns.
+
+        Examples:
+            >>> events.select("agent", "busyTime").columns
+            ['agent', 'busyTime']
+        """
         return list(self._node.payload.names)
 
     # -- event by event --------------------------------------------------------------------
 
     def where(self, condition: str) -> Events:
-        """Keep the events that fulfil a condition, written in SQL."""
+        """Keep the events that fulfil a condition, written in SQL.
+
+        Examples:
+            >>> long_calls = events.where("busyTime > 600")
+        """
         predicate = Predicate.bind(self._node.payload, condition)
         return self._mapped(Filtering(predicate), self._node.payload, f"where {predicate.text}")
 
     filter = where
 
     def select(self, *expressions: str) -> Events:
-        """Choose columns, or expressions over them as in `selectExpr`; a group's keys stay."""
+        """Choose columns, or expressions over them as in `selectExpr`; a group's keys stay.
+
+        Examples:
+            >>> events.select("agent", "busyTime / 60 AS minutes").columns
+            ['agent', 'minutes']
+        """
         scope = self._node.scope
         texts = list(expressions)
         projection = Projection.bind(self._node.payload, texts)
@@ -104,12 +137,21 @@ class Events:
     selectExpr = select
 
     def withColumn(self, colName: str, col: str) -> Events:
-        """Add a column, or replace the one of that name, by an SQL expression."""
+        """Add a column, or replace the one of that name, by an SQL expression.
+
+        Examples:
+            >>> events.select("agent", "busyTime").withColumn("minutes", "busyTime / 60").columns
+            ['agent', 'busyTime', 'minutes']
+        """
         others = [_quoted(name) for name in self.columns if name != colName]
         return self.select(*others, f"({col}) AS {_quoted(colName)}")
 
     def alterLifetime(self, duration: str | int | None) -> Events:
-        """Let each event live for a duration from its beginning on; None for ever."""
+        """Let each event live for a duration from its beginning on; None for ever.
+
+        Examples:
+            >>> for_an_hour = events.alterLifetime("1 hour")
+        """
         if duration is None:
             return self._altered(Forever())
         length = parse_interval(duration)
@@ -119,25 +161,45 @@ class Events:
         return self._altered(Windowed(length))
 
     def window(self, range: str | int, slide: str | int | None = None) -> Events:
-        """See the events of the last `range`: at every instant, or at the multiples of `slide`."""
+        """See the events of the last `range`: at every instant, or at the multiples of `slide`.
+
+        Examples:
+            >>> hourly_events = events.window("1 hour", slide="10 minutes")
+        """
         if slide is None:
             return self.alterLifetime(range)
         return self._altered(Hopping(parse_interval(range), parse_interval(slide)))
 
     def forever(self) -> Events:
-        """Let each event live from its beginning on, for ever."""
+        """Let each event live from its beginning on, for ever.
+
+        Examples:
+            >>> prices = events.select("symbol", "price").forever()
+        """
         return self._altered(Forever())
 
     def point(self) -> Events:
-        """Let each event live for one instant."""
+        """Let each event live for one instant.
+
+        Examples:
+            >>> instants = events.alterLifetime("1 hour").point()
+        """
         return self._altered(Point())
 
     def shift(self, by: str | int) -> Events:
-        """Let each event live as long as before, but so much later."""
+        """Let each event live as long as before, but so much later.
+
+        Examples:
+            >>> later = events.shift("5 minutes")
+        """
         return self._altered(Shifted(parse_interval(by)))
 
     def union(self, other: Events) -> Events:
-        """Take the events of both; their columns must agree."""
+        """Take the events of both; their columns must agree.
+
+        Examples:
+            >>> both = events.where("busyTime < 10").union(events.where("busyTime > 600"))
+        """
         self._check_together(other, "union")
         columns = _common(self._node.payload, other._node.payload)
         nodes = (self._loosened(columns)._node, other._loosened(columns)._node)
@@ -164,6 +226,12 @@ class Events:
             keys: the columns that tell groups apart; all streams have them.
             apply: gets the events of a group, of this stream and of `others`, and returns others.
             *others: further streams that the sub-query looks at.
+
+        Examples:
+            >>> events.window("1 hour").groupApply(
+            ...     "agent", lambda agent: agent.select("busyTime").top(3, by="busyTime")
+            ... ).columns
+            ['agent', 'busyTime']
         """
         names = (keys,) if isinstance(keys, str) else tuple(keys)
         outer = self._node.scope
@@ -182,6 +250,12 @@ class Events:
         """Compute aggregates of a group: at each instant, over the events alive then.
 
         Columns are names or SQL text: `ice.sum("price * amount").alias("turnover")`.
+
+        Examples:
+            >>> events.window("1 hour").groupApply(
+            ...     "agent", lambda agent: agent.agg(ice.sum("busyTime").alias("busy"))
+            ... ).columns
+            ['agent', 'busy']
         """
         scope = self._scope("agg", "groupApply(keys, lambda group: group.agg(...))")
         if not aggregates or not all(isinstance(e, AggregateExpression) for e in aggregates):
@@ -203,7 +277,14 @@ class Events:
         return before._applied(operator, f"aggregate {shown}", grows=False)
 
     def top(self, k: int, by: str | Sequence[str], *, ascending: bool = False) -> Events:
-        """Keep the best `k` events of a group at each instant, by some columns."""
+        """Keep the best `k` events of a group at each instant, by some columns.
+
+        Examples:
+            >>> events.window("1 hour").groupApply(
+            ...     "agent", lambda agent: agent.select("busyTime").top(3, by="busyTime")
+            ... ).columns
+            ['agent', 'busyTime']
+        """
         self._scope("top", "groupApply(keys, lambda group: group.top(...))")
         names = (by,) if isinstance(by, str) else tuple(by)
         self._check_columns(names, "top")
@@ -213,7 +294,13 @@ class Events:
         return self._applied(operator, f"top {k} by {', '.join(names)} {way}", grows=False)
 
     def process(self, processor: Processor) -> Events:
-        """Let user code with state of its own look at the events of each group."""
+        """Let user code with state of its own look at the events of each group.
+
+        Examples:
+            >>> answers = events.groupApply("agent", lambda agent: agent.process(Counting()))
+            >>> answers.columns
+            ['agent', 'calls']
+        """
         scope = self._scope("process", "groupApply(keys, lambda group: group.process(...))")
         payload = self._node.payload
         keys = pa.schema([payload.field(key) for key in scope.keys])
@@ -230,6 +317,14 @@ class Events:
             start: which rows begin an event, a condition in SQL.
             end: which rows end one, a condition in SQL.
             since: the time of the row that began what an end ends, in SQL.
+
+        Examples:
+            >>> talks = events.groupApply(
+            ...     "agent",
+            ...     lambda agent: agent.edges(
+            ...         start="busyTime = 0", end="busyTime > 0", since="timestamp"
+            ...     ),
+            ... )
         """
         self._scope("edges", "groupApply(keys, lambda group: group.edges(...))")
         node = self._node
@@ -247,6 +342,7 @@ class Events:
         other: Events,
         on: str | Sequence[Equal] | None = None,
         *,
+        how: str = "inner",
         where: str | None = None,
         within: str | int | None = None,
         onPressure: str = "fetch",
@@ -258,14 +354,32 @@ class Events:
             other: the other stream; inside a group, of the same group.
             on: columns with equal values: a name that both have, or a pair of names, or several of
                 these; needed outside a group. Null equals nothing.
-            where: what a pair must fulfil beside, in SQL.
+            how: which events without a partner come, with nulls, at the instants at which they have
+                none: `inner` (none), `left`, `right` or `full`; or only events of this stream, at
+                the instants at which they have a partner, `semi`, or have none, `anti`.
+            where: what a pair must fulfil beside, in SQL; for `inner` joins.
             within: instead of their own lifetimes, pair events at most so far apart in time.
             onPressure: what happens to state that does not fit into memory. `fetch`: it is read
                 when it is needed, and every pair comes at once; `defer`: it waits on disk, pairs
                 with it come when the join is cleaned up. See `ice.join`.
             **spilling: with `defer`, the strategy, threshold, amount and partitions of `ice.join`.
+
+        Examples:
+            >>> prices = events.select("symbol", "price")
+            >>> events.select("symbol", "volume").join(
+            ...     prices, on="symbol", within="1 minute"
+            ... ).columns
+            ['symbol', 'volume', 'price']
         """
         self._check_together(other, "join")
+        if (kind := _kind_of_join(how)) != "inner":
+            if where is not None or within is not None or defers(onPressure, spilling):
+                msg = (
+                    f"how={how!r} goes by lifetimes and equal keys alone, without where=, within= "
+                    "and onPressure='defer': set lifetimes before, with alterLifetime(...)"
+                )
+                raise DefinitionError(msg)
+            return self._joined_or_alone(other, on, kind)
         if within is not None:
             near = Windowed(parse_interval(within) + 1)
             return self._altered(near).join(
@@ -274,7 +388,7 @@ class Events:
         if defers(onPressure, spilling):
             return self._deferred((other,), on, where, Spilling(**spilling))
         if on is not None:
-            mine, theirs, keys = self._sharing(other, on)
+            mine, theirs, keys = self._sharing(other, on, keep=Events._with_keys)
             return mine.groupApply(keys, lambda a, b: a.join(b, where=where), theirs)
         scope = self._scope("join", "join(other, on=...)")
         left, right = self._node.payload, other._node.payload
@@ -292,6 +406,42 @@ class Events:
         text = "join" if residual is None else f"join where {residual.text}"
         grows = self._node.grows and other._node.grows
         return self._applied(operator, text, grows=grows, other=other)
+
+    def _joined_or_alone(
+        self, other: Events, on: str | Sequence[Equal] | None, kind: str
+    ) -> Events:
+        """Return a join that also says where there is no partner."""
+        if on is not None:
+            mine, theirs, keys = self._apart(other, on)
+            made = mine.groupApply((*keys, _ALONE), lambda a, b: a.join(b, how=kind), theirs)
+            return made.select(*(_quoted(name) for name in made.columns if name != _ALONE))
+        if kind == "semi":
+            self._scope("join", "join(other, on=...)")
+            operator = StreamDifference(self._node.payload, present=True)
+            return self._applied(operator, "semi join", grows=False, other=other)
+        if kind == "anti":
+            return self.difference(other)
+        pairs = self.join(other)
+        alone = [self.difference(other)] if kind != "right" else []
+        alone += [other.difference(self)] if kind != "left" else []
+        columns = pa.schema([each.with_nullable(True) for each in pairs._node.payload])
+        padded = [each._mapped(Padding(columns), columns, "with nulls") for each in alone]
+        return reduce(Events.union, padded, pairs)
+
+    def _apart(
+        self, other: Events, on: str | Sequence[Equal]
+    ) -> tuple[Events, Events, tuple[str, ...]]:
+        """Return two streams with keys under names that both have; without a key nothing is equal.
+
+        A further column tells apart what has all keys, and what of either stream has not.
+        """
+        mine, theirs, keys = self._sharing(other, on, keep=lambda stream, _names: stream)
+        missing = " OR ".join(f"{_quoted(key)} IS NULL" for key in keys)
+        left, right = (
+            stream.withColumn(_ALONE, f"CASE WHEN {missing} THEN {number} ELSE 0 END")
+            for number, stream in ((1, mine), (2, theirs))
+        )
+        return left, right, keys
 
     def _deferred(
         self,
@@ -316,9 +466,12 @@ class Events:
         return Events(node, {tag: part for s in streams for tag, part in s._parts.items()})
 
     def _sharing(
-        self, other: Events, on: str | Sequence[Equal]
+        self,
+        other: Events,
+        on: str | Sequence[Equal],
+        keep: Callable[[Events, Sequence[str]], Events],
     ) -> tuple[Events, Events, tuple[str, ...]]:
-        """Return two streams with values in the columns of a join, under names that both have."""
+        """Return what is kept of two streams, with the columns of a join under shared names."""
         pairs = [
             (each, each) if isinstance(each, str) else tuple(each)
             for each in ((on,) if isinstance(on, str) else on)
@@ -328,7 +481,9 @@ class Events:
                 msg = f"on={pair} must name a column of each of the two streams"
                 raise DefinitionError(msg)
         mine, theirs = (list(names) for names in zip(*pairs, strict=True))
-        left, right = self._with_keys(mine, "join"), other._with_keys(theirs, "join")
+        self._check_columns(mine, "join")
+        other._check_columns(theirs, "join")
+        left, right = keep(self, mine), keep(other, theirs)
         for name, twin in pairs:
             if name != twin and name in right.columns:
                 msg = f"both sides of the join have {name!r}: rename it with select('x AS y')"
@@ -338,7 +493,13 @@ class Events:
         return left, right, tuple(mine)
 
     def difference(self, other: Events, on: str | Sequence[str] | None = None) -> Events:
-        """Keep events at the instants at which the other stream has none in their group."""
+        """Keep events at the instants at which the other stream has none in their group.
+
+        Examples:
+            >>> unanswered = events.alterLifetime("1 hour").difference(
+            ...     events.where("busyTime > 0").shift("1 minute"), on="agent"
+            ... )
+        """
         if on is not None:
             return self.groupApply(on, lambda a, b: a.difference(b), other)
         self._scope("difference", "difference(other, on=...)")
@@ -350,13 +511,28 @@ class Events:
 
     @property
     def writeStream(self) -> StreamWriter:
-        """Say where the results go and start the query."""
+        """Say where the results go and start the query.
+
+        Examples:
+            >>> busy = events.window("1 hour").groupApply(
+            ...     "agent", lambda agent: agent.agg(ice.count().alias("calls"))
+            ... )
+            >>> writer = busy.writeStream.format("noop").memory("64 MB")
+        """
         built = self._built("append")
         return StreamWriter(None, built, as_they_are, built.rows[0], self._built)
 
     @property
     def schema(self) -> StructType:
-        """Return the columns of the rows in append mode."""
+        """Return the columns of the rows in append mode.
+
+        Examples:
+            >>> busy = events.window("1 hour").groupApply(
+            ...     "agent", lambda agent: agent.agg(ice.count().alias("calls"))
+            ... )
+            >>> busy.schema.names
+            ['lifetime', 'agent', 'calls']
+        """
         return self._built("append").rows[0]
 
     def explain(self, progress: Mapping[str, Any] | None = None) -> None:
@@ -364,6 +540,13 @@ class Events:
 
         With a progress report of the running query (`query.lastProgress`), joins that defer are
         compared by the rows and keys it measured; else by assumed ones.
+
+        Examples:
+            >>> busy = events.window("1 hour").groupApply(
+            ...     "agent", lambda agent: agent.agg(ice.count().alias("calls"))
+            ... )
+            >>> busy.explain()
+                source  0: stream (...
         """
         print(explained_dataflow(self._built("append").plan, progress))
 
@@ -449,9 +632,8 @@ class Events:
             raise DefinitionError(msg)
         return self._node.scope
 
-    def _with_keys(self, names: Sequence[str], method: str) -> Events:
+    def _with_keys(self, names: Sequence[str]) -> Events:
         """Keep the events that have a value in all of some columns."""
-        self._check_columns(names, method)
         fields = [self._node.payload.field(name) for name in names]
         missing = [_quoted(each.name) for each in fields if each.nullable]
         return self.where(" AND ".join(f"{n} IS NOT NULL" for n in missing)) if missing else self
@@ -498,6 +680,15 @@ def _aggregate(each: AggregateExpression, inputs: Sequence[str], texts: Sequence
     name = each.name or f"{each.title}({', '.join(texts) or '*'})"
     first = inputs[0] if inputs else None
     return Aggregate(each.function, first, name, tuple(inputs[1:]), each.parameters)
+
+
+def _kind_of_join(how: str) -> str:
+    """Return the kind of a join by its name."""
+    kind = _JOINS.get(how.lower().replace("_", ""))
+    if kind is None:
+        msg = f"how={how!r} is no join: use inner, left, right, full, semi or anti"
+        raise DefinitionError(msg)
+    return kind
 
 
 def _text(column: object) -> str:

@@ -33,6 +33,11 @@ def files(
         format: `arrow` for files of `pyarrow.ipc.new_file`, or a file format of Spark.
         schema: columns and types, as in `spark.readStream.schema`.
         options: options of Spark's reader, such as `maxFilesPerTrigger`.
+
+    Examples:
+        >>> frame = ice.files(spark, "events", "json", schema="at timestamp, shop string")
+        >>> frame.isStreaming
+        True
     """
     if format not in FORMATS:
         msg = f"ice.files reads {', '.join(FORMATS)}; got {format!r}"

@@ -83,99 +83,194 @@ def as_column(column: object) -> Column:
 
 
 def count(column: Column | str = "*") -> AggregateExpression:
-    """Count events, or those in which the column is not null."""
+    """Count events, or those in which the column is not null.
+
+    Examples:
+        >>> hourly.agg(ice.count()).columns[-1]
+        'count(1)'
+    """
     if isinstance(column, str) and column == "*":
         return AggregateExpression("count", spelling="count")
     return _aggregate("count", column)
 
 
 def sum(column: Column | str) -> AggregateExpression:
-    """Add the values up: integers and decimals exactly, floats without drift."""
+    """Add the values up: integers and decimals exactly, floats without drift.
+
+    Examples:
+        >>> hourly.agg(ice.sum("busyTime")).columns[-1]
+        'sum(busyTime)'
+    """
     return _aggregate("sum", column)
 
 
 def avg(column: Column | str) -> AggregateExpression:
-    """Average the values."""
+    """Average the values.
+
+    Examples:
+        >>> hourly.agg(ice.avg("busyTime")).columns[-1]
+        'avg(busyTime)'
+    """
     return _aggregate("avg", column)
 
 
 def mean(column: Column | str) -> AggregateExpression:
-    """Average the values; another name of `avg`."""
+    """Average the values; another name of `avg`.
+
+    Examples:
+        >>> hourly.agg(ice.mean("busyTime")).columns[-1]
+        'avg(busyTime)'
+    """
     return _aggregate("avg", column, spelling="mean")
 
 
 def min(column: Column | str) -> AggregateExpression:
-    """Return the least value."""
+    """Return the least value.
+
+    Examples:
+        >>> hourly.agg(ice.min("busyTime")).columns[-1]
+        'min(busyTime)'
+    """
     return _aggregate("min", column)
 
 
 def max(column: Column | str) -> AggregateExpression:
-    """Return the greatest value; NaN is greater than any number, as in Spark."""
+    """Return the greatest value; NaN is greater than any number, as in Spark.
+
+    Examples:
+        >>> hourly.agg(ice.max("busyTime")).columns[-1]
+        'max(busyTime)'
+    """
     return _aggregate("max", column)
 
 
 def var_pop(column: Column | str) -> AggregateExpression:
-    """Return the variance of the values as a whole population."""
+    """Return the variance of the values as a whole population.
+
+    Examples:
+        >>> hourly.agg(ice.var_pop("busyTime")).columns[-1]
+        'var_pop(busyTime)'
+    """
     return _aggregate("var_pop", column)
 
 
 def var_samp(column: Column | str) -> AggregateExpression:
-    """Return the variance of the values as a sample."""
+    """Return the variance of the values as a sample.
+
+    Examples:
+        >>> hourly.agg(ice.var_samp("busyTime")).columns[-1]
+        'var_samp(busyTime)'
+    """
     return _aggregate("var_samp", column)
 
 
 def variance(column: Column | str) -> AggregateExpression:
-    """Return the sample variance; another name of `var_samp`."""
+    """Return the sample variance; another name of `var_samp`.
+
+    Examples:
+        >>> hourly.agg(ice.variance("busyTime")).columns[-1]
+        'variance(busyTime)'
+    """
     return _aggregate("var_samp", column, spelling="variance")
 
 
 def stddev_pop(column: Column | str) -> AggregateExpression:
-    """Return the standard deviation of the values as a whole population."""
+    """Return the standard deviation of the values as a whole population.
+
+    Examples:
+        >>> hourly.agg(ice.stddev_pop("busyTime")).columns[-1]
+        'stddev_pop(busyTime)'
+    """
     return _aggregate("stddev_pop", column)
 
 
 def stddev_samp(column: Column | str) -> AggregateExpression:
-    """Return the standard deviation of the values as a sample."""
+    """Return the standard deviation of the values as a sample.
+
+    Examples:
+        >>> hourly.agg(ice.stddev_samp("busyTime")).columns[-1]
+        'stddev_samp(busyTime)'
+    """
     return _aggregate("stddev_samp", column)
 
 
 def stddev(column: Column | str) -> AggregateExpression:
-    """Return the sample standard deviation; another name of `stddev_samp`."""
+    """Return the sample standard deviation; another name of `stddev_samp`.
+
+    Examples:
+        >>> hourly.agg(ice.stddev("busyTime")).columns[-1]
+        'stddev(busyTime)'
+    """
     return _aggregate("stddev_samp", column, spelling="stddev")
 
 
 def covar_pop(col1: Column | str, col2: Column | str) -> AggregateExpression:
-    """Return the covariance of two columns as a whole population; pairs with a null count not."""
+    """Return the covariance of two columns as a whole population; pairs with a null count not.
+
+    Examples:
+        >>> hourly.agg(ice.covar_pop("busyTime", "price")).columns[-1]
+        'covar_pop(busyTime, price)'
+    """
     return _aggregate("covar_pop", col1, col2)
 
 
 def covar_samp(col1: Column | str, col2: Column | str) -> AggregateExpression:
-    """Return the covariance of two columns as a sample; pairs with a null count not."""
+    """Return the covariance of two columns as a sample; pairs with a null count not.
+
+    Examples:
+        >>> hourly.agg(ice.covar_samp("busyTime", "price")).columns[-1]
+        'covar_samp(busyTime, price)'
+    """
     return _aggregate("covar_samp", col1, col2)
 
 
 def corr(col1: Column | str, col2: Column | str) -> AggregateExpression:
-    """Return the correlation of two columns; null where one of them has a single value."""
+    """Return the correlation of two columns; null where one of them has a single value.
+
+    Examples:
+        >>> hourly.agg(ice.corr("busyTime", "price")).columns[-1]
+        'corr(busyTime, price)'
+    """
     return _aggregate("corr", col1, col2)
 
 
 def weighted_avg(col: Column | str, weight: Column | str) -> AggregateExpression:
-    """Average a column by weight: sum(col * weight) / sum(weight), null without any weight."""
+    """Average a column by weight: sum(col * weight) / sum(weight), null without any weight.
+
+    Examples:
+        >>> hourly.agg(ice.weighted_avg("price", "volume").alias("vwap")).columns[-1]
+        'vwap'
+    """
     return _aggregate("weighted_avg", col, weight, spelling="")
 
 
 def first(col: Column | str, ignorenulls: bool = False) -> AggregateExpression:
-    """Return the value of the first event by time, of equal times the one that came first."""
+    """Return the value of the first event by time, of equal times the one that came first.
+
+    Examples:
+        >>> hourly.agg(ice.first("busyTime")).columns[-1]
+        'first(busyTime)'
+    """
     return _ordered("first", col, ignorenulls)
 
 
 def last(col: Column | str, ignorenulls: bool = False) -> AggregateExpression:
-    """Return the value of the last event by time, of equal times the one that came last."""
+    """Return the value of the last event by time, of equal times the one that came last.
+
+    Examples:
+        >>> hourly.agg(ice.last("busyTime")).columns[-1]
+        'last(busyTime)'
+    """
     return _ordered("last", col, ignorenulls)
 
 
 def any_value(col: Column | str, ignoreNulls: bool | None = None) -> AggregateExpression:
-    """Return some value: here the first."""
+    """Return some value: here the first.
+
+    Examples:
+        >>> hourly.agg(ice.any_value("busyTime")).columns[-1]
+        'any_value(busyTime)'
+    """
     return _ordered("first", col, bool(ignoreNulls), spelling="any_value")
 
 
@@ -189,37 +284,77 @@ def _ordered(
 
 
 def min_by(col: Column | str, ord: Column | str) -> AggregateExpression:
-    """Return the value of the event with the least `ord`; of several, of the first by time."""
+    """Return the value of the event with the least `ord`; of several, of the first by time.
+
+    Examples:
+        >>> hourly.agg(ice.min_by("agent", "busyTime")).columns[-1]
+        'min_by(agent, busyTime)'
+    """
     return _aggregate("min_by", col, ord)
 
 
 def max_by(col: Column | str, ord: Column | str) -> AggregateExpression:
-    """Return the value of the event with the greatest `ord`; of several, of the first by time."""
+    """Return the value of the event with the greatest `ord`; of several, of the first by time.
+
+    Examples:
+        >>> hourly.agg(ice.max_by("agent", "busyTime")).columns[-1]
+        'max_by(agent, busyTime)'
+    """
     return _aggregate("max_by", col, ord)
 
 
 def bool_and(col: Column | str) -> AggregateExpression:
-    """Tell whether a condition always holds; nulls count not."""
+    """Tell whether a condition always holds; nulls count not.
+
+    Examples:
+        >>> from pyspark.sql import functions as F
+        >>> hourly.agg(ice.bool_and(F.expr("busyTime > 60")).alias("long")).columns[-1]
+        'long'
+    """
     return _aggregate("bool_and", col)
 
 
 def bool_or(col: Column | str) -> AggregateExpression:
-    """Tell whether a condition ever holds; nulls count not."""
+    """Tell whether a condition ever holds; nulls count not.
+
+    Examples:
+        >>> from pyspark.sql import functions as F
+        >>> hourly.agg(ice.bool_or(F.expr("busyTime > 60")).alias("long")).columns[-1]
+        'long'
+    """
     return _aggregate("bool_or", col)
 
 
 def every(col: Column | str) -> AggregateExpression:
-    """Tell whether a condition always holds; another name of `bool_and`."""
+    """Tell whether a condition always holds; another name of `bool_and`.
+
+    Examples:
+        >>> from pyspark.sql import functions as F
+        >>> hourly.agg(ice.every(F.expr("busyTime > 60")).alias("long")).columns[-1]
+        'long'
+    """
     return _aggregate("bool_and", col, spelling="every")
 
 
 def some(col: Column | str) -> AggregateExpression:
-    """Tell whether a condition ever holds; another name of `bool_or`."""
+    """Tell whether a condition ever holds; another name of `bool_or`.
+
+    Examples:
+        >>> from pyspark.sql import functions as F
+        >>> hourly.agg(ice.some(F.expr("busyTime > 60")).alias("long")).columns[-1]
+        'long'
+    """
     return _aggregate("bool_or", col, spelling="some")
 
 
 def count_if(col: Column | str) -> AggregateExpression:
-    """Count the events for which a condition holds."""
+    """Count the events for which a condition holds.
+
+    Examples:
+        >>> from pyspark.sql import functions as F
+        >>> hourly.agg(ice.count_if(F.expr("busyTime > 60")).alias("long")).columns[-1]
+        'long'
+    """
     return _aggregate("count_if", col)
 
 
@@ -227,27 +362,52 @@ def count_if(col: Column | str) -> AggregateExpression:
 
 
 def collect_list(col: Column | str) -> AggregateExpression:
-    """Return all values that are not null, in the order of the stream."""
+    """Return all values that are not null, in the order of the stream.
+
+    Examples:
+        >>> hourly.agg(ice.collect_list("busyTime")).columns[-1]
+        'collect_list(busyTime)'
+    """
     return _aggregate("collect_list", col)
 
 
 def collect_set(col: Column | str) -> AggregateExpression:
-    """Return the distinct values that are not null."""
+    """Return the distinct values that are not null.
+
+    Examples:
+        >>> hourly.agg(ice.collect_set("busyTime")).columns[-1]
+        'collect_set(busyTime)'
+    """
     return _aggregate("collect_set", col)
 
 
 def count_distinct(col: Column | str, *cols: Column | str) -> AggregateExpression:
-    """Count the distinct values, or combinations of values without a null, exactly."""
+    """Count the distinct values, or combinations of values without a null, exactly.
+
+    Examples:
+        >>> hourly.agg(ice.count_distinct("busyTime")).columns[-1]
+        'count(DISTINCT busyTime)'
+    """
     return _aggregate("count_distinct", col, *cols)
 
 
 def mode(col: Column | str) -> AggregateExpression:
-    """Return the most frequent value."""
+    """Return the most frequent value.
+
+    Examples:
+        >>> hourly.agg(ice.mode("busyTime")).columns[-1]
+        'mode(busyTime)'
+    """
     return _aggregate("mode", col)
 
 
 def median(col: Column | str) -> AggregateExpression:
-    """Return the exact median."""
+    """Return the exact median.
+
+    Examples:
+        >>> hourly.agg(ice.median("busyTime")).columns[-1]
+        'median(busyTime)'
+    """
     return _aggregate("median", col)
 
 
@@ -262,6 +422,10 @@ def percentile(
         col: a number.
         percentage: one fraction between 0 and 1, or several.
         frequency: how often each value counts.
+
+    Examples:
+        >>> hourly.agg(ice.percentile("busyTime", 0.9)).columns[-1]
+        'percentile(busyTime, 0.9, 1)'
     """
     wanted = fractions("percentile", percentage)
     if isinstance(frequency, Column | str):
@@ -278,6 +442,10 @@ def approx_count_distinct(col: Column | str, rsd: float = 0.02) -> AggregateExpr
     Args:
         col: the values.
         rsd: the relative standard deviation of the answer, between 0.0008 and 0.09.
+
+    Examples:
+        >>> hourly.agg(ice.approx_count_distinct("busyTime")).columns[-1]
+        'approx_count_distinct(busyTime)'
     """
     return _aggregate("approx_count_distinct", col, parameters=(registers(rsd),), options=(rsd,))
 
@@ -291,6 +459,10 @@ def approx_percentile(
         col: a number.
         percentage: one fraction between 0 and 1, or several.
         accuracy: the answer's rank is right to 1/accuracy, 99 times of 100; at most 20000.
+
+    Examples:
+        >>> hourly.agg(ice.approx_percentile("busyTime", 0.9)).columns[-1]
+        'approx_percentile(busyTime, 0.9, 100)'
     """
     return _aggregate(
         "approx_percentile",
@@ -303,7 +475,12 @@ def approx_percentile(
 def percentile_approx(
     col: Column | str, percentage: float | Sequence[float], accuracy: int = 100
 ) -> AggregateExpression:
-    """Return the approximate percentile; another name of `approx_percentile`."""
+    """Return the approximate percentile; another name of `approx_percentile`.
+
+    Examples:
+        >>> hourly.agg(ice.percentile_approx("busyTime", 0.9)).columns[-1]
+        'percentile_approx(busyTime, 0.9, 100)'
+    """
     made = approx_percentile(col, percentage, accuracy)
     return replace(made, spelling="percentile_approx")
 
@@ -311,10 +488,28 @@ def percentile_approx(
 def approx_top_k(
     col: Column | str, k: int = 5, maxItemsTracked: int = 10_000
 ) -> AggregateExpression:
-    """Return the k most frequent values with approximate counts, by a sketch (frequent items)."""
+    """Return the k most frequent values with approximate counts, by a sketch (frequent items).
+
+    Examples:
+        >>> hourly.agg(ice.approx_top_k("agent", 3)).columns[-1]
+        'approx_top_k(agent)'
+    """
     return _aggregate("approx_top_k", col, parameters=(k, maxItemsTracked), spelling="")
 
 
 def user(aggregate: UserAggregate, *cols: Column | str) -> AggregateExpression:
-    """Apply an aggregate of your own to columns."""
+    """Apply an aggregate of your own to columns.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> longest = ice.UserAggregate(
+        ...     lift=lambda x: x,
+        ...     combine=max,
+        ...     lower=lambda x: x,
+        ...     result=pa.int64(),
+        ...     title="longest",
+        ... )
+        >>> hourly.agg(ice.user(longest, "busyTime").alias("longest")).columns
+        ['window', 'serviceId', 'longest']
+    """
     return _aggregate("user", *cols, parameters=(aggregate,), spelling="")

@@ -50,7 +50,14 @@ Function = Callable[..., Any]
 
 
 def job(stream: Stream) -> Tuples:
-    """See a stream as tuples: each event has its columns and spans the instant of its time."""
+    """See a stream as tuples: each event has its columns and spans the instant of its time.
+
+    Examples:
+        >>> ice.job(calls).map(
+        ...     lambda call: {"minutes": call["busyTime"] / 60}, output="minutes double"
+        ... ).columns[-1]
+        'minutes'
+    """
     parts = {next(_TAGS): part for part in stream._parts}
     streams = [
         JobStream((source_node(columns_of(part), tag, part.name),)) for tag, part in parts.items()
@@ -60,7 +67,18 @@ def job(stream: Stream) -> Tuples:
 
 @dataclass(frozen=True)
 class Tuples:
-    """Tuples of a job: named attributes and a time span [ts1, ts2)."""
+    """Tuples of a job: named attributes and a time span [ts1, ts2).
+
+    Examples:
+        >>> busy = ice.job(calls).compute(
+        ...     lambda state, call: {"n": state["n"] + 1},
+        ...     key="agent",
+        ...     initial={"n": 0},
+        ...     window="1 hour",
+        ... )
+        >>> busy.columns
+        ['agent', 'n']
+    """
 
     _stream: JobStream
     #: the sources that take part, by tag
@@ -70,11 +88,20 @@ class Tuples:
 
     @property
     def columns(self) -> list[str]:
-        """Return the names of the attributes."""
+        """Return the names of the attributes.
+
+        Examples:
+            >>> ice.job(calls).columns
+            ['timestamp', 'busyTime', 'price', 'volume', 'serviceId', 'symbol', 'userId', 'agent']
+        """
         return list(self._stream.payload.names)
 
     def union(self, other: Tuples) -> Tuples:
-        """Take the tuples of both; their attributes must agree."""
+        """Take the tuples of both; their attributes must agree.
+
+        Examples:
+            >>> both = ice.job(calls).union(ice.job(calls))
+        """
         given: object = other
         if not isinstance(given, Tuples):
             msg = f"union takes other tuples of a job (ice.job(stream)); got {type(other).__name__}"
@@ -107,6 +134,12 @@ class Tuples:
             partition: attributes by which tuples may be partitioned; all unless given.
             vectorised: whether the function takes many tuples at once.
             name: what to call the operator; the name of the function unless given.
+
+        Examples:
+            >>> ice.job(calls).map(
+            ...     lambda call: {"minutes": call["busyTime"] / 60}, output="minutes double"
+            ... ).columns[-1]
+            'minutes'
         """
         return self._then(
             self._stream.map(
@@ -147,6 +180,15 @@ class Tuples:
             output: attributes of answers beside the key; unless given tuples go on as they are.
             vectorised: whether the function takes many keys at once.
             name: what to call the operator; the name of the function unless given.
+
+        Examples:
+            >>> ice.job(calls).compute(
+            ...     lambda state, call: {"n": state["n"] + 1},
+            ...     key="agent",
+            ...     initial={"n": 0},
+            ...     window="1 hour",
+            ... ).columns
+            ['agent', 'n']
         """
         return self._then(
             self._stream.compute(
@@ -182,6 +224,16 @@ class Tuples:
             statistics: what is known of the tuples, to choose by.
             vectorised: whether the function takes many keys at once.
             name: what to call the operator; the name of the function unless given.
+
+        Examples:
+            >>> counted = ice.job(calls).compute(
+            ...     lambda state, call: {"n": state["n"] + 1}, key="agent", initial={"n": 0}
+            ... )
+            >>> counted.consolidate(
+            ...     lambda parts: {"n": sum(part["n"] for part in parts)},
+            ...     windows=["1 hour", "1 day"],
+            ... ).columns
+            ['agent', 'n']
         """
         return self._then(
             self._stream.consolidate(
@@ -198,18 +250,48 @@ class Tuples:
                 operators that are to be together.
             rates: measured tuples per second by the names of two operators,
                 `{("interest", "add"): 1000.0}`; `auto` then fuses where most tuples go.
+
+        Examples:
+            >>> counted = ice.job(calls).compute(
+            ...     lambda state, call: {"n": state["n"] + 1},
+            ...     key="agent",
+            ...     initial={"n": 0},
+            ...     window="1 hour",
+            ... )
+            >>> apart = counted.fused("none")
         """
         return replace(self, _fuse=fuse, _rates=rates)
 
     @property
     def writeStream(self) -> StreamWriter:
-        """Say where the results go and start the job."""
+        """Say where the results go and start the job.
+
+        Examples:
+            >>> counted = ice.job(calls).compute(
+            ...     lambda state, call: {"n": state["n"] + 1},
+            ...     key="agent",
+            ...     initial={"n": 0},
+            ...     window="1 hour",
+            ... )
+            >>> writer = counted.writeStream.format("noop").memory("64 MB")
+        """
         alone = _built([self])
         return StreamWriter(None, alone, as_they_are, alone.rows[0], _result=self, _together=_built)
 
     @property
     def schema(self) -> StructType:
-        """Return the columns of the rows: `lifetime` with ts1 and ts2, then the attributes."""
+        """Return the columns of the rows: `lifetime` with ts1 and ts2, then the attributes.
+
+        Examples:
+            >>> counted = ice.job(calls).compute(
+            ...     lambda state, call: {"n": state["n"] + 1},
+            ...     key="agent",
+            ...     initial={"n": 0},
+            ...     window="1 hour",
+            ... )
+            >>> counted.schema.names
+            ['lifetime', 'agent', 'n']
+        """
         return _built([self]).rows[0]
 
     def explain(self, *others: Tuples, svg: str | Path | None = None) -> None:
@@ -218,6 +300,16 @@ class Tuples:
         Args:
             *others: further results that are started with this one.
             svg: a file to draw them to.
+
+        Examples:
+            >>> counted = ice.job(calls).compute(
+            ...     lambda state, call: {"n": state["n"] + 1},
+            ...     key="agent",
+            ...     initial={"n": 0},
+            ...     window="1 hour",
+            ... )
+            >>> counted.explain()
+            component 0, partitioned by agent; ...
         """
         plan = _planned([self, *others])
         print(explained_job(plan))

@@ -50,7 +50,17 @@ def join(
             (`global_output_with_penalty`, `global_output`, `local_output`, `bottom_up`, `random`,
             `largest`); `threshold`, the part of the memory that joins may fill (0.8); `amount`, the
             part of what is in memory that leaves at once (0.3); `partitions` of each join (256);
-            `sample`, the part of the rows that is traced to tell how productive partitions are.
+            `sample`, the part of the rows that is traced to tell how productive partitions are;
+            `order`, `cheapest` to let streams of joins of joins meet in the order that is expected
+            to keep the least, or `written`.
+
+    Examples:
+        >>> bids, asks, news = (
+        ...     events.select("symbol", f"price AS {name}").forever()
+        ...     for name in ("bid", "ask", "news")
+        ... )
+        >>> ice.join(bids, asks, news, on="symbol", onPressure="defer").columns
+        ['symbol', 'bid', 'ask', 'news']
     """
     if len(streams) < 2 or not all(isinstance(each, Events) for each in streams):
         msg = "join takes two or more streams of events (stream.events())"

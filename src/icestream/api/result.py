@@ -18,14 +18,23 @@ from icestream.plan.nodes import Plan
 
 @dataclass(frozen=True)
 class Result(Shaped):
-    """What a query computes; start it with `writeStream`."""
+    """What a query computes; start it with `writeStream`.
+
+    Examples:
+        >>> kpis.where("count > 100").select("window.end", "serviceId").columns
+        ['end', 'serviceId']
+    """
 
     _built: Built[Plan]
     _statement: Statement
 
     @property
     def writeStream(self) -> StreamWriter:
-        """Say where the results go and start the query."""
+        """Say where the results go and start the query.
+
+        Examples:
+            >>> writer = kpis.writeStream.format("parquet").option("path", "out").memory("64 MB")
+        """
         return StreamWriter(self._statement, self._built, self._shape, self.schema)
 
     def explain(self, statistics: Statistics | None = None) -> None:
@@ -33,5 +42,9 @@ class Result(Shaped):
 
         With statistics of the stream, also the size of both plans; a running query measures them
         itself and reports them in `lastProgress`.
+
+        Examples:
+            >>> kpis.explain()
+                sources  [{'name': 'stream', ...
         """
         print(explained(self._built.plan, statistics))

@@ -29,20 +29,40 @@ class Shaped:
 
     @property
     def schema(self) -> StructType:
-        """Return the columns of the rows with their types."""
+        """Return the columns of the rows with their types.
+
+        Examples:
+            >>> kpis.schema.simpleString()
+            'struct<window:struct<start:timestamp,end:timestamp>,serviceId:string,count:bigint>'
+        """
         return self._shape(no_rows(self._built.events.sparkSession, self._built.rows[0])).schema
 
     @property
     def columns(self) -> list[str]:
-        """Return the names of the columns."""
+        """Return the names of the columns.
+
+        Examples:
+            >>> kpis.columns
+            ['window', 'serviceId', 'count']
+        """
         return self.schema.names
 
     def select(self, *cols: Column | str) -> Self:
-        """Choose columns of the rows, or expressions over them."""
+        """Choose columns of the rows, or expressions over them.
+
+        Examples:
+            >>> from pyspark.sql import functions as F
+            >>> kpis.select("serviceId", F.expr("count * 2 AS twice")).columns
+            ['serviceId', 'twice']
+        """
         return self._then(lambda rows: rows.select(*cols))
 
     def where(self, condition: Column | str) -> Self:
-        """Keep the rows that fulfil a condition."""
+        """Keep the rows that fulfil a condition.
+
+        Examples:
+            >>> busy = kpis.where("count > 100")
+        """
         return self._then(lambda rows: rows.where(condition))
 
     filter = where

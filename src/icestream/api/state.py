@@ -50,6 +50,10 @@ def read_state(
         operator: only the rows of this operator, as `icestream state show` names it.
         kept: only this kind of its rows.
         memory: what restoring a shard may take.
+
+    Examples:
+        >>> ice.read_state(spark, "chk/start").columns
+        ['__shard', '__group', 'window', 'serviceId', 'count']
     """
     location = checkpoint.removeprefix("file://")
     size = parse_bytes(memory)

@@ -82,8 +82,8 @@ def build(statements: Sequence[Statement]) -> Built[Plan]:
     parts = statements[0].parts
     frame = parts[0].frame
     for each in statements:
-        _check_aggregates(each.aggregates)
-        _check_same_stream(parts, each.parts)
+        check_aggregates(each.aggregates)
+        check_same_stream(parts, each.parts)
     keys, inputs = _Columns(frame, named=True), _Columns(frame)
     views = [_view(frame, each, keys, inputs) for each in statements]
     frames = [_projected(part, number, keys, inputs) for number, part in enumerate(parts)]
@@ -110,16 +110,16 @@ def build(statements: Sequence[Statement]) -> Built[Plan]:
 
 def _view(frame: DataFrame, statement: Statement, keys: _Columns, inputs: _Columns) -> View:
     names = [_name_in(frame, key) for key in statement.keys]
-    answers = [_answer_name(frame, each) for each in statement.aggregates]
+    answers = [answer_name(frame, each) for each in statement.aggregates]
     heading = statement.windows.heading(pa.timestamp("us")).name
     told = [] if statement.sets is None else [GROUPING_ID]
-    _check_names([heading, *names, *told, *answers])
+    check_names([heading, *names, *told, *answers])
     places = tuple(keys.place_of(key) for key in statement.keys)
     sets = statement.sets or (tuple(range(len(places))),)
     return View(
         statement.windows,
         tuple(
-            _aggregate_of(each, name, [inputs.place_of(column) for column in each.columns])
+            aggregate_of(each, name, [inputs.place_of(column) for column in each.columns])
             for each, name in zip(statement.aggregates, answers, strict=True)
         ),
         tuple(tuple(sorted(places[i] for i in chosen)) for chosen in sets),
@@ -141,7 +141,8 @@ def sources_of(parts: Sequence[Part]) -> tuple[Source, ...]:
     )
 
 
-def _check_same_stream(parts: Sequence[Part], others: Sequence[Part]) -> None:
+def check_same_stream(parts: Sequence[Part], others: Sequence[Part]) -> None:
+    """Refuse queries over different streams that are to be started together."""
     same = len(parts) == len(others) and all(
         (a.time, a.slack, a.nulls) == (b.time, b.slack, b.nulls)
         and (a.frame is b.frame or a.frame.sameSemantics(b.frame))
@@ -155,7 +156,8 @@ def _check_same_stream(parts: Sequence[Part], others: Sequence[Part]) -> None:
         raise DefinitionError(msg)
 
 
-def _check_aggregates(aggregates: Sequence[object]) -> None:
+def check_aggregates(aggregates: Sequence[object]) -> None:
+    """Refuse anything but aggregates of this library."""
     if not aggregates:
         msg = "agg needs at least one aggregate, for example ice.count()"
         raise DefinitionError(msg)
@@ -168,7 +170,7 @@ def _check_aggregates(aggregates: Sequence[object]) -> None:
             raise DefinitionError(msg)
 
 
-def _check_names(names: Sequence[str]) -> None:
+def check_names(names: Sequence[str]) -> None:
     """Refuse names that Spark, which ignores case, takes for one column."""
     lowered = [name.lower() for name in names]
     twice = sorted({name for name in lowered if lowered.count(name) > 1})
@@ -214,14 +216,15 @@ class _Columns:
         return len(self.columns) - 1
 
 
-def _aggregate_of(each: AggregateExpression, name: str, places: Sequence[int]) -> Aggregate:
+def aggregate_of(each: AggregateExpression, name: str, places: Sequence[int]) -> Aggregate:
+    """Return an aggregate over the columns `x<place>`."""
     inputs = tuple(f"x{place}" for place in places)
     return Aggregate(
         each.function, inputs[0] if inputs else None, name, inputs[1:], each.parameters
     )
 
 
-def _answer_name(frame: DataFrame, each: AggregateExpression) -> str:
+def answer_name(frame: DataFrame, each: AggregateExpression) -> str:
     """Return the name of a result: the user's, or Spark's, or one in Spark's manner."""
     if each.name:
         return each.name

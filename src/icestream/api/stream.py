@@ -29,6 +29,7 @@ from icestream.operators.ordered import Frame, RowsSlide
 from icestream.operators.panes import Cumulative, Windows
 from icestream.operators.session import Session
 from icestream.plan.nodes import WindowKind
+from icestream.plan.updates import Latest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +39,12 @@ EVERY_EVENT = "event"
 
 
 def rows(count: int) -> RowsSlide:
-    """Return the slide of windows that are looked at with every so many events."""
+    """Return the slide of windows that are looked at with every so many events.
+
+    Examples:
+        >>> calls.window("1 hour", slide=ice.rows(10)).groupBy("agent").count().columns
+        ['time', 'agent', 'count']
+    """
     return RowsSlide(count)
 
 
@@ -53,13 +59,18 @@ def stream(
     """Make a stream of events from a streaming DataFrame.
 
     Args:
-        df: any streaming DataFrame.
+        df: any streaming DataFrame, or a batch of history for `bootstrap`.
         time: the column with the time of the event, a timestamp.
         slack: how far behind the latest event others may come, as in `withWatermark`.
         nulls: `error` if events without a time are a mistake, `drop` to leave them out.
         name: what to call the stream in messages and plans.
+
+    Examples:
+        >>> orders = ice.stream(df, time="timestamp", slack="5 seconds")
+        >>> orders.window("1 hour").count().columns
+        ['window', 'count']
     """
-    _check_streaming(df)
+    _check_frame(df)
     _check_time(df, time)
     if nulls not in ("error", "drop"):
         msg = f"nulls must be 'error' or 'drop'; got {nulls!r}"
@@ -71,15 +82,9 @@ def stream(
     return Stream((Part(df, time, length, nulls, name),))
 
 
-def _check_streaming(df: object) -> None:
+def _check_frame(df: object) -> None:
     if not isinstance(df, DataFrame):
-        msg = f"ice.stream takes a streaming DataFrame; got {type(df).__name__}"
-        raise DefinitionError(msg)
-    if not df.isStreaming:
-        msg = (
-            "ice.stream needs a streaming DataFrame, and this one is a batch: read it with "
-            "spark.readStream instead of spark.read"
-        )
+        msg = f"ice.stream takes a DataFrame; got {type(df).__name__}"
         raise DefinitionError(msg)
 
 
@@ -99,22 +104,44 @@ def _check_time(df: DataFrame, time: str) -> None:
 
 @dataclass(frozen=True)
 class Stream:
-    """Events with a time."""
+    """Events with a time.
+
+    Examples:
+        >>> calls.where("busyTime > 60").window("1 hour").groupBy("agent").count().columns
+        ['window', 'agent', 'count']
+    """
 
     _parts: tuple[Part, ...]
 
     def where(self, condition: Column | str) -> Stream:
-        """Keep the events that fulfil a condition."""
+        """Keep the events that fulfil a condition.
+
+        Examples:
+            >>> long_calls = calls.where("busyTime > 600")
+        """
         return self._mapped(lambda frame: frame.where(condition))
 
     filter = where
 
     def withColumn(self, colName: str, col: Column) -> Stream:
-        """Add a column, or replace the one of that name."""
+        """Add a column, or replace the one of that name.
+
+        Examples:
+            >>> from pyspark.sql import functions as F
+            >>> minutes = calls.withColumn("minutes", F.col("busyTime") / 60)
+            >>> minutes.window("1 day").agg(ice.sum("minutes")).columns
+            ['window', 'sum(minutes)']
+        """
         return self._mapped(lambda frame: frame.withColumn(colName, col))
 
     def union(self, other: Stream) -> Stream:
-        """Take the events of both streams; the one that is further behind sets the watermark."""
+        """Take the events of both streams; the one that is further behind sets the watermark.
+
+        Examples:
+            >>> both = calls.union(
+            ...     ice.stream(df, time="timestamp", slack="1 minute", name="branch")
+            ... )
+        """
         return Stream(self._parts + other._parts)
 
     def window(
@@ -130,6 +157,12 @@ class Stream:
             slide: how often it is looked at: an interval; `"event"` for a row with every event,
                 over (t - range, t]; or `ice.rows(m)` for a row with every m-th event of a group.
             startTime: the offset of windows from midnight, 1970-01-01 UTC.
+
+        Examples:
+            >>> calls.window("1 hour", slide="10 seconds").groupBy("agent").count().columns
+            ['window', 'agent', 'count']
+            >>> calls.window("1 hour", slide="event").groupBy("agent").count().columns
+            ['time', 'agent', 'count']
         """
         length = parse_interval(range)
         if slide == EVERY_EVENT or isinstance(slide, RowsSlide):
@@ -154,6 +187,10 @@ class Stream:
             slide: a number: a row with every so many events; an interval: rows at its multiples;
                 nothing: a row with every event, for its group.
             partitionBy: columns whose values count events of their own; they are the groups, too.
+
+        Examples:
+            >>> calls.rows(100, partitionBy="agent").agg(ice.avg("busyTime")).columns
+            ['time', 'agent', 'avg(busyTime)']
         """
         _check_count(count)
         moves: RowsSlide | Micros | None = None
@@ -167,13 +204,23 @@ class Stream:
         )
 
     def cumulative(self, size: str | int, step: str | int, startTime: str | int = 0) -> Windowed:
-        """Look at the events since the last multiple of `size`, every `step`."""
+        """Look at the events since the last multiple of `size`, every `step`.
+
+        Examples:
+            >>> calls.cumulative("1 day", step="1 minute").groupBy("agent").count().columns
+            ['window', 'agent', 'count']
+        """
         return Windowed(
             self, Cumulative(parse_interval(size), parse_interval(step), parse_interval(startTime))
         )
 
     def session(self, gap: str | int) -> Windowed:
-        """Look at stretches of a group's events without a pause longer than `gap`."""
+        """Look at stretches of a group's events without a pause longer than `gap`.
+
+        Examples:
+            >>> calls.session("30 minutes").groupBy("agent").count().columns
+            ['session_window', 'agent', 'count']
+        """
         return Windowed(self, Session(parse_interval(gap)))
 
     def events(self) -> Events:
@@ -181,17 +228,34 @@ class Stream:
 
         Each event lives for the instant of its time, until `window`, `forever` or `alterLifetime`
         says otherwise.
+
+        Examples:
+            >>> calls.events().select("agent", "busyTime").columns
+            ['agent', 'busyTime']
         """
         return events_of(self)
 
     def groupApply(
         self, keys: str | Sequence[str], apply: Callable[..., Events], *others: Events
     ) -> Events:
-        """Compute a sub-query for each group of events; see `Events.groupApply`."""
+        """Compute a sub-query for each group of events; see `Events.groupApply`.
+
+        Examples:
+            >>> calls.groupApply(
+            ...     "agent", lambda agent: agent.select("busyTime").top(3, by="busyTime")
+            ... ).columns
+            ['agent', 'busyTime']
+        """
         return self.events().groupApply(keys, apply, *others)
 
     def latestBy(
-        self, *keys: str, schedule: str = "index", budget: str | int | None = None
+        self,
+        *keys: str,
+        schedule: str = "index",
+        budget: str | int | None = None,
+        importance: str | None = None,
+        forgetAfter: str | int | None = None,
+        under: str = "always",
     ) -> LatestBy:
         """See the stream as updates: an event replaces the one before it of the same key.
 
@@ -204,22 +268,51 @@ class Stream:
                 updated at uneven rates; `linecutting`; `inplace`; `fifo`.
             budget: how long serving may take in a batch; the trigger's interval unless given, less
                 what the rest of a batch takes.
+            importance: a column of positive numbers that says what a key's staleness counts,
+                against 1; `index` serves by it.
+            forgetAfter: forget keys that have no update for so long; an older update of such a key
+                is taken for a new one. Keys are known for good if left out.
+            under: `always` only the newest is processed; with `load`, every event is as long as
+                there is time for all of them.
+
+        Examples:
+            >>> calls.latestBy("symbol").map(
+            ...     lambda row: {"symbol": row["symbol"]}, "symbol string"
+            ... ).columns
+            ['symbol']
         """
-        return latest_by(self, keys, schedule, budget)
+        length = None if forgetAfter is None else parse_interval(forgetAfter)
+        latest = Latest(tuple(keys), schedule, importance, length, under)
+        return latest_by(self, latest, budget)
 
     def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> Served:
-        """Do an expensive step to every event, given and returned as Arrow batches."""
-        return LatestBy(self, None).apply(function, schema)
+        """Do an expensive step to every event, given and returned as Arrow batches.
+
+        Examples:
+            >>> calls.apply(lambda batch: batch.select(["agent"]), "agent string").columns
+            ['agent']
+        """
+        return LatestBy(self._parts, None).apply(function, schema)
 
     def applyInPandas(
         self, function: Callable[[pd.DataFrame], pd.DataFrame], schema: str | pa.Schema
     ) -> Served:
-        """Do an expensive step to every event, given and returned as pandas frames."""
-        return LatestBy(self, None).applyInPandas(function, schema)
+        """Do an expensive step to every event, given and returned as pandas frames.
+
+        Examples:
+            >>> calls.applyInPandas(lambda frame: frame[["agent"]], "agent string").columns
+            ['agent']
+        """
+        return LatestBy(self._parts, None).applyInPandas(function, schema)
 
     def map(self, function: RowFunction, schema: str | pa.Schema) -> Served:
-        """Do an expensive step to every event, given and returned as a dictionary."""
-        return LatestBy(self, None).map(function, schema)
+        """Do an expensive step to every event, given and returned as a dictionary.
+
+        Examples:
+            >>> calls.map(lambda call: {"agent": call["agent"].upper()}, "agent string").columns
+            ['agent']
+        """
+        return LatestBy(self._parts, None).map(function, schema)
 
     def _mapped(self, change: Callable[[DataFrame], DataFrame]) -> Stream:
         parts = []
@@ -235,7 +328,14 @@ class Stream:
 
 @dataclass(frozen=True)
 class Windowed:
-    """A stream seen through windows, by groups."""
+    """A stream seen through windows, by groups.
+
+    Examples:
+        >>> calls.window("1 hour").groupBy("agent").agg(
+        ...     ice.max("busyTime").alias("longest")
+        ... ).columns
+        ['window', 'agent', 'longest']
+    """
 
     _stream: Stream
     _windows: WindowKind
@@ -245,7 +345,12 @@ class Windowed:
     _partitioned: bool = False
 
     def groupBy(self, *cols: Column | str | Sequence[Column | str]) -> Windowed:
-        """Compute the aggregates for each value of the columns; a null is a value too."""
+        """Compute the aggregates for each value of the columns; a null is a value too.
+
+        Examples:
+            >>> calls.window("1 hour").groupBy("serviceId", "agent").count().columns
+            ['window', 'serviceId', 'agent', 'count']
+        """
         keys = _listed(cols)
         if self._partitioned and _plain_texts(keys) != _plain_texts(self._keys):
             msg = (
@@ -265,6 +370,12 @@ class Windowed:
         """Compute several groupings at once, as `DataFrame.groupingSets` does.
 
         The column `grouping_id` of the result tells the grouping of a row.
+
+        Examples:
+            >>> calls.window("1 hour").groupingSets(
+            ...     [["serviceId", "agent"], ["serviceId"], []], "serviceId", "agent"
+            ... ).count().columns
+            ['window', 'serviceId', 'agent', 'grouping_id', 'count']
         """
         if self._partitioned:
             msg = "rows(..., partitionBy=...) has one grouping: that of partitionBy"
@@ -286,11 +397,21 @@ class Windowed:
         return replace(self, _keys=keys, _sets=sets)
 
     def count(self) -> Result:
-        """Count the events of each group and window."""
+        """Count the events of each group and window.
+
+        Examples:
+            >>> calls.window("1 hour").count().columns
+            ['window', 'count']
+        """
         return self.agg(count().alias("count"))
 
     def agg(self, *aggregates: AggregateExpression) -> Result:
-        """Compute aggregates over each window and group."""
+        """Compute aggregates over each window and group.
+
+        Examples:
+            >>> hourly.agg(ice.count().alias("calls"), ice.avg("busyTime").alias("busy")).columns
+            ['window', 'serviceId', 'calls', 'busy']
+        """
         keys = tuple(as_column(key) for key in self._keys)
         statement = Statement(self._stream._parts, self._windows, keys, self._sets, aggregates)
         return Result(build([statement]), statement)

@@ -11,28 +11,27 @@ here, before a query starts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import StructField, StructType
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
 
-from icestream.api.shaped import Shaped
-from icestream.api.statement import Built, Part, sources_of
-from icestream.api.types import arrow_schema, arrow_type
-from icestream.api.writer import StreamWriter
+from icestream.api.served import Served, built, common_columns
+from icestream.api.statement import Part, refusal
+from icestream.api.update_windows import UpdateWindowed
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
-from icestream.core.units import format_interval, parse_interval
+from icestream.core.units import parse_interval
+from icestream.operators.updates.joining import JoinedBy
 from icestream.operators.updates.step import ARROW, PANDAS, ROWS, UpdateStep
+from icestream.operators.updates.streams import UpdateStream
+from icestream.operators.updates.window_serving import WindowedBy
 from icestream.operators.user_defined.ddl import schema_of
-from icestream.plan.nodes import SOURCE, TIME
-from icestream.plan.updates import Latest, Updates, column
+from icestream.plan.updates import LOAD, Latest
 from icestream.state.keys import KeyCodec
+from icestream.state.update_queue.windows.spec import UpdateWindows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,11 +44,184 @@ RowFunction = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 
 @dataclass(frozen=True)
 class LatestBy:
-    """A stream in which an event replaces the one before it of the same key."""
+    """A stream in which an event replaces the one before it of the same key.
 
-    _stream: Stream
+    Examples:
+        >>> calls.latestBy("symbol").map(
+        ...     lambda row: {"symbol": row["symbol"]}, "symbol string"
+        ... ).columns
+        ['symbol']
+    """
+
+    _parts: tuple[Part, ...]
     _latest: Latest | None
     _budget: Micros | None = None
+    #: trust in each part, 0 for most, of a union
+    _ranks: tuple[int, ...] | None = None
+    _join: JoinedBy | None = None
+    _windowed: WindowedBy | None = None
+
+    def where(self, condition: Column | str) -> LatestBy:
+        """Keep the updates that fulfil a condition; the others are no news of their key.
+
+        Examples:
+            >>> dear = calls.latestBy("symbol").where("price > 100")
+            >>> dear.apply(lambda rows: rows, "symbol string, price double").columns
+            ['symbol', 'price']
+        """
+        return self._mapped(lambda frame: frame.where(condition), "where")
+
+    filter = where
+
+    def withColumn(self, colName: str, col: Column) -> LatestBy:
+        """Add a column, or replace the one of that name; the key and the time must stay.
+
+        Examples:
+            >>> from pyspark.sql import functions as sf
+            >>> half = calls.latestBy("symbol").withColumn("half", sf.col("price") / 2)
+            >>> half.apply(lambda rows: rows, "symbol string, half double").columns
+            ['symbol', 'half']
+        """
+        return self._mapped(lambda frame: frame.withColumn(colName, col), "withColumn")
+
+    def select(self, *cols: Column | str) -> LatestBy:
+        """Choose columns, or expressions over them; the key and the time must stay.
+
+        Examples:
+            >>> few = calls.latestBy("symbol").select("timestamp", "symbol", "price")
+            >>> few.apply(lambda rows: rows, "symbol string, price double").columns
+            ['symbol', 'price']
+        """
+        return self._mapped(lambda frame: frame.select(*cols), "select")
+
+    def union(self, other: LatestBy, *, truth: str | Sequence[str]) -> LatestBy:
+        """Take the updates of both streams, never going back in time for any key.
+
+        Of equal times of a key the update of the stream that is trusted more counts. Of a time
+        that a key had in an earlier batch nothing more is taken, whichever stream it comes from.
+
+        Args:
+            other: an update stream with the same columns and key.
+            truth: the name of the stream to believe (`ice.stream(..., name=...)`), or names from
+                the most trusted on; those left out come last, in their order.
+
+        Examples:
+            >>> fast = ice.stream(df, time="timestamp", name="fast").latestBy("symbol")
+            >>> sure = ice.stream(df, time="timestamp", name="sure").latestBy("symbol")
+            >>> both = fast.union(sure, truth="sure")
+            >>> both.apply(lambda rows: rows, "symbol string, price double").columns
+            ['symbol', 'price']
+        """
+        self._check_plain("union", other, merged=True)
+        parts = self._parts + other._parts
+        names = [part.name for part in parts]
+        trusted = [truth] if isinstance(truth, str) else list(truth)
+        if len(set(names)) < len(names) or not set(trusted) <= set(names) or not trusted:
+            msg = (
+                f"truth must name streams of the union, each with a name of its own; the streams "
+                f"are called {names} and truth says {trusted}. Name them with "
+                "ice.stream(..., name=...)"
+            )
+            raise DefinitionError(msg)
+        order = trusted + [name for name in names if name not in trusted]
+        ranks = tuple(order.index(name) for name in names)
+        common_columns(parts)
+        return replace(self, _parts=parts, _ranks=ranks)
+
+    def join(
+        self,
+        other: LatestBy,
+        on: str | Sequence[str],
+        *,
+        within: str | int,
+        condition: str | None = None,
+    ) -> LatestBy:
+        """Match the updates of both streams on their key; the newest match of a key is its update.
+
+        Args:
+            other: an update stream of the same key, whose other columns have names of their own.
+            on: the key, for the reader.
+            within: how far apart in time matching updates may be.
+            condition: SQL over the columns of a match, where there is more than the key.
+
+        Examples:
+            >>> prices = calls.latestBy("symbol").select("timestamp", "symbol", "price")
+            >>> volumes = calls.latestBy("symbol").select("timestamp", "symbol", "volume")
+            >>> both = prices.join(volumes, on="symbol", within="5 seconds")
+            >>> both.apply(lambda rows: rows, "symbol string, price double, volume long").columns
+            ['symbol', 'price', 'volume']
+        """
+        self._check_plain("join", other, merged=False)
+        assert self._latest is not None
+        asked = (on,) if isinstance(on, str) else tuple(on)
+        if set(asked) != set(self._latest.keys):
+            msg = f"update streams are joined on their key {self._latest.keys}; got on={asked}"
+            raise DefinitionError(msg)
+        streams = [
+            UpdateStream(common_columns([part]), self._latest.keys, part.time)
+            for part in (self._parts[0], other._parts[0])
+        ]
+        zone = str(self._parts[0].frame.sparkSession.conf.get("spark.sql.session.timeZone"))
+        joined = JoinedBy(streams[0], streams[1], parse_interval(within), condition, zone)
+        joined.operator()
+        return replace(self, _parts=self._parts + other._parts, _join=joined)
+
+    def window(
+        self, size: str | int, slide: str | int | None = None, *, semantics: str = "lazy"
+    ) -> UpdateWindowed:
+        """See the updates of a key through windows: the newest window of a key is its update.
+
+        Under load older windows are passed over, but no window is ever cut: an answer is over all
+        updates of its key in the window.
+
+        Args:
+            size: the length of a window.
+            slide: how often one starts, at most `size`; tumbling if left out.
+            semantics: `lazy` takes the newest window that is full for the newest update, `eager`
+                the newest that has started.
+
+        Examples:
+            >>> minutes = calls.latestBy("symbol").window("1 minute", slide="10 seconds")
+            >>> minutes.agg(ice.avg("price").alias("mean")).columns
+            ['symbol', 'window_start', 'window_end', 'mean']
+        """
+        self._check_plain("window", self, merged=False)
+        length = parse_interval(size)
+        kind: Any = semantics
+        step = length if slide is None else parse_interval(slide)
+        return UpdateWindowed(self, UpdateWindows(length, step, kind))
+
+    def _check_plain(self, method: str, other: object, *, merged: bool) -> None:
+        """Refuse what the method cannot be done to."""
+        if not isinstance(other, LatestBy):
+            msg = f"{method} takes another update stream: stream.latestBy(...); got {other!r}"
+            raise DefinitionError(msg)
+        for each in (self, other):
+            whole = each._latest is not None and each._join is None and each._windowed is None
+            if not whole or (not merged and len(each._parts) > 1):
+                msg = (
+                    f"{method} is done to latestBy(...) of a single stream, before any other join, "
+                    "union or window: do that in the query that follows"
+                )
+                raise DefinitionError(msg)
+        if self._latest is not None and (self._latest.under == LOAD or self._latest.importance):
+            msg = f"{method} goes with latestBy(...) without importance and under"
+            raise DefinitionError(msg)
+        if other._latest != self._latest or other._budget != self._budget:
+            msg = (
+                f"{method} needs two update streams with the same key, schedule and budget; got "
+                f"{self._latest} and {other._latest}"
+            )
+            raise DefinitionError(msg)
+
+    def _mapped(self, change: Callable[[DataFrame], DataFrame], method: str) -> LatestBy:
+        if self._join is not None:
+            msg = f"{method} comes before join; give the join a condition=... instead"
+            raise DefinitionError(msg)
+        keys = () if self._latest is None else self._latest.keys
+        return replace(
+            self, _parts=tuple(_changed(part, change, keys, method) for part in self._parts)
+        )
 
     def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> Served:
         """Do an expensive step to the newest rows of many keys at once.
@@ -58,19 +230,39 @@ class LatestBy:
             function: takes an Arrow record batch, one row for each key that is served, and returns
                 rows as a record batch or table.
             schema: the columns it returns, as text or an Arrow schema; the key is among them.
+
+        Examples:
+            >>> calls.latestBy("symbol").apply(
+            ...     lambda batch: batch.select(["symbol", "price"]), "symbol string, price double"
+            ... ).columns
+            ['symbol', 'price']
         """
         return self._served(function, schema, ARROW)
 
     def applyInPandas(
         self, function: Callable[[pd.DataFrame], pd.DataFrame], schema: str | pa.Schema
     ) -> Served:
-        """Do an expensive step to the newest rows of many keys, as pandas frames."""
+        """Do an expensive step to the newest rows of many keys, as pandas frames.
+
+        Examples:
+            >>> calls.latestBy("symbol").applyInPandas(
+            ...     lambda frame: frame[["symbol", "price"]], "symbol string, price double"
+            ... ).columns
+            ['symbol', 'price']
+        """
         return self._served(function, schema, PANDAS)
 
     def map(self, function: RowFunction, schema: str | pa.Schema) -> Served:
         """Do an expensive step to one row at a time, given and returned as a dictionary.
 
         A row for which the function returns None is left out.
+
+        Examples:
+            >>> calls.latestBy("symbol").map(
+            ...     lambda row: {"symbol": row["symbol"], "twice": row["price"] * 2},
+            ...     "symbol string, twice double",
+            ... ).columns
+            ['symbol', 'twice']
         """
         return self._served(function, schema, ROWS)
 
@@ -78,61 +270,34 @@ class LatestBy:
         if not callable(function):
             msg = f"apply takes a function; got {type(function).__name__}"
             raise DefinitionError(msg)
-        parts = self._stream._parts
-        columns = _columns(parts)
         keys = () if self._latest is None else self._latest.keys
-        step = UpdateStep(function, columns, schema_of(schema), keys, form)
-        plan = Updates(
-            sources_of(parts),
-            columns,
-            arrow_type(parts[0].frame.select(parts[0].time).schema[0].dataType, parts[0].time),
-            step,
-            self._latest,
-            self._budget,
-        )
-        frames = [_projected(part, number, columns) for number, part in enumerate(parts)]
-        rows = StructType(
-            [
-                StructField(each.name, from_arrow_type(each.type), each.nullable)
-                for each in step.result
-            ]
-        )
-        events = reduce(DataFrame.unionAll, frames)
-        return Served(Built(events, plan, (rows,), parts[0].time))
-
-
-@dataclass(frozen=True)
-class Served(Shaped):
-    """The rows of a step over an update stream or over every event; start it with `writeStream`."""
-
-    _built: Built[Updates]
+        if self._windowed is not None:
+            keys = self._windowed.by
+        every = self._latest is None
+        step = UpdateStep(function, self._given, schema_of(schema), keys, form, every)
+        return Served(built(self, [step]), self, step)
 
     @property
-    def writeStream(self) -> StreamWriter:
-        """Say where the rows go and start the query."""
-        return StreamWriter(None, self._built, self._shape, self.schema)
+    def _columns(self) -> pa.Schema:
+        """Return the columns of the events, of all parts together."""
+        if self._join is None:
+            return common_columns(self._parts)
+        left, right = self._join.left.schema, self._join.right.schema
+        return pa.schema([*left, *(each for each in right if each.name not in left.names)])
 
-    def explain(self) -> None:
-        """Print what will be computed and how."""
-        plan = self._built.plan
-        latest, budget = plan.latest, plan.budget
-        print(f"{'columns':>16}  {', '.join(plan.columns.names)}")
-        if latest is None:
-            print(f"{'serves':>16}  every event, in the batch that brings it")
-        else:
-            print(f"{'serves':>16}  the newest of each {', '.join(latest.keys) or 'stream'}")
-            print(f"{'in the order':>16}  {latest.schedule}")
-            spent = "what the trigger leaves" if budget is None else format_interval(budget)
-            print(f"{'for':>16}  {spent} in each batch")
-        print(f"{'step':>16}  {plan.step.text}")
+    @property
+    def _given(self) -> pa.Schema:
+        """Return the columns of what a step is given."""
+        if self._windowed is not None:
+            return self._windowed.operator("inplace").result.schema
+        return self._columns if self._join is None else self._join.operator().result.schema
 
 
-def latest_by(
-    stream: Stream, keys: Sequence[str], schedule: str, budget: str | int | None
-) -> LatestBy:
+def latest_by(stream: Stream, latest: Latest, budget: str | int | None) -> LatestBy:
     """Return a stream under update semantics."""
-    columns = _columns(stream._parts)
-    unknown = [key for key in keys if key not in columns.names]
+    columns, keys = common_columns(stream._parts), latest.keys
+    named = keys if latest.importance is None else (*keys, latest.importance)
+    unknown = [name for name in named if name not in columns.names]
     if unknown:
         msg = f"latestBy names {unknown}; the columns are {columns.names}"
         raise DefinitionError(msg)
@@ -141,30 +306,39 @@ def latest_by(
     if length is not None and length <= 0:
         msg = f"the budget of a batch must be positive; got {budget!r}"
         raise DefinitionError(msg)
-    return LatestBy(stream, Latest(tuple(keys), schedule), length)
+    if latest.importance is not None:
+        kind = columns.field(latest.importance).type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            msg = f"importance is a column of numbers; {latest.importance!r} is {kind}"
+            raise DefinitionError(msg)
+    return LatestBy(stream._parts, latest, length)
 
 
-def _columns(parts: Sequence[Part]) -> pa.Schema:
-    """Return the columns that all parts of a stream have."""
-    found = [arrow_schema(part.frame.columns, part.frame.schema.fields) for part in parts]
-    for part, schema in zip(parts, found, strict=True):
-        if (schema.names, schema.types) != (found[0].names, found[0].types):
+def _changed(
+    part: Part, change: Callable[[DataFrame], DataFrame], keys: Sequence[str], method: str
+) -> Part:
+    """Return a part with its rows changed; DefinitionError where key or time are not as before."""
+    try:
+        frame = change(part.frame)
+    except AnalysisException as error:
+        raise refusal(error, part.frame) from None
+    before, after = _identities(part.frame), _identities(frame)
+    for name in (*keys, part.time):
+        if before.get(name) != after.get(name):
+            what = "key" if name in keys else "time"
             msg = (
-                f"the streams of a union must have the same columns: {parts[0].name} has "
-                f"{found[0].names}, {part.name} has {schema.names}"
+                f"{method} may not change the update {what}: {name!r} must stay as it is, and must "
+                "stay; give what is computed another name"
             )
             raise DefinitionError(msg)
-    return pa.schema([pa.field(each.name, each.type) for each in found[0]])
+    return replace(part, frame=frame)
 
 
-def _projected(part: Part, number: int, columns: pa.Schema) -> DataFrame:
-    """Return the events of one part as ingest reads them."""
-    chosen = [sf.col(_quoted(part.time)).alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]
-    for place, each in enumerate(columns):
-        chosen.append(sf.col(_quoted(each.name)).alias(column(place)))
-    return part.frame.select(*chosen)
+def _identities(frame: DataFrame) -> dict[str, int]:
+    """Return what tells a column that was passed on from one that was computed, by name."""
+    output = frame._jdf.queryExecution().analyzed().output()
+    attributes = [output.apply(place) for place in range(output.size())]
+    return {each.name(): each.exprId().id() for each in attributes}
 
 
-def _quoted(name: str) -> str:
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
+__all__ = ["ArrowFunction", "LatestBy", "RowFunction", "Served", "latest_by"]

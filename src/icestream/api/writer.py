@@ -47,7 +47,7 @@ from icestream.plan import lower
 from icestream.plan.dataflow import Dataflow
 from icestream.plan.nodes import SOURCE, Computation, Plan
 from icestream.plan.updates import Updates
-from icestream.runtime.direct import source_of
+from icestream.runtime.direct import sources_of
 from icestream.runtime.driver import Delivery, Driver, Settings
 from icestream.runtime.history import History
 from icestream.runtime.query import Query
@@ -93,6 +93,8 @@ _OWN_OPTIONS = (
     "ticker",
     "ui",
 )
+#: environment variable that says what `option("ui", ...)` is where a query does not
+SHOWN = "ICESTREAM_UI"
 _TRIGGERS = ("processingTime", "availableNow", "once")
 #: time between batches of an update stream that says nothing
 UPDATES_EVERY = "1 second"
@@ -103,7 +105,16 @@ _TICK = -1
 
 @dataclass(frozen=True)
 class StreamWriter:
-    """Collects how a query is to run; `start` runs it."""
+    """Collects how a query is to run; `start` runs it.
+
+    Examples:
+        >>> writer = (
+        ...     kpis.writeStream.format("parquet")
+        ...     .option("path", "out")
+        ...     .option("checkpointLocation", "chk")
+        ... )
+        >>> writer = writer.memory("512 MB").trigger(processingTime="10 seconds")
+    """
 
     #: the windows that are written; None for events with lifetimes
     _statement: Statement | None
@@ -126,21 +137,33 @@ class StreamWriter:
     _partition_by: tuple[str, ...] = ()
     _memory: int = parse_bytes(DEFAULT_MEMORY)
     _shards: int | None = None
-    _parallelism: int | None = None
+    _parallelism: int | tuple[int, int] | None = None
     _callback: Callback | None = None
 
     def format(self, source: str) -> StreamWriter:
-        """Choose the format of the results."""
+        """Choose the format of the results.
+
+        Examples:
+            >>> writer = kpis.writeStream.format("json")
+        """
         return replace(self, _format=source.lower())
 
     def option(self, key: str, value: Any) -> StreamWriter:
-        """Set an option of the sink or of the query; case does not matter in its name."""
+        """Set an option of the sink or of the query; case does not matter in its name.
+
+        Examples:
+            >>> writer = kpis.writeStream.option("checkpointLocation", "chk").option("ui", True)
+        """
         own = {name.lower(): name for name in (*_OWN_OPTIONS, "path")}
         text = str(value).lower() if isinstance(value, bool) else str(value)
         return replace(self, _options={**self._options, own.get(key.lower(), key): text})
 
     def options(self, **options: Any) -> StreamWriter:
-        """Set several options."""
+        """Set several options.
+
+        Examples:
+            >>> writer = kpis.writeStream.options(path="out", checkpointLocation="chk")
+        """
         writer = self
         for key, value in options.items():
             writer = writer.option(key, value)
@@ -157,6 +180,9 @@ class StreamWriter:
         is taken back; changes of a batch that cancel are not written. `complete`, for aggregates
         over events with lifetimes: with every batch all rows that hold now, for sinks that replace
         what they had.
+
+        Examples:
+            >>> writer = kpis.writeStream.outputMode("update")
         """
         mode = outputMode.lower()
         if mode not in ("append", "update") and not (mode == "complete" and self._build):
@@ -178,7 +204,11 @@ class StreamWriter:
         return replace(self, _mode=mode)
 
     def trigger(self, **trigger: Any) -> StreamWriter:
-        """Choose when batches are taken, as in PySpark: processingTime, availableNow or once."""
+        """Choose when batches are taken, as in PySpark: processingTime, availableNow or once.
+
+        Examples:
+            >>> writer = kpis.writeStream.trigger(processingTime="10 seconds")
+        """
         if len(trigger) != 1 or not set(trigger) <= set(_TRIGGERS):
             msg = (
                 "a stateful query runs in micro-batches: choose one of processingTime, "
@@ -188,11 +218,19 @@ class StreamWriter:
         return replace(self, _trigger=trigger)
 
     def queryName(self, queryName: str) -> StreamWriter:
-        """Name the query."""
+        """Name the query.
+
+        Examples:
+            >>> writer = kpis.writeStream.queryName("kpis")
+        """
         return replace(self, _name=queryName)
 
     def partitionBy(self, *cols: str) -> StreamWriter:
-        """Lay files out in folders by the values of columns."""
+        """Lay files out in folders by the values of columns.
+
+        Examples:
+            >>> writer = kpis.writeStream.format("parquet").partitionBy("serviceId")
+        """
         names = self._schema.names
         unknown = [name for name in cols if name not in names]
         if unknown:
@@ -201,29 +239,51 @@ class StreamWriter:
         return replace(self, _partition_by=cols)
 
     def foreachBatch(self, func: Callback) -> StreamWriter:
-        """Hand the rows of every version to `func(rows, version)`."""
+        """Hand the rows of every version to `func(rows, version)`.
+
+        Examples:
+            >>> writer = kpis.writeStream.foreachBatch(lambda rows, version: rows.show())
+        """
         return replace(self, _callback=func)
 
     def memory(self, size: str | int) -> StreamWriter:
-        """Set the bytes that state, buffers and indexes may take on a host."""
+        """Set the bytes that state, buffers and indexes may take on a host.
+
+        Examples:
+            >>> writer = kpis.writeStream.memory("512 MB")
+        """
         return replace(self, _memory=parse_bytes(size))
 
     def shards(self, count: int) -> StreamWriter:
         """Set the number of shards, the units of state: 8 by default if memory is roomy.
 
         It cannot change later and is the most that `parallelism` may be.
+
+        Examples:
+            >>> writer = kpis.writeStream.shards(16)
         """
         return replace(self, _shards=count)
 
-    def parallelism(self, count: int) -> StreamWriter:
+    def parallelism(self, count: int, most: int | None = None) -> StreamWriter:
         """Set the number of tasks that run the shards: all cores by default.
 
-        It may change at every start, and while the query runs with `query.rescale(...)`.
+        With two numbers, as many between them as the load asks for, batch by batch: `count` at the
+        start. It may change at every start, and while the query runs with `query.rescale(...)`.
+
+        Examples:
+            >>> writer = kpis.writeStream.parallelism(2, 8)
         """
-        return replace(self, _parallelism=count)
+        return replace(self, _parallelism=count if most is None else (count, most))
 
     def toTable(self, tableName: str) -> Query:
-        """Start the query, appending to a table of the catalog."""
+        """Start the query, appending to a table of the catalog.
+
+        Examples:
+            >>> writer = kpis.writeStream.option("checkpointLocation", "chk/table").trigger(
+            ...     availableNow=True
+            ... )
+            >>> writer.toTable("kpi_rows").awaitTermination()
+        """
         if self._mode == "complete":
             msg = (
                 "a table is added to: use 'update', or foreachBatch(...) for output mode 'complete'"
@@ -236,9 +296,45 @@ class StreamWriter:
         return _launch([(self, sink)])
 
     def start(self, path: str | None = None) -> Query:
-        """Start the query."""
+        """Start the query.
+
+        Examples:
+            >>> writer = kpis.writeStream.format("noop").option("checkpointLocation", "chk/start")
+            >>> writer.trigger(availableNow=True).start().awaitTermination()
+        """
         writer = self if path is None else self.option("path", path)
         return _launch([(writer, writer._sink())])
+
+    def bootstrap(self) -> int:
+        """Build the state of a new checkpoint from history; return how many events there were.
+
+        The query is the same one over a batch DataFrame, with the same checkpoint: whoever starts
+        it over the stream next goes on where history ended. The rows of windows that history closes
+        are not written anywhere. What is longer than one batch may hold comes in several calls,
+        oldest first.
+
+        Examples:
+            >>> def per_service(df):
+            ...     calls = ice.stream(df, time="timestamp", slack="5 seconds")
+            ...     kpis = calls.window("1 hour").groupBy("serviceId").count()
+            ...     return kpis.writeStream.option("checkpointLocation", "chk/bootstrap")
+            >>> per_service(spark.read.schema(df.schema).parquet("events")).bootstrap() > 0
+            True
+            >>> query = per_service(df).format("noop").trigger(availableNow=True).start()
+            >>> query.awaitTermination()
+        """
+        if self._built.events.isStreaming:
+            msg = (
+                "bootstrap takes in history, and this query is over a stream: define it over a "
+                "batch DataFrame (spark.read), then start it over the stream on the same checkpoint"
+            )
+            raise DefinitionError(msg)
+        checkpoint, paced = self._checkpoint(), self._paced()
+        driver, *_ = paced._driver(self._built, checkpoint, [self._mode])
+        try:
+            return driver.bootstrap(self._built.events)
+        finally:
+            driver.close()
 
     # -- what was chosen -------------------------------------------------------------------
 
@@ -347,12 +443,16 @@ class StreamWriter:
             return self._shards
         last = VersionStore(files, root).latest()
         if last is None:
-            tasks = self._parallelism or self._spark.sparkContext.defaultParallelism
+            tasks = self._most_tasks or self._spark.sparkContext.defaultParallelism
             roomy = self._memory // (self._built.plan.jobs * ROOMY_SHARD)
             return max(tasks, min(SPARE_SHARDS, roomy))
         return len(last.arenas) // self._built.plan.jobs
 
-    def _number_of_tasks(self, shards: int) -> int:
+    @property
+    def _most_tasks(self) -> int | None:
+        return max(self._parallelism) if isinstance(self._parallelism, tuple) else self._parallelism
+
+    def _number_of_tasks(self, shards: int) -> int | tuple[int, int]:
         if self._parallelism is not None:
             return self._parallelism
         return min(shards, self._spark.sparkContext.defaultParallelism)
@@ -370,12 +470,14 @@ class StreamWriter:
             msg = f"option 'rebalance' must be 'auto' or 'off'; got {rebalance!r}"
             raise DefinitionError(msg)
         shards = self._number_of_shards(files, root)
+        every = self._trigger.get("processingTime")
         return Settings(
             root=root,
             local=self._local_folder(checkpoint),
             budget=self._memory,
             shards=shards,
             parallelism=self._number_of_tasks(shards),
+            interval=None if not every else parse_interval(every) / 1_000_000 or None,
             rebalance=rebalance == "auto",
             codec=codec,
             ticker=self._ticks,
@@ -417,8 +519,18 @@ class StreamWriter:
             msg = f"option 'input' must be 'auto' or 'rows'; got {chosen!r}"
             raise DefinitionError(msg)
         plain = chosen == "auto" and not settings.ticker
-        source = source_of(events) if plain else None
-        return FileExchangeExecutor(spark, files, root, source, settings.codec)
+        sources = sources_of(events) if plain else None
+        return FileExchangeExecutor(spark, files, root, sources, settings.codec)
+
+    def _driver(
+        self, built: Built[Computation], checkpoint: str, modes: Sequence[str]
+    ) -> tuple[Driver[DataFrame], Computation, Settings, Files]:
+        """Open the checkpoint for a plan."""
+        plan = self._planned(built.plan, modes)
+        files = _files_at(checkpoint)
+        settings = self._settings(files, checkpoint)
+        executor = self._executor(built.events, files, settings)
+        return Driver(plan, settings, files, executor), plan, settings, files
 
     def _begin(
         self, events: DataFrame, batch: Callable[[DataFrame, int], None], checkpoint: str
@@ -438,7 +550,7 @@ def start(
     checkpointLocation: str,
     memory: str | int = DEFAULT_MEMORY,
     shards: int | None = None,
-    parallelism: int | None = None,
+    parallelism: int | tuple[int, int] | None = None,
     queryName: str | None = None,
     trigger: Mapping[str, Any] | None = None,
     **options: Any,
@@ -453,10 +565,21 @@ def start(
         checkpointLocation: the folder of the query.
         memory: bytes for all of them together on a host.
         shards: the number of shards, the units of state.
-        parallelism: the number of tasks that run them.
+        parallelism: the number of tasks that run them, or the fewest and the most.
         queryName: the name of the query.
         trigger: as the keywords of `trigger`, for example `{"availableNow": True}`.
         **options: options of the query, as `option` takes them: flush, ticker, plan, ...
+
+    Examples:
+        >>> busiest = hourly.agg(ice.max("busyTime").alias("longest"))
+        >>> together = ice.start(
+        ...     kpis.writeStream.format("noop"),
+        ...     busiest.writeStream.format("noop"),
+        ...     checkpointLocation="chk/together",
+        ...     memory="64 MB",
+        ...     trigger={"availableNow": True},
+        ... )
+        >>> together.awaitTermination()
     """
     _check_writers(writers)
     lead = writers[0].option("checkpointLocation", checkpointLocation).memory(memory)
@@ -502,14 +625,19 @@ def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
     built = lead._built
     if len(outputs) > 1 and lead._together is not None:
         built = lead._together([each._result for each, _ in outputs])
+        lead = replace(lead, _built=built)
     elif len(outputs) > 1:
         built = build(_statements(outputs))
+    if not built.events.isStreaming:
+        msg = (
+            "a query starts over a stream, and this DataFrame is a batch: read it with "
+            "spark.readStream instead of spark.read, or build state from it with bootstrap()"
+        )
+        raise DefinitionError(msg)
     checkpoint, flush, paced = lead._checkpoint(), lead._flushes(), lead._paced()
-    plan = paced._planned(built.plan, [each._mode for each, _ in outputs])
-    spark, files = lead._spark, _files_at(checkpoint)
-    settings = paced._settings(files, checkpoint)
-    executor = lead._executor(built.events, files, settings)
-    driver: Driver[DataFrame] = Driver(plan, settings, files, executor)
+    modes = [each._mode for each, _ in outputs]
+    driver, plan, settings, files = paced._driver(built, checkpoint, modes)
+    spark = lead._spark
     safe = [once(sink, files, settings.root, number) for number, (_, sink) in enumerate(outputs)]
     late = lead._options.get("lateEvents")
     late_sink = None if late is None else _late_sink(spark, late, built)
@@ -526,7 +654,7 @@ def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
 
     about = {"name": lead._name, "plan": plan.describe(), "shards": settings.shards}
     query = Query(driver, deliver, History(checkpoint, about), flush=flush)
-    if lead._options.get("ui", "false").lower() == "true":
+    if lead._options.get("ui", os.environ.get(SHOWN, "false")).lower() == "true":
         query.uiWebUrl = shared_page(checkpoint).url
         print(f"icestream: the query is shown at {query.uiWebUrl}", file=sys.stderr)
     return query.start(
@@ -539,7 +667,11 @@ def _statements(outputs: Sequence[tuple[StreamWriter, Sink]]) -> list[Statement]
     found = [writer._statement for writer, _ in outputs]
     statements = [each for each in found if each is not None]
     if len(statements) < len(found):
-        msg = "queries over events with lifetimes are started one by one, not with ice.start(...)"
+        msg = (
+            "ice.start takes results of one kind: windows of one stream, results of one job, or "
+            "steps over one stream. Start a query over events with lifetimes, and each other kind, "
+            "by itself with writeStream...start(): queries may read the same DataFrame side by side"
+        )
         raise DefinitionError(msg)
     return statements
 

@@ -7,6 +7,8 @@ Invariants:
 1. What fails in a query or in the replay is raised to who follows
    (`test_crash_a_query_that_fails_ends_the_demo`, `test_crash_a_replay_that_fails_ends_the_demo`).
 2. The last look comes after the last batch (`test_oracle_the_last_look_sees_the_last_batch`).
+3. A page shows how queries ended although their folder is gone
+   (`test_the_page_of_a_demo_outlives_its_folder`).
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from rich.live import Live
 import icestream as ice
 from icestream.apps.replay import Replay
 from icestream.core.errors import DefinitionError
+from icestream.dashboard.server import shared_page
 
 _POLL_SECONDS = 0.25
 _LINE_SECONDS = 5.0
@@ -71,17 +74,31 @@ def wide_console() -> Console:
 
 
 @contextmanager
-def demo_folder(keep: Path | None) -> Iterator[Path]:
-    """Give the folder to keep, or a temporary one that is removed at the end."""
+def demo_folder(keep: Path | None, shown: Console | None = None) -> Iterator[Path]:
+    """Give the folder to keep, or a temporary one that is removed at the end.
+
+    With a console, the queries in the folder are shown on the page of this process, whose address
+    is printed there; what the page knows stays on it when the folder is gone.
+    """
+    with ExitStack() as ending:
+        home = _new_folder(keep, ending)
+        if shown is not None:
+            page = shared_page(str(home))
+            # reads the ends of the queries, after which the folder may go
+            ending.callback(page.library.watched)
+            shown.print(f"The queries are shown at {page.url}", highlight=False, soft_wrap=True)
+        yield home
+
+
+def _new_folder(keep: Path | None, ending: ExitStack) -> Path:
     if keep is None:
-        with tempfile.TemporaryDirectory(prefix="icestream-demo-") as temporary:
-            yield Path(temporary)
-        return
+        temporary = tempfile.TemporaryDirectory(prefix="icestream-demo-")
+        return Path(ending.enter_context(temporary))
     if keep.exists() and any(keep.iterdir()):
         msg = f"{keep} is not empty; give a new folder, or remove what an earlier demo left there"
         raise DefinitionError(msg)
     keep.mkdir(parents=True, exist_ok=True)
-    yield keep
+    return keep
 
 
 def demo_session(ending: ExitStack) -> SparkSession:

@@ -2,6 +2,7 @@
 
 Run as `python -m icestream.bench.icestream_multi_join PLAN`; prints one JSON line per run of the
 plan. The rate is that of the rows read once warm, with the time of clean-up at the end counted too.
+There are as many shards as cores, as the peer has shuffle partitions.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
         .option("checkpointLocation", plan["checkpoint"])
         .option("flush", "true")
         .memory(plan["memory"])
+        .shards(plan["shards"])
         .trigger(availableNow=True)
         .start()
     )

@@ -79,8 +79,10 @@ class Course:
     spilled_bytes: int = 0
     forced_spills: int = 0
     seconds: float = 0.0
-    #: results, times that partitions left, seconds and processor seconds of clean-up
+    #: results, rows made by all joins, times that partitions left, seconds and processor seconds of
+    #: clean-up
     late_results: int = 0
+    late_rows: int = 0
     late_spills: int = 0
     clean_up_seconds: float = 0.0
     clean_up_cpu_seconds: float = 0.0
@@ -104,7 +106,9 @@ class JoinTree:
         ]
         self._output = np.zeros((JOINS, PARTITIONS))
         self._inter = np.zeros((JOINS, PARTITIONS))
+        #: results, and rows that any join made
         self._made = 0
+        self._rows = 0
         self._held = 0
 
     def run(self, batches: Iterable[Batch]) -> None:
@@ -120,13 +124,14 @@ class JoinTree:
     def clean_up(self) -> None:
         """Make the results that are owed, leaves first, and discard all state."""
         begin, cpu = time.perf_counter(), time.process_time()
-        before, spills = self._made, self.course.spills
+        before, rows_before, spills = self._made, self._rows, self.course.spills
         with self._version():
             for number, join in enumerate(self._joins):
                 for rows in join.clean_up(last=True):
                     self._pass_on(number, rows)
                     self._relieve(after=number)
         self.course.late_results = self._made - before
+        self.course.late_rows = self._rows - rows_before
         self.course.late_spills = self.course.spills - spills
         self.course.spills = spills
         self.course.clean_up_seconds = time.perf_counter() - begin
@@ -157,6 +162,7 @@ class JoinTree:
     def _pass_on(self, number: int, rows: pa.RecordBatch) -> None:
         """Count the results of a join and let the next one take them in."""
         payload = payload_of(rows)
+        self._rows += rows.num_rows
         last = number == JOINS - 1
         for join, (counts, sizes) in self._tracers[number].trace(payload).items():
             if last:

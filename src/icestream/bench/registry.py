@@ -34,10 +34,13 @@ MODULES = (
     "batch_overhead",
     "crash",
     "verify",
+    "fuzz",
+    "soak",
     "budget",
     "vwap",
     "shared_windows",
     "call_centre",
+    "plan_choice",
     "cold_state",
     "recommender",
     "user_state",
@@ -51,6 +54,10 @@ MODULES = (
     "fusion",
     "fast_job",
     "rescale",
+    "migration",
+    "moving_skew",
+    "split_combine",
+    "cluster",
 )
 
 #: JSON values by name

@@ -122,12 +122,14 @@ def judge(figures: Figures) -> tuple[Bar, ...]:
             continue
         penalty = min(_ratio(run, GLOBAL_OUTPUT_WITH_PENALTY, (GLOBAL_OUTPUT,)) for run in mine)
         output = min(_ratio(run, GLOBAL_OUTPUT, (LOCAL_OUTPUT, BOTTOM_UP)) for run in mine)
-        cleaning = min(_clean_up(run) for run in mine)
+        cleaning = min(_clean_up(run, "clean_up_cpu_seconds") for run in mine)
+        making = min(_clean_up(run, "late_rows") for run in mine)
         name = _name(ratios)
         bars += [
             Bar.at_least(f"{name}: global output with penalty over global output", 1, penalty),
             Bar.at_least(f"{name}: global output over local output and bottom up", 1.01, output),
             Bar.at_least(f"{name}: clean-up after bottom up over the global ones", 1, cleaning),
+            Bar.at_least(f"{name}: rows that its clean-up makes over the global ones", 1, making),
         ]
     return (
         *bars,
@@ -150,10 +152,10 @@ def _ratio(run: Mapping[str, Any], strategy: str, others: tuple[str, ...]) -> fl
     return float(run[strategy]["share"] / best) if best else 0.0
 
 
-def _clean_up(run: Mapping[str, Any]) -> float:
-    seconds = {strategy: run[strategy]["clean_up_cpu_seconds"] for strategy in STRATEGIES}
-    longest = max(seconds[GLOBAL_OUTPUT], seconds[GLOBAL_OUTPUT_WITH_PENALTY])
-    return float(seconds[BOTTOM_UP] / longest)
+def _clean_up(run: Mapping[str, Any], what: str) -> float:
+    """Return what clean-up takes after bottom up, in parts of what it takes after the others."""
+    taken = {strategy: run[strategy][what] for strategy in STRATEGIES}
+    return float(taken[BOTTOM_UP] / max(taken[GLOBAL_OUTPUT], taken[GLOBAL_OUTPUT_WITH_PENALTY]))
 
 
 def _name(ratios: tuple[int, ...]) -> str:

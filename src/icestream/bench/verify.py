@@ -23,8 +23,8 @@ from icestream.inspect.checkpoint import Checkpoint
 from icestream.inspect.verify import DELIVERED, MARK, check_mark, check_segment, verify
 from icestream.state.files import LocalFiles
 from icestream.state.versions import COMMITS, PLAN, RESULTS, SEGMENTS
+from icestream.testing.changed_files import FlippedFiles
 from icestream.testing.checkpoints import KINDS, make
-from icestream.testing.flips import FlippedFiles
 
 #: kinds of state, and every how many positions the whole command runs
 CASES = {

@@ -35,6 +35,7 @@ from icestream.inspect.checkpoint import Checkpoint
 from icestream.inspect.readable import Asked, Readable, StateRows, StateTable
 from icestream.inspect.scratch import MEMORY, restorable
 from icestream.state.files import Files
+from icestream.state.sense import sensible
 from icestream.state.versions import Commit
 
 #: columns before those of a table, where only one is read
@@ -148,9 +149,13 @@ class Reading:
         """Yield the rows, shard by shard."""
         asked = Asked(frozenset(self.tables), self.key)
         for shard in self.shards if shards is None else shards:
-            with restorable(self.checkpoint, self.commit, shard, self.memory) as (space, history):
+            with (
+                sensible(self.checkpoint.store.path(self.commit.version)),
+                restorable(self.checkpoint, self.commit, shard, self.memory) as (space, history),
+            ):
                 for found in self._readable.read(shard, space, history, self.commit, asked):
                     if found.rows.num_rows:
+                        found.rows.validate(full=True)
                         yield found
 
     # -- as columns ------------------------------------------------------------------------

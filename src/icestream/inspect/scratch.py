@@ -103,12 +103,17 @@ class ScratchShard:
         """Read segments from `folder`; number those that are written from `ordinal` on."""
         self.arena = arena
         self.account = budget.account("buffers")
-        self._files = files
+        self.files = files
         self._folder = folder
         self._table = SegmentTable(arena)
         self.log = Log(files, folder, self._table)
         self._next = ordinal
         self._open: dict[str, SegmentWriter] = {}
+
+    @property
+    def root(self) -> str:
+        """Return the checkpoint's folder."""
+        return self._folder.removesuffix(f"/{SEGMENTS}")
 
     def learn(self, infos: Iterable[SegmentInfo]) -> None:
         """Know the segments that are live, those of snapshots left out."""
@@ -120,7 +125,7 @@ class ScratchShard:
         """Return the open segment of a lifetime class, made on first use."""
         if lifetime not in self._open:
             path = f"{self._folder}/{segment_name(self._next, _ATTEMPT)}"
-            self._open[lifetime] = SegmentWriter(self._files, path, self._next)
+            self._open[lifetime] = SegmentWriter(self.files, path, self._next)
             self._next += 1
         return self._open[lifetime]
 
@@ -137,7 +142,7 @@ class ScratchShard:
 
     def reader(self, info: SegmentInfo) -> SegmentReader:
         """Open a segment."""
-        return SegmentReader(self._files, f"{self._folder}/{info.name}", info=info)
+        return SegmentReader(self.files, f"{self._folder}/{info.name}", info=info)
 
     def close(self) -> None:
         """Close what is open."""

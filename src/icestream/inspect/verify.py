@@ -288,10 +288,6 @@ def _read_state(checkpoint: Checkpoint, report: Report, memory: int) -> None:
         report.findings.append(Finding(error.path, error.what, (checkpoint.versions[-1],)))
     except CheckpointError as error:
         report.notes.append(f"the state was not read: {error}")
-    except Exception as error:
-        what = f"its state cannot be restored ({type(error).__name__}: {error})"
-        commit = f"{checkpoint.root}/{COMMITS}/{checkpoint.versions[-1]:012d}.json"
-        report.findings.append(Finding(commit, what, (checkpoint.versions[-1],)))
 
 
 def _rows(checkpoint: Checkpoint, memory: int) -> Iterator[StateRows]:

@@ -17,7 +17,7 @@ import numpy as np
 from icestream.kernels.compile import kernel
 from icestream.kernels.fold import Ids, Index
 from icestream.kernels.groups import insert
-from icestream.kernels.heap import GROUP, HI, LO, STAMP
+from icestream.kernels.heap import GROUP, HEAT, HI, LO, STAMP
 from icestream.kernels.words import Ints, Table
 
 #: words of a header: identity, rows and place in the chain, flags and words, previous extent,
@@ -164,12 +164,13 @@ def used_slots_reference(table: Table, facts: Ints) -> dict[tuple[int, int], int
 
 @kernel
 def stamp(table: Table, slots: Ints, chunk: int) -> None:
-    """Note the chunk that names groups; a row that has the number already is not written to."""
+    """Note the chunk that names groups, and how often it does."""
     for k in range(slots.size):
-        if table[slots[k], STAMP] != chunk:
-            table[slots[k], STAMP] = chunk
+        table[slots[k], STAMP] = chunk
+        table[slots[k], HEAT] += 1
 
 
 def stamp_reference(table: Table, slots: Ints, chunk: int) -> None:
     """Do what `stamp` does, at once."""
     table[slots, STAMP] = chunk
+    np.add.at(table[:, HEAT], slots, 1)

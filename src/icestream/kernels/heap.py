@@ -38,9 +38,11 @@ STAMP = 2
 PIN = 3
 #: whether the cold index still has an entry of it
 PAGED = 4
+#: how often it was named, counts of long ago halved again and again
+HEAT = 5
 #: what a classifier keeps
-SCORES = 5
-GROUP = 7
+SCORES = 6
+GROUP = 8
 
 #: words of a synopsis of a group: its blocks and words in memory
 HEAD = 0

@@ -6,7 +6,9 @@ the slot of its key instead. Both say how long they are in the first word of the
 Invariants:
 1. A packed row has the identity, lifetime and payload of the row in the heap
    (`test_parity_rows_listed_packed_and_found_again`).
-2. Gathered payloads are those of the places asked for, in that order
+2. Rows that run past the end, or are empty, are found out
+   (`test_parity_rows_of_a_record_that_makes_no_sense`).
+3. Gathered payloads are those of the places asked for, in that order
    (`test_parity_gathered_payloads`).
 
 Cost: one pass over what is copied.
@@ -69,22 +71,33 @@ def packed_reference(rows: list[tuple[int, int, int, int, list[int]]]) -> list[i
 
 @kernel
 def log_starts(words: Ints, starts: Ints) -> int:
-    """Fill `starts` with the word at which each row of the log begins; return how many."""
+    """Fill `starts` with the word at which each row of the log begins; return how many.
+
+    -1 if a row has no payload, or does not end where the words do or before.
+    """
     at = 0
     count = 0
     while at < words.size:
+        if at + LOG_HEAD >= words.size:
+            return -1
+        size = words[at + LOG_HEAD] >> 32
+        if size < 1 or size > words.size - at - LOG_HEAD:
+            return -1
         starts[count] = at
         count += 1
-        at += LOG_HEAD + (words[at + LOG_HEAD] >> 32)
+        at += LOG_HEAD + size
     return count
 
 
-def log_starts_reference(words: Ints) -> list[int]:
-    """Return where each row begins."""
-    found, at = [], 0
-    while at < len(words):
-        found.append(at)
-        at += LOG_HEAD + (int(words[at + LOG_HEAD]) >> 32)
+def log_starts_reference(words: Ints) -> list[int] | None:
+    """Return where each row begins; None if they are no rows."""
+    found, left = [], words.tolist()
+    while left:
+        size = left[LOG_HEAD] >> 32 if len(left) > LOG_HEAD else 0
+        if size < 1 or LOG_HEAD + size > len(left):
+            return None
+        found.append(len(words) - len(left))
+        left = left[LOG_HEAD + size :]
     return found
 
 

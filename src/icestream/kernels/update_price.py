@@ -9,11 +9,18 @@ update is absorbed meanwhile, or the server is idle later. Where updates are abs
 that keys are served, on average, just when x says; where the server idles, p is what the delay
 costs all that are served before. The price is the mean of both, by how often each happens.
 
+A key whose updates come at even gaps is known to stay fresh for what is left of its gap. The price
+at which it would be served is then largest right after an update; it is taken for a key that has
+waited until that price without knowing the future. Where services are not scarce, no update is left
+out and who waits longest goes first, as ever: the price says how much of either.
+
 Invariants:
 1. Kernel and reference agree (`test_parity_prices_are_those_of_the_reference`).
 2. The price is never negative, and 0 as long as nobody waits (`test_nobody_waits_at_a_price_of_0`).
 3. Under overload it comes to that of the relaxed problem, known in closed form
    (`test_under_overload_the_price_is_that_of_the_relaxed_problem`).
+4. A key with even gaps is worth most right after an update, and what it has waited where services
+   are free (`test_an_even_key_is_worth_most_right_after_its_update`).
 
 Cost: O(1) per service, nine numbers per reader.
 
@@ -48,6 +55,9 @@ PRICE_WORDS = 10
 
 #: how much the last service counts, at least
 STEP = 1 / 128
+#: how much longer a key with even gaps seems to have waited, by the time since its last update:
+#: keys that are served late in their gaps come nearer to its beginning, turn by turn
+LATE = 0.75
 
 
 @kernel
@@ -60,9 +70,35 @@ def fair_wait(gap: float, weight: float, price: float) -> float:
 
 
 @kernel
-def worth_of(waited: int, gap: float, weight: float, price: float) -> float:
+def worth_of(waited: float, gap: float, weight: float, price: float) -> float:
     """Return what serving a key now is worth; the largest is served."""
-    return weight * (max(waited, 0) - fair_wait(gap, weight, price))
+    return weight * (waited - fair_wait(gap, weight, price))
+
+
+@kernel
+def even_wait(waited: float, left: float, gap: float, price: float) -> float:
+    """Return the wait that a key with even gaps, so much left of the present one, is worth."""
+    if gap < 1.0:
+        return waited
+    part = min(2.0 * price / (gap * gap), 1.0)
+    whole = waited + left
+    behind = waited + LATE * (gap - left)
+    worth = (whole * whole * whole - behind * behind * (whole + gap)) / (2.0 * gap)
+    same = worth / gap
+    if worth >= 0.0:
+        same = 2.0 * worth / (math.sqrt(gap * gap + 2.0 * worth) + gap)
+    return (1.0 - part) * waited + part * same
+
+
+def even_wait_reference(waited: float, left: float, gap: float, price: float) -> float:
+    """Return the same in other words: the mean of two waits, by how scarce services are."""
+    if gap < 1:
+        return waited
+    scarce = min(1, 2 * price / gap**2)
+    behind = waited + LATE * (gap - left)
+    worth = ((waited + left) ** 3 - behind**2 * (waited + left + gap)) / (2 * gap)
+    alike = math.sqrt(gap**2 + 2 * worth) - gap if worth >= 0 else worth / gap
+    return waited + scarce * (alike - waited)
 
 
 @kernel
@@ -125,7 +161,7 @@ class PriceReference:
 
     def worth(self, waited: int, gap: float, weight: float, price: float) -> float:
         """Return what serving a key now is worth."""
-        return weight * (max(waited, 0) + gap - math.sqrt(gap * gap + 2 * price / weight))
+        return weight * (waited + gap - math.sqrt(gap * gap + 2 * price / weight))
 
     def learn(self, waited: int, gap: float, weight: float, now: int, others: int) -> None:
         """Learn from a service."""

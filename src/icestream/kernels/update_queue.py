@@ -26,7 +26,7 @@ import numpy as np
 
 from icestream.kernels.compile import lean_kernel
 from icestream.kernels.fold import Index
-from icestream.kernels.update_price import COST, learn_price
+from icestream.kernels.update_price import COST, PRICE, learn_price
 from icestream.kernels.update_queue_order import (
     APPLICATION_BOOK,
     BEGAN,
@@ -35,7 +35,9 @@ from icestream.kernels.update_queue_order import (
     FLYING,
     INDEX,
     LACKS,
+    LATEST,
     LINECUTTING,
+    LIST,
     NEXT,
     PREVIOUS,
     QUEUE_BOOK,
@@ -45,9 +47,14 @@ from icestream.kernels.update_queue_order import (
     WEIGHT,
     Reader,
     class_of,
+    even_list,
     first_key,
+    is_by_phase,
+    is_even,
     link,
+    note_gap,
     unlink,
+    wait_of,
 )
 from icestream.kernels.update_queue_pages import KEEPS, Pool
 from icestream.kernels.update_queue_staleness import AREA, FROM, MOST, NONE, RealTable, settle
@@ -139,7 +146,19 @@ def admit_one(store: Store, reader: Reader, cell: int, arrived: int) -> None:
         if keys[cell, LACKS] == NONE:
             keys[cell, LACKS] = arrived
         if schedule == INDEX:
+            keys[cell, LATEST] = arrived
+            if is_even(reader, cell):
+                link(reader, cell, even_list(gap, 0), True)
+                return
             number = class_of(gap, reader.reals[cell, WEIGHT])
+    elif schedule == INDEX:
+        keys[cell, LATEST] = arrived
+        if not is_by_phase(keys[cell, LIST] - 1):
+            return
+        unlink(reader, cell)
+        number = even_list(gap, arrived - keys[cell, SINCE])
+        link(reader, cell, number, is_by_phase(number))
+        return
     elif (schedule == FIFO and keys[cell, NEXT]) or (is_slow and keys[cell, PREVIOUS]):
         unlink(reader, cell)
     else:
@@ -153,11 +172,15 @@ def enqueue_one(store: Store, readers: Readers, cell: int, arrived: int) -> bool
 
     False if it goes back in time and is dropped. There must be room for one location more.
     """
+    seen = store.cells[cell, COUNT]
+    gap, mean = arrived - store.cells[cell, ARRIVED], store.reals[cell, GAP]
     if not accept_one(store, cell, arrived):
         return False
     if store.cells[cell, ADDRESS] < 0:
         store.cells[cell, ADDRESS] = take_row(store.pool, store.space, is_linked(store))
     for reader in readers:
+        if seen > 0 and reader.facts[SCHEDULE] == INDEX:
+            note_gap(reader, cell, gap, mean)
         admit_one(store, reader, cell, arrived)
     return True
 
@@ -167,14 +190,15 @@ def leave_order(store: Store, reader: Reader, cell: int, now: int) -> None:
     """Take a waiting key out of a reader's order."""
     keys = reader.keys
     since = keys[cell, SINCE]
+    gap, price = store.reals[cell, GAP], reader.settings[PRICE]
+    waited = wait_of(reader, cell, keys[cell, LIST] - 1, gap, now, price)
     unlink(reader, cell)
     settle(keys, reader.reals, reader.queue_profile, cell, QUEUE_BOOK, since, now)
     keys[cell, SINCE] = NONE
     reader.facts[WAITING] -= 1
     if reader.facts[SCHEDULE] == INDEX:
-        waited = now - since
-        gap, weight = store.reals[cell, GAP], reader.reals[cell, WEIGHT]
-        learn_price(reader.settings, waited, gap, weight, now, reader.facts[WAITING])
+        weight = reader.reals[cell, WEIGHT]
+        learn_price(reader.settings, int(waited), gap, weight, now, reader.facts[WAITING])
 
 
 @lean_kernel

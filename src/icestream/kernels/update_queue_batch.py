@@ -41,6 +41,7 @@ from icestream.kernels.update_queue import (
     send_value,
 )
 from icestream.kernels.update_queue_order import (
+    CLASSES,
     FIFO,
     INDEX,
     LACKS,
@@ -276,7 +277,7 @@ def move_class(store: Store, reader: Reader, cell: int, weight: float) -> None:
     """Change a key's weight; where it waits in the list of another class, it changes lists."""
     reader.reals[cell, WEIGHT] = weight
     number = reader.keys[cell, LIST] - 1
-    if reader.facts[SCHEDULE] == INDEX and number >= 0:
+    if reader.facts[SCHEDULE] == INDEX and number >= 0 and (number < CLASSES or weight != 1.0):
         wanted = class_of(store.reals[cell, GAP], weight)
         reader.scores[reader.lists[number, PLACE]] = UNKNOWN
         if wanted != number:

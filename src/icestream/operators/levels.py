@@ -1,9 +1,9 @@
 """Complete windows as partial results of longer ones.
 
-Idea: where windows tumble, the rows of a window that closes are what the longer windows around it
-need of its panes. They are written to a *level*, a file of the version, and the longer windows add
-them instead of the panes' slices, which fewer rows are in. `Tiled` says what a window is made of,
-a `Tiling` finds it among panes, a `Level` is what one kind of window hands on.
+Idea: the rows of a window that closes are what longer windows around it need of its panes. They
+are written to a *level*, a file of the version, and longer windows that tumble add them instead of
+the panes' slices, which more rows are in. `Tiled` says what a window is made of, a `Tiling` finds
+it among panes, a `Level` is what one kind of window, tumbling or sliding, hands on.
 
     15 min   [10 min            |5 min    )[5 min    |10 min            )   a period of two windows
                       watermark ^          reached: all before the tile that is still open
@@ -11,20 +11,25 @@ a `Tiling` finds it among panes, a `Level` is what one kind of window hands on.
 An event counts through the tile that holds it if that is open when the event comes; if it has
 closed, the longer window takes the event's own slice. So a window holds, at any time, what was in
 its closed tiles, and a level is not needed after the version that wrote it: nothing of it is part
-of a snapshot, and a replay makes it again.
+of a snapshot, and a replay makes it again. Windows made of panes may come to be made of tiles with
+any version: tiles that had closed before are made up for by their panes, which are still there.
 
 Invariants:
 1. Windows made of windows emit what windows made of panes do, also for events behind the watermark,
    after restarts and in partitions (`test_oracle_windows_made_of_windows_equal_those_of_panes`).
 2. A pane is in one tile, and is reached when its tile has closed
    (`test_oracle_tiles_cover_every_pane_once`).
+3. Rows stay what they are when windows come to be made of tiles, with restarts before and after
+   (`test_oracle_windows_may_be_made_of_tiles_from_any_version_on`).
 
 Cost: a row written to local disk, and read once by each kind of window that takes it. Panes may
 leave the log as soon as the windows that take them have closed.
 
-Limits: windows that slide or grow are made of panes, and are no tiles. What is made of what is
-chosen by the first events and holds for the checkpoint. A kind of window that nobody asked for
-takes running rows of its own, which the choice does not weigh.
+Limits: windows that slide or grow are made of panes: what leaves them is needed again when levels
+are gone. Those that grow, and those that slide and emit updates, are no tiles. A kind of window
+that nobody asked for is chosen by the first events or never, and takes running rows of its own,
+which the choice does not weigh. Windows made of tiles stay so: panes that a tile has taken may have
+left the log.
 
 References: efficient consolidation (Madsen, Zhou, Su, 2016, section 6.1).
 """
@@ -71,8 +76,8 @@ class Tiled:
 
     def to_json(self) -> list[Any]:
         """Return the lengths and offsets as a list."""
-        tiles = [[*_pair(source), count] for source, count in self.tiles]
-        return [*_pair(self.window), tiles]
+        tiles = [_written(source, count) for source, count in self.tiles]
+        return [self.window.range, self.window.offset, tiles]
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Self:
@@ -80,7 +85,10 @@ class Tiled:
         length, offset, tiles = value
         return cls(
             Windows(length, length, offset),
-            tuple((Windows(r, r, o) if r else None, count) for r, o, count in tiles),
+            tuple(
+                (Windows(r, slide[0] if slide else r, o) if r else None, count)
+                for r, o, count, *slide in tiles
+            ),
         )
 
 
@@ -230,5 +238,8 @@ class Tiles:
         return together[order], sources[order]
 
 
-def _pair(window: Windows | None) -> tuple[int, int]:
-    return (0, 0) if window is None else (window.range, window.offset)
+def _written(source: Windows | None, count: int) -> list[int]:
+    """Return tiles as range, offset and count, and the slide if they overlap."""
+    if source is None:
+        return [0, 0, count]
+    return [source.range, source.offset, count, *([] if source.tumbles else [source.slide])]

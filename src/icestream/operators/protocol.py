@@ -76,6 +76,17 @@ class Inputs(Protocol):
         ...
 
 
+class StateInputs(Inputs, Protocol):
+    """What the exchange brought for one shard of an operator that takes states too."""
+
+    def states(self) -> Iterator[pa.RecordBatch]:
+        """Yield states that events of hot groups became before they were sent.
+
+        The first column is the pane; rows are sorted by pane and identity.
+        """
+        ...
+
+
 class ChangeInputs(Protocol):
     """What the exchange brought for one shard of a dataflow; can be asked for again."""
 

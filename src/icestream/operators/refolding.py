@@ -17,7 +17,7 @@ Limits: a pane is read once for each partition of hi that groups are split in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -40,6 +40,11 @@ Ints = npt.NDArray[np.int64]
 
 class Events(Protocol):
     """Raw events of one shard, as far as a version knows them."""
+
+    @property
+    def read(self) -> Mapping[str, int]:
+        """Return what was read so far: `blocks`, `block_bytes` and `block_uses`."""
+        ...
 
     def fold(
         self, panes: tuple[int, int], his: tuple[int, int], capacity: int, version: int
@@ -85,6 +90,11 @@ class OwedSlices(SliceLog):
         super().__init__(*log)
         self._events = events
         self.version = version
+
+    @property
+    def statistics(self) -> dict[str, int]:
+        """Return the bytes of slices that were taken and read, and the blocks of events."""
+        return {**super().statistics, **self._events.read}
 
     @staticmethod
     def most_rows(layout: Layout, chunk_bytes: int) -> int:

@@ -150,9 +150,23 @@ class Rolling:
         late = new[new["pane"] < self.position["added"]]
         relay = self._relay(partition)
         self._add(self._slices.read(late, partition), relay)
+        self._catch_up(partition)
         if relay is not None:
             relay.mend(late, self.position["start"], self.position["added"])
             self.panes_read += relay.panes
+
+    def _catch_up(self, partition: Partition) -> None:
+        """Add the panes of tiles that closed before the windows came to be made of them."""
+        missed = self._directory.between(self.position["added"], self._reached)
+        self._add(self._slices.read(missed, partition), None)
+
+    @property
+    def _reached(self) -> int:
+        """Return the pane before which everything is in the running rows, or comes by itself."""
+        added, done = self.position["added"], self.position["done"]
+        if self._tiles is None or done == MINUS_INFINITY:
+            return added
+        return max(added, self._tiles.reached(done))
 
     def _relay(self, partition: Partition) -> Relay | None:
         """Return the fronts of a partition; None where no field needs any."""
@@ -232,13 +246,10 @@ class Rolling:
         """Do what `advance` does, many windows at a time."""
         assert isinstance(self._course, Sliding)
         at = self._ahead = dict(self.position)
-        start, following = at["start"], self._course.first_open(watermark)
-        first = max(at["added"], start)
-        end = following - self._course.slide + self._course.range
-        entering = self._directory.between(first, max(first, end))
-        if leaving is None:
-            going = self._directory.between(start, max(start, following))
-        else:
+        start = at["start"]
+        spans = self.spans(watermark)
+        entering, going = (self._directory.between(*each) for each in spans)
+        if leaving is not None:
             going = in_order(leaving)
         relay = self._relay(partition)
         stride = Stride(
@@ -259,6 +270,16 @@ class Rolling:
         self.consolidated += stride.added
         self.panes_read += sum(len(np.unique(slices["pane"])) for slices in (entering, going))
         self.panes_read += 0 if relay is None else relay.panes
+
+    def spans(self, watermark: Micros) -> list[tuple[int, int]]:
+        """Return the panes that enter, and those that leave, where many windows go at a time."""
+        if not self._strides:
+            return []
+        assert isinstance(self._course, Sliding)
+        start, following = self.position["start"], self._course.first_open(watermark)
+        first = max(self.position["added"], start)
+        end = following - self._course.slide + self._course.range
+        return [(first, max(first, end)), (start, max(start, following))]
 
     def settle(self, watermark: Micros) -> None:
         """Note where the windows stand once every partition has passed."""
@@ -323,7 +344,7 @@ class Rolling:
             first = max(self.position["added"], self.position["start"])
             return self._from(first, self._course.grid.passed(watermark), partition)
         passed = max(self._course.grid.passed(watermark), MINUS_INFINITY)
-        return Ahead(self._tiles.closing(self.position["added"], passed, partition))
+        return Ahead(self._tiles.closing(self._reached, passed, partition))
 
     def _from(self, pane: int, end: int, partition: Partition) -> Ahead:
         """Return the slices from a pane up to another, in order; what is read ahead is used."""

@@ -3,7 +3,8 @@
 Idea: entries of a batch are sorted by (pane, hi, lo) a chunk at a time and appended as records of
 at most 64 KB, each of one pane. Reading takes any list of slices in order and yields their entries,
 those outside a range of hi left out, a portion ahead of their use. What was read is kept for a
-while: slices that entered a window soon get fronts and leave it, or enter another.
+while: slices that entered a window soon get fronts and leave it, or enter another. Slices that
+several kinds of windows take parts of are read once, side by side, if there is room (`prepare`).
 
 Invariant: what is read back for a range of hi are the entries written for it, by (pane, arrival)
 (`test_oracle_windows_equal_the_obvious_computation`).
@@ -98,6 +99,15 @@ class SliceLog:
         #: markers and bytes of what was read together, in that order, and bytes left for more
         self._readings: deque[tuple[list[int], int]] = deque()
         self._room = kept_bytes
+        #: bytes of entries that were taken, and those that were read for it
+        self._taken = self._read = 0
+        #: slices that were prepared: markers, where the entries of each begin, entries
+        self._prepared: list[tuple[npt.NDArray[np.uint64], Ints, Table]] = []
+
+    @property
+    def statistics(self) -> dict[str, int]:
+        """Return the bytes of slices that windows took, and those that had to be read."""
+        return {"slice_bytes_used": self._taken, "slice_bytes_read": self._read}
 
     def write(
         self,
@@ -149,6 +159,14 @@ class SliceLog:
                 )
                 yield pane, marker, end - at, int(hi[at]), int(hi[end - 1])
 
+    def known(self, slices: Slices) -> Slices:
+        """Return slices that a snapshot lists; ValueError if one claims more than it can have."""
+        most = max(1, SLICE_BYTES // (8 * self._layout.entry_width))
+        if ((slices["rows"] < 1) | (slices["rows"] > most)).any():
+            msg = f"a slice has not 1 to {most} entries"
+            raise ValueError(msg)
+        return slices
+
     def bytes_of(self, slices: Slices) -> int:
         """Return the bytes of the entries of some slices."""
         return int(slices["rows"].sum()) * 8 * self._layout.entry_width
@@ -158,10 +176,43 @@ class SliceLog:
         for portion in self.portions(slices, partition):
             yield from portion.slices()
 
+    def prepare(self, slices: Slices) -> None:
+        """Read slices that will be asked for in parts, unless they are too many to be kept."""
+        size = self.bytes_of(slices)
+        if not 0 < size <= self._room:
+            return
+        bounds = np.concatenate([[0], np.cumsum(slices["rows"])])
+        markers = np.ascontiguousarray(slices["marker"])
+        entries = np.empty((int(bounds[-1]), self._layout.entry_width), dtype=np.int64)
+        self._fetch(_places(markers.tolist(), bounds.tolist(), entries))
+        self._room -= size
+        self._prepared.append((markers, bounds, entries))
+
+    def release(self) -> None:
+        """Let go of what was prepared."""
+        self._room += sum(entries.nbytes for _, _, entries in self._prepared)
+        self._prepared.clear()
+
+    def _ready(self, slices: Slices) -> Portion | None:
+        """Return slices as one portion, if they were prepared next to each other."""
+        for markers, bounds, entries in self._prepared:
+            first = np.flatnonzero(markers == slices["marker"][0])
+            if len(first) and np.array_equal(
+                markers[(at := int(first[0])) : at + len(slices)], slices["marker"]
+            ):
+                own = bounds[at : at + len(slices) + 1]
+                mine = entries[own[0] : own[-1]]
+                self._taken += mine.nbytes
+                return Portion(np.ascontiguousarray(slices["pane"]), own - own[0], mine)
+        return None
+
     def portions(self, slices: Slices, partition: Partition) -> Iterator[Portion]:
         """Yield the entries inside the partition of slices, in their order, many at a time."""
         low, high = np.uint64(partition.low), np.uint64(partition.high - 1)
         whole = partition.whole
+        if whole and len(slices) and (ready := self._ready(slices)) is not None:
+            yield ready
+            return
         wanted = slices if whole else slices[_meets(slices, low, high)]
         for part in _portions(wanted, self._chunk_bytes // (32 * self._layout.entry_width)):
             bounds = np.concatenate([[0], np.cumsum(part["rows"])])
@@ -177,24 +228,28 @@ class SliceLog:
         """Return the entries of slices side by side, given where each is to begin."""
         width = self._layout.entry_width
         entries = np.empty((bounds[-1], width), dtype=np.int64)
+        self._taken += entries.nbytes
         if self._kept.keys() >= set(markers):
             return np.concatenate([self._kept[marker] for marker in markers], out=entries)
-        missing = {
-            marker: entries[first:last]
-            for marker, (first, last) in zip(markers, pairwise(bounds), strict=True)
-        }
+        missing = _places(markers, bounds, entries)
         for marker in self._kept.keys() & missing.keys():
             missing.pop(marker)[:] = self._kept[marker]
+        self._fetch(missing)
+        self._keep(missing, entries.nbytes)
+        return entries
+
+    def _fetch(self, missing: dict[int, Table]) -> None:
+        """Read slices into their places."""
+        width = self._layout.entry_width
         found = 0
         for record in self._place.log.read_many(np.array(list(missing), dtype=np.uint64)):
             payload = np.frombuffer(record.payload, dtype=np.int64)
             missing[record.marker][:] = payload.reshape(-1, width)
+            self._read += payload.nbytes
             found += 1
         if found < len(missing):
             msg = f"{len(missing) - found} slices that windows hold are on the log no more"
             raise AssertionError(msg)
-        self._keep(missing, entries.nbytes)
-        return entries
 
     def _keep(self, read: dict[int, Table], size: int) -> None:
         """Keep what was read together; what was read first gives way."""
@@ -231,6 +286,12 @@ def described(record: Record) -> tuple[int, ...]:
     """Return what the directory keeps of a slice."""
     rows = np.frombuffer(record.payload, dtype=np.uint64).reshape(record.rows, -1)
     return record.group, record.marker, record.rows, int(rows[0, 0]), int(rows[-1, 0])
+
+
+def _places(markers: list[int], bounds: list[int], entries: Table) -> dict[int, Table]:
+    """Return where the entries of each slice go, given where each begins."""
+    pairs = zip(markers, pairwise(bounds), strict=True)
+    return {marker: entries[first:last] for marker, (first, last) in pairs}
 
 
 def _meets(slices: Slices, low: np.uint64, high: np.uint64) -> npt.NDArray[np.bool_]:

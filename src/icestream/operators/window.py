@@ -152,6 +152,7 @@ class WindowOperator:
         """Write the batch to the log, close the windows that end by the watermark, yield rows."""
         if self._inputs is not None and not self._replaying:
             self._write(self._inputs, watermark)
+        self._prepare(watermark)
         snapshot = self._schedule.version_ends(self._snapshot_bytes) and not self._replaying
         try:
             for number in self._spec.order:
@@ -160,6 +161,7 @@ class WindowOperator:
             for level in self._levels.values():
                 level.close()
             self._levels.clear()
+            self._slices.release()
         for family in self._families:
             family.settle(watermark)
         self._directory.drop_before(min(each.position["start"] for each in self._families))
@@ -168,6 +170,19 @@ class WindowOperator:
         if snapshot:
             self._save_directory()
         self._shard.seal(BASE)
+
+    def _prepare(self, watermark: Micros) -> None:
+        """Read at once what several families take parts of: what enters, and what leaves."""
+        spans = [spans for each in self._families if (spans := each.spans(watermark))]
+        if self._owed is not None or len(spans) < 2:
+            return
+        wanted = [both[0] for both in spans], [both[1] for both in spans]
+        for each in wanted[: 1 if self._refolds else 2]:
+            moving = [(first, end) for first, end in each if first < end]
+            first = min((span[0] for span in moving), default=0)
+            last = max((span[1] for span in moving), default=0)
+            if last - first < sum(end - begin for begin, end in moving):
+                self._slices.prepare(self._directory.between(first, last))
 
     def _pass(self, number: int, watermark: Micros, *, snapshot: bool) -> Iterator[Emitted]:
         """Bring one family forward, partition by partition."""
@@ -327,7 +342,8 @@ class WindowOperator:
                     continue
                 for record in reader.scan():
                     if record.synopsis == SLICES:
-                        self._directory.append(np.frombuffer(record.payload, dtype=SLICE))
+                        listed = np.frombuffer(record.payload, dtype=SLICE)
+                        self._directory.append(self._slices.known(listed))
                     elif record.synopsis == POSITION:
                         for number, position in json.loads(bytes(record.payload)).items():
                             self._families[int(number)].position.update(position)
@@ -367,6 +383,7 @@ class WindowOperator:
             "consolidated": sum(each["consolidated"] for each in families),
             "panes_read": sum(each["panes_read"] for each in families),
             "slices": int(self._header["slices"]),
+            **self._slices.statistics,
         }
 
 

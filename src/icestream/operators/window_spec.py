@@ -87,8 +87,8 @@ class WindowSpec:
     def tilings(self) -> dict[int, Tiling]:
         """Return what the families are made of that are made of others."""
         first: dict[Windows | Cumulative, int] = {}
-        for number, windows in enumerate(self.windows):
-            first.setdefault(windows, number)
+        for number in sorted(range(len(self.families)), key=self.updates):
+            first.setdefault(self.windows[number], number)
         return {
             number: Tiling(tiled, self.grid, first)
             for tiled in self.tiled
@@ -105,7 +105,16 @@ class WindowSpec:
     @cached_property
     def order(self) -> tuple[int, ...]:
         """Return the families so that each comes after those it is made of."""
-        return tuple(sorted(range(len(self.families)), key=lambda each: self.windows[each].range))
+
+        def size(number: int) -> tuple[int, int]:
+            windows = self.windows[number]
+            return windows.range, windows.slide
+
+        return tuple(sorted(range(len(self.families)), key=size))
+
+    def updates(self, number: int) -> bool:
+        """Tell whether a family emits only the groups that changed."""
+        return any(view.updates for view in self.families[number])
 
     @cached_property
     def on_panes(self) -> tuple[Course, ...]:

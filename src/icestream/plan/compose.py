@@ -32,7 +32,8 @@ overlaps much slides, and gains only where its slide is as long as other windows
 Limits: factor windows tumble, at greatest common divisors of ranges, slides and offsets. Tiles do
 not overlap, also where minima alone would allow it. Inputs whose starts meet a window's too rarely
 (more than `PLACES` to look at) are left out, and `exact` says so. Cumulative windows are made of
-panes. Where slides do not divide ranges, factors at other lengths could save some percent more.
+panes; the operator makes sliding ones of panes, too (`sliding=False`). Where slides do not divide
+ranges, factors at other lengths could save some percent more.
 
 References: Madsen, Zhou, Su (2016), sections 4.2 and 6.1; factor windows (Wu et al., 2022).
 """
@@ -202,6 +203,7 @@ def compose(
     invertible: bool = True,
     factors: bool = True,
     keeping: float = 0.0,
+    sliding: bool = True,
 ) -> Composition:
     """Choose how a set of windows is made from panes and from each other.
 
@@ -212,6 +214,8 @@ def compose(
         invertible: whether every field can be subtracted.
         factors: whether to consider windows that nobody asked for.
         keeping: what keeping a row for others costs, in rows consolidated; 1 if it is written.
+        sliding: whether windows that overlap may be made of others; if not they are made of panes
+            and are tiles only.
     """
     wanted = sorted(set(windows), key=_rank)
     if not wanted:
@@ -225,7 +229,8 @@ def compose(
     else:
         always = frozenset(wanted)
     few = len(optional) <= EXACT
-    kitchen = _Kitchen(grid, keys, invertible, PLACES if few else PLACES // len(optional))
+    places = PLACES if few else PLACES // len(optional)
+    kitchen = _Kitchen(grid, keys, invertible, places, sliding=sliding)
 
     def cost(kept: frozenset[Windows]) -> float:
         made = sum(kitchen.recipe(w, kept).rows for w in kept.union(wanted))
@@ -257,8 +262,11 @@ _Reached = tuple[float, int, Windows | None, Micros]
 class _Kitchen:
     """The cheapest recipe of a window for each set of windows that are kept; all in panes."""
 
-    def __init__(self, grid: Grid, keys: KeyCounts, invertible: bool, places: int) -> None:
+    def __init__(
+        self, grid: Grid, keys: KeyCounts, invertible: bool, places: int, *, sliding: bool
+    ) -> None:
         self._grid = grid
+        self._sliding = sliding
         self._keys = keys
         self._invertible = invertible
         self._pane_rows = keys.rows(grid.pane)
@@ -295,7 +303,8 @@ class _Kitchen:
 
     def _inputs(self, window: Windows, kept: frozenset[Windows]) -> tuple[list[Windows], int]:
         """Return the kept windows that can be tiles, and the places to look at."""
-        able = [w for w in kept if _rank(w) < _rank(window)]
+        made = self._sliding or window.tumbles
+        able = [w for w in kept if _rank(w) < _rank(window)] if made else []
         able.sort(key=lambda w: (math.lcm(w.slide, window.slide), -w.slide, _rank(w)))
         chosen: list[Windows] = []
         starts, tiles = 1, 2

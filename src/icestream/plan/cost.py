@@ -10,7 +10,8 @@ same few measured numbers, the smaller is chosen, and what happened is held agai
 A query set over one stream keeps tuples, or panes of the common length, for its largest range once
 (tuples once for all groupings, panes an entry for each), and running rows for every window. Two
 accounts are given: a row per group with all fields in it, as the engine keeps them (N = 1), and an
-entry and a state for each aggregate, as the formulas were first printed.
+entry and a state for each aggregate, as the formulas were first printed. The engine's account adds
+what the log keeps to rebuild a shard: all that versions wrote since the last snapshot.
 
 Invariants:
 1. The printed example comes out (`test_the_printed_example_comes_out_at_17_and_8_gigabytes`).
@@ -18,10 +19,12 @@ Invariants:
    (`test_more_of_anything_never_costs_less`).
 3. More ranges inside the largest add running rows and no log
    (`test_ranges_inside_the_largest_add_rows_and_no_log`).
+4. Fields without an inverse take tuples only where the bytes saved outweigh those read again
+   (`test_folding_again_must_save_more_than_it_reads`).
 
 Limits: groups in a window longer than anything measured are taken to be those seen so far, a lower
 bound, and the estimate says so; both plans need the same running rows, so it does not change the
-choice. Processor time is not estimated.
+choice. Processor time is not estimated; `icestream bench plan-choice` measures it.
 
 References: Mendes, Bizarro, Marques (2013), formulas 2.1, 2.2, 3.1 and 3.2.
 """
@@ -38,11 +41,18 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import format_bytes
 from icestream.operators.panes import Cumulative, Grid, Windows
+from icestream.plan.space import (
+    BLOCK_BYTES,
+    Space,
+    Traffic,
+    space_of_panes,
+    space_of_tuples,
+    traffic,
+    versions_kept,
+)
 
 Plan = Literal["tuples", "panes"]
 
-#: bytes of a block of tuples, and of a slice of entries
-BLOCK_BYTES = 65536
 #: microseconds of a second
 SECOND: Micros = 1_000_000
 
@@ -79,9 +89,34 @@ class KeyCounts:
             return float(few + (many - few) * (length - low) / (high - low))
         return float(few * (many / few) ** (math.log(length / low) / math.log(high / low)))
 
+    def extended(self, length: int, events: float) -> KeyCounts:
+        """Add the groups that a longer stretch would have, if all groups were equally likely.
+
+        `events` are those of the longest stretch measured, counted once for each grouping. Of so
+        many, drawn from G groups, G * (1 - exp(-events / G)) groups are met: that gives G.
+        """
+        last, seen = self.points[-1]
+        if length <= last or seen <= 0:
+            return self
+        more = events * length / last
+        low, high = seen, max(seen, more) * _MANY
+        while high > low * 1.001:
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if _met(events, middle) < seen else (low, middle)
+        return KeyCounts((*self.points, (length, max(seen, min(_met(more, high), more)))))
+
     def beyond(self, length: int) -> bool:
         """Tell whether a stretch is longer than any that was measured."""
         return length > self.points[-1][0]
+
+
+#: groups so many times the events are as good as without end
+_MANY = 1_000.0
+
+
+def _met(events: float, groups: float) -> float:
+    """Return how many of so many equally likely groups have one of the events, on average."""
+    return -groups * math.expm1(-events / groups)
 
 
 @dataclass(frozen=True)
@@ -112,8 +147,13 @@ class Statistics:
     group_bytes: float
     #: ways in which the stream is grouped
     groupings: int = 1
-    #: whether all fields can be subtracted; else entries are read once more, and tuples cannot be
+    #: whether all fields can be subtracted; else entries are read once more, and tuples by every
+    #: shard, twice for each kind of window that slides
     invertible: bool = True
+    shards: int = 1
+    #: length of what a version brings, in microseconds or in rows; 0 to leave out what is kept to
+    #: rebuild a shard
+    version: float = 0.0
     separate: Separate | None = None
 
 
@@ -129,66 +169,6 @@ class Rows:
         if self.range <= 0 or self.slide <= 0:
             msg = f"a window of rows needs a range and a slide of at least one row; got {self}"
             raise DefinitionError(msg)
-
-
-# -- formulas ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Space:
-    """Bytes on the log and bytes in memory."""
-
-    log: float
-    memory: float
-
-    def __add__(self, other: Space) -> Space:
-        """Return what two parts take."""
-        return Space(self.log + other.log, self.memory + other.memory)
-
-    @property
-    def total(self) -> float:
-        """Return both together."""
-        return self.log + self.memory
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Block requests and bytes per second of event time."""
-
-    requests: float
-    bytes: float
-
-
-def space_of_panes(
-    *,
-    aggregates: int,
-    entries: float,
-    panes: float,
-    groups: float,
-    open_bytes: float,
-    entry_bytes: float,
-    state_bytes: float,
-) -> Space:
-    """Return formula 2.1: entries of all panes on the log, open pane and running rows in memory."""
-    return Space(
-        log=aggregates * entries * panes * entry_bytes,
-        memory=aggregates * (entries * open_bytes + groups * state_bytes),
-    )
-
-
-def space_of_tuples(
-    *, aggregates: int, events: float, tuple_bytes: float, groups: float, state_bytes: float
-) -> Space:
-    """Return formula 2.2: tuples of the window on the log, running rows in memory."""
-    return Space(log=events * tuple_bytes, memory=aggregates * groups * state_bytes)
-
-
-def traffic(
-    rate: float, record_bytes: float, transfers: float = 2, block: int = BLOCK_BYTES
-) -> Traffic:
-    """Return formulas 3.1 and 3.2: each block moves `transfers` times; no record spans two."""
-    requests = transfers * rate / max(1, block // max(1, record_bytes))
-    return Traffic(requests, requests * block)
 
 
 # -- a set of windows ----------------------------------------------------------------------------
@@ -221,7 +201,7 @@ class Comparison:
     tuples: Estimate
     #: what a pane is as tuples and as entries, in words
     pane: str
-    #: whether what leaves can be subtracted, without which tuples cannot be folded anew
+    #: whether what leaves can be subtracted, without which tuples are folded again by every shard
     invertible: bool
     #: whether a window is longer than any stretch whose groups were counted
     lower_bound: bool
@@ -232,9 +212,16 @@ class Comparison:
 
     @property
     def smaller(self) -> Plan:
-        """Return the plan that takes less; panes if both take the same or tuples cannot be."""
-        least = self.panes.space.total <= self.tuples.space.total
-        return "panes" if least or not self.invertible else "tuples"
+        """Return the plan that takes less; panes if both take the same.
+
+        Where tuples are folded again, bytes that wait are weighed with bytes that move: what is
+        saved of one may not be lost to the other.
+        """
+        panes, tuples = (
+            each.space.total * (1.0 if self.invertible else each.traffic.bytes)
+            for each in (self.panes, self.tuples)
+        )
+        return "panes" if panes <= tuples else "tuples"
 
     def choose(self, forced: str | None = None) -> Choice:
         """Return the smaller plan, or the one that the user insists on."""
@@ -251,7 +238,11 @@ class Comparison:
         if forced is not None:
             why = f"the option plan says so: {both}"
         elif not self.invertible:
-            why = f"an aggregate cannot be subtracted, which tuples need: {both}"
+            moved = {name: f"{_size(self[name].traffic.bytes)}/s" for name in _PLANS}
+            why = (
+                f"an aggregate cannot be subtracted, so that tuples are read again: {both}, moving "
+                f"{moved['panes']} and {moved['tuples']}: {self.pane}"
+            )
         else:
             why = f"the windows take {both}: {self.pane}"
         return Choice(plan, f"{plan} because {why}")
@@ -285,17 +276,20 @@ class Comparison:
 def estimate(windows: Sequence[Windows | Cumulative], statistics: Statistics) -> Comparison:
     """Compare both plans for time windows over one stream."""
     _refuse_none(windows)
-    ranges = [each.range for each in dict.fromkeys(windows)]
+    kinds = list(dict.fromkeys(windows))
+    sliding = sum(isinstance(each, Windows) and not each.tumbles for each in kinds)
     pane = Grid.of(windows).pane
-    return _compare(ranges, pane, statistics, events_per_unit=statistics.rate / SECOND)
+    shape = _Shape([each.range for each in kinds], sliding, pane, statistics.rate / SECOND)
+    return _compare(shape, statistics)
 
 
 def estimate_rows(windows: Sequence[Rows], statistics: Statistics) -> Comparison:
     """Compare both plans for windows of rows; `statistics.keys` counts by rows."""
     _refuse_none(windows)
-    ranges = [each.range for each in dict.fromkeys(windows)]
-    pane = math.gcd(*ranges, *(each.slide for each in windows))
-    return _compare(ranges, pane, statistics, events_per_unit=1.0)
+    kinds = list(dict.fromkeys(windows))
+    pane = math.gcd(*(each.range for each in kinds), *(each.slide for each in kinds))
+    sliding = sum(each.slide < each.range for each in kinds)
+    return _compare(_Shape([each.range for each in kinds], sliding, pane, 1.0), statistics)
 
 
 def check(estimated: Space, happened: Space) -> float:
@@ -310,13 +304,23 @@ def check(estimated: Space, happened: Space) -> float:
 _PLANS: tuple[Plan, Plan] = ("panes", "tuples")
 
 
-def _compare(
-    ranges: Sequence[int], pane: int, stats: Statistics, events_per_unit: float
-) -> Comparison:
+@dataclass(frozen=True)
+class _Shape:
+    """A set of windows in units of time or in rows."""
+
+    ranges: Sequence[int]
+    #: how many of them overlap, so that what leaves is read
+    sliding: int
+    pane: int
+    events_per_unit: float
+
+
+def _compare(shape: _Shape, stats: Statistics) -> Comparison:
+    ranges, pane = shape.ranges, shape.pane
     largest = max(ranges)
     entries = stats.keys.rows(pane)
     groups = sum(stats.keys.rows(each) for each in ranges)
-    events = events_per_unit * largest
+    events = shape.events_per_unit * largest
     panes = largest / pane
     ours_panes = space_of_panes(
         aggregates=1,
@@ -356,28 +360,53 @@ def _compare(
             state_bytes=apart.state_bytes,
         )
     blocks = Space(0, (1 + len(ranges)) * BLOCK_BYTES)
-    entry_rate = entries * stats.rate / (pane * events_per_unit) if events_per_unit else 0.0
-    reads = 2 if stats.invertible else 3
+    kept = _rebuilding(shape, stats, groups * stats.group_bytes)
+    moved = _moved(shape, stats)
     return Comparison(
-        panes=Estimate(
-            "panes",
-            ours_panes + blocks,
-            traffic(entry_rate, stats.entry_bytes, 1 + reads * len(ranges)),
-            apart_panes,
-        ),
+        panes=Estimate("panes", ours_panes + kept["panes"] + blocks, moved["panes"], apart_panes),
         tuples=Estimate(
-            "tuples",
-            ours_tuples + blocks,
-            traffic(stats.rate, stats.tuple_bytes, 1 + len(ranges)),
-            apart_tuples,
+            "tuples", ours_tuples + kept["tuples"] + blocks, moved["tuples"], apart_tuples
         ),
         pane=(
-            f"a pane is {events_per_unit * pane:,.0f} events of {stats.tuple_bytes:,.0f} bytes or "
-            f"{entries:,.0f} entries of {stats.entry_bytes:,.0f} bytes"
+            f"a pane is {shape.events_per_unit * pane:,.0f} events of "
+            f"{stats.tuple_bytes:,.0f} bytes or {entries:,.0f} entries of "
+            f"{stats.entry_bytes:,.0f} bytes"
         ),
         invertible=stats.invertible,
         lower_bound=stats.keys.beyond(largest),
     )
+
+
+def _rebuilding(shape: _Shape, stats: Statistics, snapshot: float) -> dict[Plan, Space]:
+    """Return what the log keeps to rebuild a shard: a snapshot, and what versions wrote since.
+
+    Panes are among what waits anyway, only longer; of tuples it is their entries, too, those that
+    enter and, where they are subtracted, those that leave.
+    """
+    if stats.version <= 0:
+        return {"panes": Space(0, 0), "tuples": Space(0, 0)}
+    entering = stats.keys.rows(shape.pane) * stats.entry_bytes * stats.version / shape.pane
+    leaving = entering * shape.sliding if stats.invertible else 0.0
+    events = shape.events_per_unit * stats.version * stats.tuple_bytes
+    panes = snapshot + versions_kept(snapshot, entering) * entering
+    tuples = snapshot + versions_kept(snapshot, entering + leaving) * (entering + leaving + events)
+    return {"panes": Space(panes, 0), "tuples": Space(tuples, 0)}
+
+
+def _moved(shape: _Shape, stats: Statistics) -> dict[Plan, Traffic]:
+    """Return what moves: entries in and out of windows; tuples, and the entries made of them."""
+    windows, sliding = len(shape.ranges), shape.sliding
+    length = shape.pane * shape.events_per_unit
+    entries = stats.keys.rows(shape.pane) * stats.rate / length if length else 0.0
+    out = 1 if stats.invertible else 2
+    panes = traffic(entries, stats.entry_bytes, 1 + windows + out * sliding)
+    if stats.invertible:
+        tuples = traffic(stats.rate, stats.tuple_bytes, 1 + sliding)
+        made = traffic(entries, stats.entry_bytes, 1 + windows + 2 * sliding)
+    else:
+        tuples = traffic(stats.rate, stats.tuple_bytes, 1 + 2 * sliding * stats.shards)
+        made = traffic(entries, stats.entry_bytes, 1 + windows)
+    return {"panes": panes, "tuples": tuples + made}
 
 
 def _size(size: float) -> str:

@@ -10,11 +10,13 @@ are sent.
 Invariants:
 1. A node that is used twice is computed once (`test_a_node_that_is_used_twice_is_one_step`).
 2. Components are numbered so that edges lead forward (`test_edges_lead_forward`).
+3. In append mode answers of aggregates are told once or held until they are final
+   (`test_aggregates_wait_where_only_final_rows_are_made_of_them`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -36,6 +38,7 @@ from icestream.operators.expressions import Predicate
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
 from icestream.operators.temporal.aggregate import TemporalAggregate
+from icestream.operators.temporal.changes import TemporalOperator
 from icestream.operators.temporal.current import Current
 from icestream.operators.temporal.settle import Settle
 from icestream.plan.dataflow import Dataflow, Edge, Output, in_order
@@ -50,6 +53,7 @@ from icestream.plan.event_nodes import (
     Scope,
     United,
 )
+from icestream.plan.final import is_final, told_once
 from icestream.plan.join_tree import JoinTree, join_tree, shown_only
 from icestream.plan.multi_join import told
 from icestream.plan.nodes import KEY_GROUPS, Source
@@ -67,7 +71,8 @@ def compiled(
     `numbers` are those of the sources by the tags that nodes know them by.
     """
     tree = join_tree([node for node, _ in outputs])
-    building = _Building(numbers, tree)
+    modes = [mode for _, mode in outputs]
+    building = _Building(numbers, tree, told_once(zip(tree.outputs, modes, strict=True)))
     for view, (node, (shown, mode)) in enumerate(zip(tree.outputs, outputs, strict=True)):
         building.emit(node, shown.payload, mode, view)
     components, edges = in_order(dict(enumerate(building.components)), building.edges)
@@ -100,9 +105,13 @@ class _Place:
 class _Building:
     """A dataflow in the making."""
 
-    def __init__(self, numbers: Mapping[int, int], tree: JoinTree) -> None:
+    def __init__(
+        self, numbers: Mapping[int, int], tree: JoinTree, told_once: Sequence[Applied]
+    ) -> None:
         self._numbers = numbers
         self._tree = tree
+        #: aggregates that say only what is final
+        self._told_once = told_once
         self.components: list[list[Step]] = []
         self.edges: list[Edge] = []
         self._places: dict[int, tuple[_Place, ...]] = {}
@@ -132,7 +141,7 @@ class _Building:
                     "that can be done: group them with groupApply(...), or join them"
                 )
                 raise DefinitionError(msg)
-            if mode == "append" and not node.grows:
+            if mode == "append" and not is_final(node, self._told_once):
                 step = self._held(component, step, Settle(payload), "settle")
             if mode == "complete":
                 step = self._held(component, step, Current(payload), "current")
@@ -235,7 +244,8 @@ class _Building:
                 return self._add(component, Merge(steps, node.payload, grouping))
             case Applied():
                 steps, grouping = self._together(node.inputs, component)
-                applied = Stateful(steps, node.payload, grouping, node.operator, node.text)
+                operator, text = self._operator(node)
+                applied = Stateful(steps, node.payload, grouping, operator, text)
                 return self._add(component, applied)
             case Left():
                 assert node.scope is not None
@@ -245,6 +255,20 @@ class _Building:
                 return self._add(component, back)
         msg = f"{type(node).__name__} stands outside all groups"
         raise AssertionError(msg)
+
+    def _operator(self, node: Applied) -> tuple[TemporalOperator, str]:
+        """Return the operator of a node, which waits if it may, and what it is called."""
+        operator = node.operator
+        if isinstance(operator, TemporalAggregate) and any(node is n for n in self._told_once):
+            grows = all(each.grows for each in node.inputs)
+            return operator.told_once(grows=grows), f"{node.text}, told once"
+        if isinstance(operator, TemporalAggregate) and operator.only_final is not None:
+            msg = (
+                f"{operator.only_final} over lifetimes is told once, when it is final: use output "
+                "mode 'append', and nothing but where(...), select(...) and union(...) behind it"
+            )
+            raise DefinitionError(msg)
+        return operator, node.text
 
     def _entered(self, node: Entered, component: int) -> int:
         scope = node.scope

@@ -30,7 +30,7 @@ def explained(plan: Plan, statistics: cost.Statistics | None = None) -> str:
         }
     for part in parts_of(plan):
         if part.folded:
-            facts["store"] = lower.stored(plan)
+            facts["store"] = plan.store
             facts |= _panes(part.plan)
         else:
             name = "on the log" if len(views) == 1 else f"on the log for {_queries(part)}"

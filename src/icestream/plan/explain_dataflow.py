@@ -14,7 +14,7 @@ from icestream.plan.join_cost import (
     join_plans,
     measured,
 )
-from icestream.plan.spilling import Spilling
+from icestream.plan.spilling import WRITTEN, Spilling
 
 
 def explained_dataflow(plan: Dataflow, progress: Mapping[str, Any] | None = None) -> str:
@@ -60,7 +60,9 @@ def _why_flat(join: MultiJoinSpec, streams: Sequence[Mapping[str, int]] | None) 
 
 def _spilling(spilling: Spilling) -> list[str]:
     """Say when joins give up memory, and what."""
+    order = "as written" if spilling.order == WRITTEN else "by what they are expected to keep"
     return [
+        f"{'order':>16}  joins {order}",
         f"{'spills':>16}  by {spilling.strategy}, of {spilling.partitions} partitions of each join",
         f"{'':>16}  when joins fill more than {spilling.threshold:.0%} of the memory: "
         f"{spilling.amount:.0%} of what they hold",

@@ -41,7 +41,12 @@ EMITS: tuple[str, ...] = ("window", "tuple")
 
 @dataclass(frozen=True)
 class JobWindow:
-    """Windows by start, length and frequency, and where tuples over a border count."""
+    """Windows by start, length and frequency, and where tuples over a border count.
+
+    Examples:
+        >>> ice.JobWindow("1 hour", every="10 minutes").windows.slide
+        600000000
+    """
 
     length: str | Micros
     every: str | Micros | None = None

@@ -30,7 +30,12 @@ SHARING = ("auto", "partials", "each")
 
 @dataclass(frozen=True)
 class JobStatistics:
-    """What is known of the tuples that windows are made of."""
+    """What is known of the tuples that windows are made of.
+
+    Examples:
+        >>> ice.JobStatistics(rate=50_000).rate
+        50000
+    """
 
     #: tuples per second of event time
     rate: float = 1000.0

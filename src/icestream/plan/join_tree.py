@@ -30,6 +30,7 @@ from icestream.operators.multi_join.tracing import Lineage
 from icestream.operators.temporal.lifetimes import Forever, Hopping, Point, Shifted, Windowed
 from icestream.plan.event_nodes import Applied, Entered, Joined, Left, Mapped, Node, United
 from icestream.plan.join_cost import FLAT, assumed, join_plans
+from icestream.plan.join_order import reordered
 from icestream.plan.multi_join import HIDDEN, before, upstream
 from icestream.plan.spilling import Spilling
 
@@ -60,9 +61,15 @@ def join_tree(outputs: Sequence[Node]) -> JoinTree:
     together = United(outputs[0].payload, parts=tuple(outputs))
     if not any(isinstance(node, Joined) for node in upstream(together)):
         return JoinTree(tuple(outputs))
-    uses = Counter(id(each) for node in upstream(together) for each in before(node))
-    flat: dict[int, Node] = {}
-    return _traceable([_flattened(node, uses, flat) for node in outputs])
+    ordered = _ordered(together)
+    assert isinstance(ordered, United)
+    uses, flat = _uses(ordered), dict[int, Node]()
+    return _traceable([_flattened(node, uses, flat) for node in ordered.parts])
+
+
+def _uses(last: Node) -> Counter[int]:
+    """Return how many nodes take the events of each, by id."""
+    return Counter(id(each) for node in upstream(last) for each in before(node))
 
 
 def _rebuilt(node: Node, make: Callable[[Node], Node]) -> Node:
@@ -78,6 +85,42 @@ def _rebuilt(node: Node, make: Callable[[Node], Node]) -> Node:
             inputs = tuple(map(make, node.inputs))
             return node if inputs == node.inputs else replace(node, inputs=inputs)
     return node
+
+
+# -- joins in the order that keeps the least ------------------------------------------------
+
+
+def _ordered(last: Node) -> Node:
+    """Return a node over joins in an order of their own."""
+    uses = _uses(last)
+    known: dict[int, Node] = {}
+
+    def made(node: Node, needed: frozenset[str] | None = None) -> Node:
+        if id(node) not in known:
+            known[id(node)] = _in_order(node, needed if uses[id(node)] == 1 else None, uses, made)
+        return known[id(node)]
+
+    return made(last)
+
+
+def _in_order(
+    node: Node,
+    needed: frozenset[str] | None,
+    uses: Counter[int],
+    made: Callable[..., Node],
+) -> Node:
+    """Return a node of whose columns some are needed behind it, None for all."""
+    match node:
+        case Joined():
+            found = reordered(node, uses, needed, made)
+            return _rebuilt(node, made) if found is None else found
+        case Mapped(change=Projecting() as change):
+            read = frozenset(change.projection.columns)
+            return _rebuilt(node, lambda each: made(each, read))
+        case Mapped(change=Filtering() as change) if needed is not None:
+            source = made(node.before, needed | change.predicate.columns)
+            return replace(node, before=source, payload=source.payload)
+    return _rebuilt(node, made)
 
 
 # -- one join of many instead of joins of joins ---------------------------------------------

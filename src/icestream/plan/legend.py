@@ -82,6 +82,8 @@ class Waiting:
     payload: pa.Schema
     keys: tuple[str, ...]
     text: str
+    #: steps that share the queue
+    readers: int = 1
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,12 @@ def legend_of(plan: Computation) -> Legend:
     if isinstance(plan, Updates):
         if plan.latest is None:
             return Nothing("every event is served in its own batch, so nothing is kept between two")
-        return Waiting(plan.step.payload, plan.step.keys, plan.step.text)
+        if plan.join is not None or plan.windowed is not None:
+            what = "windows" if plan.join is None else "joins"
+            return Nothing(f"what {what} of update streams keep cannot be read from outside yet")
+        steps = plan.newest.values()
+        text = "; ".join(step.text for step in steps)
+        return Waiting(plan.waits, plan.latest.keys, text, len(steps))
     assert isinstance(plan, Plan)
     for each in (aggregate for view in plan.views for aggregate in view.aggregates):
         if each.function == "user":

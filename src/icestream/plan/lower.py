@@ -22,6 +22,7 @@ from icestream.core.times import Micros
 from icestream.operators.emission import WindowView
 from icestream.operators.levels import Tiled
 from icestream.operators.objects import ObjectOperator, ObjectSpec
+from icestream.operators.objects.functions import ORDERED_FUNCTIONS
 from icestream.operators.ordered import Frame, OrderedSpec
 from icestream.operators.ordered.operator import OrderedOperator
 from icestream.operators.panes import Cumulative, Windows
@@ -69,24 +70,30 @@ def takes_tuples(plan: Plan) -> bool:
     return not all(part.folded for part in parts_of(plan))
 
 
-def may_choose(plan: Plan) -> bool:
-    """Tell whether the store is chosen by size: where all that leaves can be taken back.
-
-    Fields without an inverse are folded from raw events twice more, which sizes do not show.
-    """
+def takes_back(plan: Plan) -> bool:
+    """Tell whether there are windows on panes, and all that leaves them can be subtracted."""
     folded = on_panes(plan)
     return folded is not None and window_spec(folded).layout.front_words == 0
-
-
-def stored(plan: Plan) -> str:
-    """Return what the log keeps of windows on a grid, or that it is to be chosen."""
-    return plan.store if plan.store != AUTO or may_choose(plan) else PANES
 
 
 def whole_stream(plan: Plan) -> bool:
     """Tell whether one shard must see all events in order."""
     windows = plan.views[0].windows
     return isinstance(windows, Frame) and windows.in_one_shard
+
+
+def liftable(plan: Plan) -> ObjectSpec | None:
+    """Return what makes states of events before they are sent; None where they must be sent.
+
+    A state is made in any task, and combined by whoever has the group, where the answer does not
+    depend on the order of events.
+    """
+    if not isinstance(plan.views[0].windows, Windows | Cumulative):
+        return None
+    spec = _spec(plan)
+    assert isinstance(spec, ObjectSpec)
+    free = all(each.function not in ORDERED_FUNCTIONS for each in spec.aggregates)
+    return spec if free else None
 
 
 def lifetimes(plan: Plan) -> tuple[str, ...]:
@@ -102,17 +109,32 @@ def emitted(plan: Plan, rows: Iterator[Any]) -> Iterator[Emitted]:
 
 
 def composition(plan: Plan, keys: KeyCounts) -> Composition | None:
-    """Choose which tumbling windows are made of others; None if panes are as good for all."""
+    """Choose which windows are made of others; None if panes are as good for all."""
+    return _composed(plan, keys, factors=True)
+
+
+def recomposition(plan: Plan, keys: KeyCounts) -> Composition | None:
+    """Choose which windows, so far all made of panes, come to be made of others asked for."""
+    return _composed(plan, keys, factors=False)
+
+
+def _composed(plan: Plan, keys: KeyCounts, *, factors: bool) -> Composition | None:
     spec = window_spec(plan)
-    tumbling = {each for each in spec.windows if isinstance(each, Windows) and each.tumbles}
-    if len(tumbling) < 2:
+    able = {
+        each
+        for number, each in enumerate(spec.windows)
+        if isinstance(each, Windows) and (each.tumbles or not spec.updates(number))
+    }
+    if len(able) < 2 or not any(each.tumbles for each in able):
         return None
     chosen = compose(
-        tumbling,
-        _extended(keys, max(each.range for each in tumbling)),
+        able,
+        _extended(keys, max(each.range for each in able)),
         grid=spec.grid,
         invertible=spec.layout.front_words == 0,
+        factors=factors,
         keeping=KEEPING,
+        sliding=False,
     )
     return chosen if chosen.kept else None
 
@@ -136,7 +158,7 @@ def tiled(chosen: Composition | None) -> tuple[Tiled, ...]:
             tuple((part.source, part.count) for each in recipe.makings for part in each.add),
         )
         for recipe in chosen.recipes
-        if recipe.inputs or not recipe.wanted
+        if recipe.window.tumbles and (recipe.inputs or not recipe.wanted)
     )
 
 

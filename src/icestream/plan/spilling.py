@@ -12,6 +12,9 @@ from icestream.plan.nodes import KEY_GROUPS
 
 #: key groups that a plan has at least, so that shards share the load
 LEAST_GROUPS = 32
+#: how the order in which streams meet is chosen: by what joins keep, or as they were written
+CHEAPEST, WRITTEN = "cheapest", "written"
+ORDERS = (CHEAPEST, WRITTEN)
 
 
 class SpillingOptions(TypedDict, total=False):
@@ -22,6 +25,7 @@ class SpillingOptions(TypedDict, total=False):
     amount: float
     partitions: int
     sample: float
+    order: str
 
 
 @dataclass(frozen=True)
@@ -37,11 +41,16 @@ class Spilling:
     partitions: int = KEY_GROUPS
     #: part of the rows that are traced to the partitions they come from
     sample: float = 0.1
+    #: `cheapest` to let streams meet in the order that keeps the least, or as it was `written`
+    order: str = CHEAPEST
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
         if self.strategy not in STRATEGIES:
             msg = f"strategy must be one of {', '.join(STRATEGIES)}; got {self.strategy!r}"
+            raise DefinitionError(msg)
+        if self.order not in ORDERS:
+            msg = f"order must be one of {', '.join(ORDERS)}; got {self.order!r}"
             raise DefinitionError(msg)
         for name in ("threshold", "amount", "sample"):
             value = getattr(self, name)

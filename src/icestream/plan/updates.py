@@ -1,8 +1,8 @@
-"""Update streams: the newest value of each key, an expensive step, and the time it may take.
+"""Update streams: the newest value of each key, expensive steps, and the time they may take.
 
 Idea: a plan says which columns tell keys apart, in which order waiting keys are served, what is
-done to the newest value of a key, and how long a batch may last. Without keys to wait for, the same
-step is done to every event, which is what an append stream is.
+done to the newest value of a key, and how long a batch may last. Steps share one queue. A step may
+also be done to every event, which is what an append stream is; both kinds go side by side.
 
 Invariants:
 1. Plans that compute something else describe themselves otherwise; schedule and time may change
@@ -23,9 +23,16 @@ from icestream.core.errors import DefinitionError
 from icestream.core.text import guess
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
+from icestream.operators.updates.folding import ORIGIN
+from icestream.operators.updates.joining import JoinedBy
 from icestream.operators.updates.step import UpdateStep
+from icestream.operators.updates.streams import UpdateStream
+from icestream.operators.updates.window_serving import WindowedBy
 from icestream.plan.nodes import KEY_GROUPS, SOURCE, TIME, Source
 
+#: when only the newest of a key is processed: always, or by load
+ALWAYS = "always"
+LOAD = "load"
 SCHEDULES = ("index", "linecutting", "inplace", "fifo")
 
 
@@ -36,6 +43,12 @@ class Latest:
     #: columns that tell keys apart; none where every event is an update of the one before
     keys: tuple[str, ...]
     schedule: str = "index"
+    #: column that says what a key's staleness counts
+    importance: str | None = None
+    #: microseconds without news after which a key is forgotten
+    forget: Micros | None = None
+    #: `always` the newest only, or all events as long as the `load` allows that
+    under: str = ALWAYS
 
     def __post_init__(self) -> None:
         """Refuse a schedule that does not exist."""
@@ -45,32 +58,71 @@ class Latest:
                 f"{guess(self.schedule, SCHEDULES)}"
             )
             raise DefinitionError(msg)
+        if self.under not in (ALWAYS, LOAD):
+            msg = f"under must be {ALWAYS!r} or {LOAD!r}; got {self.under!r}"
+            raise DefinitionError(msg)
+        if self.forget is not None and self.forget <= 0:
+            msg = "forgetAfter must be a positive interval: keys without news for so long leave"
+            raise DefinitionError(msg)
 
 
 @dataclass(frozen=True)
 class Updates:
-    """A step over the newest values of keys, or over every event."""
+    """Steps over the newest values of keys, or over every event."""
 
     sources: tuple[Source, ...]
     #: columns of the events, under the user's names
     columns: pa.Schema
     time: pa.DataType
-    step: UpdateStep
-    #: None for append semantics: every event is served in the batch that brings it
+    steps: tuple[UpdateStep, ...]
+    #: None where all steps are done to every event, in the batch that brings it
     latest: Latest | None
     #: how long the step may take in a batch; None for what the interval leaves
     budget: Micros | None = None
     #: time between two batches; None if batches follow each other without one
     interval: Micros | None = None
+    #: trust in each source, 0 for most, where update streams are merged
+    ranks: tuple[int, ...] | None = None
+    #: two sources that are joined on the key
+    join: JoinedBy | None = None
+    #: windows that are updates
+    windowed: WindowedBy | None = None
     late: str = "drop"
     key_groups: int = KEY_GROUPS
     #: who tells the time to the shards
     clock: Clock = field(default_factory=SystemClock, compare=False)
 
     @property
+    def switches(self) -> bool:
+        """Tell whether all events are processed as long as the load allows that."""
+        return self.latest is not None and self.latest.under == LOAD
+
+    @property
+    def travels(self) -> pa.Schema:
+        """Return the columns of the values that go to the shards."""
+        if self.ranks is None and self.join is None:
+            return self.columns
+        return self.columns.append(pa.field(ORIGIN, pa.int32()))
+
+    @property
+    def waits(self) -> pa.Schema:
+        """Return the columns of the values that wait."""
+        return self.travels if self.join is None else self.join.operator().result.schema
+
+    @property
     def views(self) -> tuple[UpdateStep, ...]:
-        """Return the only view."""
-        return (self.step,)
+        """Return a view for each step."""
+        return self.steps
+
+    @property
+    def newest(self) -> dict[int, UpdateStep]:
+        """Return the steps over newest values, by number of the view."""
+        return {view: step for view, step in enumerate(self.steps) if not step.every}
+
+    @property
+    def every(self) -> dict[int, UpdateStep]:
+        """Return the steps over every event, by number of the view."""
+        return {view: step for view, step in enumerate(self.steps) if step.every}
 
     @property
     def jobs(self) -> int:
@@ -115,12 +167,44 @@ class Updates:
             "time": str(self.time),
             "views": [
                 {
-                    "latest by": None if self.latest is None else list(self.latest.keys),
-                    "step": self.step.text,
+                    "latest by": None
+                    if self.latest is None or step.every
+                    else list(self.latest.keys),
+                    "step": step.text,
                 }
+                for step in self.steps
             ],
             "key groups": self.key_groups,
+            **self._more(),
         }
+
+    def _more(self) -> dict[str, Any]:
+        """Return what only some plans have."""
+        found: dict[str, Any] = {}
+        if self.ranks is not None:
+            found["union"] = list(self.ranks)
+        if self.join is not None:
+            join = self.join
+            found["join"] = {
+                "left": _shown(join.left),
+                "right": _shown(join.right),
+                "within": format_interval(join.within),
+                "condition": join.condition,
+            }
+        if self.windowed is not None:
+            spec = self.windowed.windows
+            found["windows"] = {
+                "size": format_interval(spec.size),
+                "slide": format_interval(spec.slide),
+                "semantics": spec.semantics,
+                "by": list(self.windowed.by),
+                "aggregates": [str(each) for each in self.windowed.aggregates],
+            }
+        return found
+
+
+def _shown(stream: UpdateStream) -> list[str]:
+    return [f"{each.name} {each.type}" for each in stream.schema]
 
 
 def column(place: int) -> str:

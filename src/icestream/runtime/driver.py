@@ -34,7 +34,13 @@ from icestream.plan.nodes import Computation, Plan, check_same_plan
 from icestream.plan.parts import parts_of
 from icestream.plan.updates import Updates
 from icestream.runtime.dataflow_work import DataflowWork
-from icestream.runtime.scaling import check_parallelism, placed, placement_facts, told
+from icestream.runtime.scaling import (
+    next_sizing,
+    placed,
+    placement_facts,
+    task_bounds,
+    told,
+)
 from icestream.runtime.shard import ShardReport, ShardTask
 from icestream.runtime.shard_facts import shard_facts
 from icestream.runtime.updates_work import UpdatesWork
@@ -72,8 +78,10 @@ class Settings:
     #: bytes for all shards together
     budget: int
     shards: int = 2
-    #: tasks that run the shards of a component; None for one each
-    parallelism: int | None = None
+    #: tasks that run the shards of a component, or the fewest and the most; None for one each
+    parallelism: int | tuple[int, int] | None = None
+    #: seconds from trigger to trigger; None where batches follow one another at once
+    interval: float | None = None
     #: whether shards change tasks to even out what they take
     rebalance: bool = True
     #: versions that can be restored
@@ -89,7 +97,7 @@ class Settings:
             msg = f"a query needs at least one shard; got {self.shards}"
             raise DefinitionError(msg)
         if self.parallelism is not None:
-            check_parallelism(self.parallelism, self.shards)
+            task_bounds(self.parallelism, self.shards)
         if self.keep < 2:
             msg = (
                 f"a query keeps at least two versions, the last and the one it is rebuilt from; "
@@ -158,14 +166,19 @@ class Driver(Generic[Batch_contra]):
         self._delivered: Micros | None = None
         #: the last batch and the seconds it took, where the caller measures that
         self.trigger: tuple[int, float] | None = None
-        self._parallelism = settings.parallelism or settings.shards
+        self.rescale(settings.parallelism or settings.shards)
         self._remove_local()
         self._resume()
 
     @property
     def paced(self) -> bool:
         """Tell whether versions go by the time that batches take."""
-        return isinstance(self._plan, Updates)
+        return isinstance(self._plan, Updates) or not self._bounds.fixed
+
+    @property
+    def ticks(self) -> bool:
+        """Tell whether batches come also when no events do."""
+        return self._settings.ticker
 
     @property
     def last(self) -> Commit | None:
@@ -189,6 +202,22 @@ class Driver(Generic[Batch_contra]):
             raise CheckpointError(msg)
         computed = self._version(number, batch)
         return [] if computed is None else [computed]
+
+    def bootstrap(self, history: Batch_contra) -> int:
+        """Take in events from before the first batch, telling nothing; return how many there were.
+
+        The rows of windows that they close are not handed out: whoever has the history has them.
+        """
+        before = self._resumed()
+        if before is not None and before.batch is not None:
+            msg = (
+                f"the checkpoint at {self._settings.root} has committed batches up to "
+                f"{before.batch}: history comes before the first one. Bootstrap a new checkpoint"
+            )
+            raise CheckpointError(msg)
+        known = before.totals["events"] if before else 0
+        self._version(None, history)
+        return 0 if self._last is None else self._last.totals["events"] - known
 
     def flush(self) -> list[Delivery]:
         """Close every window that has an event, as a version of maintenance.
@@ -221,10 +250,12 @@ class Driver(Generic[Batch_contra]):
         cleaned = self._version(None, None, last=last)
         return [] if cleaned is None else [cleaned]
 
-    def rescale(self, parallelism: int) -> None:
-        """Let so many tasks run the shards of each component, from the next version on."""
-        check_parallelism(parallelism, self._settings.shards)
-        self._parallelism = parallelism
+    def rescale(self, parallelism: int | tuple[int, int]) -> None:
+        """Let so many tasks run the shards of each component, from the next version on.
+
+        Of the fewest and the most, what load asks for.
+        """
+        self._bounds = task_bounds(parallelism, self._settings.shards)
 
     def redeliver(self, commit: Commit) -> Delivery:
         """Return what a committed version emits, to hand it out once more."""
@@ -253,7 +284,7 @@ class Driver(Generic[Batch_contra]):
         before, timer = self._last, _Timer(self._clock)
         version = before.version + 1 if before else 1
         watermark = before.watermark if before else MINUS_INFINITY
-        making = self._making(version, watermark, timer, flushing=number is None, last=last)
+        making = self._making(version, watermark, timer, flushing=batch is None, last=last)
         parcels: list[Parcel] = []
         try:
             if batch is not None:
@@ -286,13 +317,15 @@ class Driver(Generic[Batch_contra]):
         before, settings = self._last, self._settings
         folder = os.path.join(self._run, f"exchange-{version}-{uuid.uuid4().hex[:8]}")
         arenas = before.arenas if before else ()
-        parallelism = self._parallelism
-        placement = placed(
-            before.decisions["placement"] if before else None,
-            settings.shards,
-            parallelism,
-            rebalance=settings.rebalance,
+        told_before = before.decisions["placement"] if before else None
+        sizing = next_sizing(
+            told_before,
+            self._bounds,
+            batch=None if self.trigger is None else self.trigger[1],
+            interval=settings.interval,
+            cores=self._executor.parallel,
         )
+        placement = placed(told_before, settings.shards, sizing.tasks, rebalance=settings.rebalance)
 
         def task(*, shard: int, **rest: Any) -> ShardTask:
             return ShardTask(
@@ -320,7 +353,7 @@ class Driver(Generic[Batch_contra]):
             folder,
             timer.note,
             task,
-            parallelism,
+            sizing,
             placement,
             flushing,
             self._delivered,
@@ -343,12 +376,12 @@ class Driver(Generic[Batch_contra]):
     ) -> Commit:
         before, version, reports = self._last, making.version, made.reports
         shared = {
-            "flush": number is None,
+            "flush": making.flushing,
             "entries": total(parcels, "entries"),
             "placement": told(
                 before.decisions["placement"] if before else None,
                 making.placement,
-                making.parallelism,
+                making.sizing,
                 reports,
             ),
         }
@@ -374,7 +407,11 @@ class Driver(Generic[Batch_contra]):
                 if p.sent.kept is not None
             ),
             released=tuple(ordinal for report in reports for ordinal in report.released),
-            results=tuple(report.result for report in reports if report.result is not None),
+            results=tuple(
+                report.result
+                for report in reports
+                if report.result is not None and (number is not None or making.flushing)
+            ),
             late=tuple(p.sent.late for p in parcels if p.sent.late is not None),
             bases=bases,
             horizon=self._horizon(bases, watermark),
@@ -467,6 +504,7 @@ class Driver(Generic[Batch_contra]):
     ) -> dict[str, Any]:
         reports = made.reports
         rows = total(parcels, "rows")
+        log = sum(segment.info.bytes for segment in self._live)
         return {
             "version": commit.version,
             "batchId": None if commit.decisions["flush"] else commit.batch,
@@ -477,13 +515,15 @@ class Driver(Generic[Batch_contra]):
                 "lateEvents": commit.totals["late"],
                 "eventsWithoutTime": commit.totals["without_time"],
                 "entries": total(parcels, "entries"),
+                "hotEvents": total(parcels, "lifted"),
                 "resultRows": sum(sum(report.rows) for report in reports),
                 "stateMemoryBytes": sum(r.statistics["memory_bytes"] for r in reports),
                 "peakMemoryBytes": sum(r.statistics["peak_bytes"] for r in reports),
                 "budgetBytes": self._settings.budget,
-                "logBytes": sum(segment.info.bytes for segment in self._live),
+                "logBytes": log,
                 "segments": len(self._live),
                 **made.facts,
+                "logToEstimate": made.expected and round(log / made.expected.log, 3),
                 "groups": sum(r.statistics["groups"] for r in reports),
                 "partitions": sum(r.statistics["partitions"] for r in reports),
                 "consolidatedRows": sum(r.statistics.get("consolidated", 0) for r in reports),

@@ -35,6 +35,8 @@ TUPLES = 1
 ENTRIES = 2
 #: entries that leave the windows of family f are of the kind LEAVING + f
 LEAVING = 3
+#: states of hot groups
+STATES = (1 << 15) - 1
 #: changes on edge e of a dataflow are of the kind CHANGES + e
 CHANGES = 1 << 15
 
@@ -54,6 +56,8 @@ class SplitReport:
     entries: int = 0
     #: how many of the entries are events themselves, sent to parts of the plan that need them
     sent: int = 0
+    #: events of hot groups that became states before they were sent
+    lifted: int = 0
     #: groups met, those met again after the table was full twice
     groups: int = 0
     #: latest event time by source number
@@ -118,6 +122,12 @@ class ExchangeWriter:
         """Send raw events, for a part of the plan."""
         self._writer.append(
             write_table(events), operator=part, synopsis=TUPLES, group=shard, rows=events.num_rows
+        )
+
+    def states(self, shard: int, states: pa.RecordBatch, part: int = 0) -> None:
+        """Send states, each row led by its pane, for a part of the plan."""
+        self._writer.append(
+            write_table(states), operator=part, synopsis=STATES, group=shard, rows=states.num_rows
         )
 
     def changes(self, shard: int, edge: int, changes: pa.RecordBatch) -> None:
@@ -195,6 +205,11 @@ class Parcels:
     def tuples(self) -> Iterator[pa.RecordBatch]:
         """Yield raw events."""
         for payload in self._payloads(TUPLES):
+            yield read_batch(payload)
+
+    def states(self) -> Iterator[pa.RecordBatch]:
+        """Yield states of hot groups, each row led by its pane."""
+        for payload in self._payloads(STATES):
             yield read_batch(payload)
 
     def ranges(self, edge: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:

@@ -2,10 +2,15 @@
 
 Idea: an `EntryFolder` turns events into entries, one per (group, pane), and sends each to the shard
 that owns its key group; a `TupleSender` sends the events themselves. Both serve every grouping of
-the plan from one pass over the batch.
+the plan from one pass over the batch. Of a *hot* group, which has a good part of a batch, a
+`TupleSender` makes states of the events first, if the aggregates allow it: so its work is split
+over all tasks that read, and its shard only combines.
 
-Invariant: what a shard receives depends on the events of the split and their order alone
-(`test_the_same_split_makes_the_same_parcel`).
+Invariants:
+1. What a shard receives depends on the events of the split and their order alone
+   (`test_the_same_split_makes_the_same_parcel`).
+2. Whether a group is hot, in which batch, does not show in the rows
+   (`test_oracle_hot_groups_are_split_and_consolidated`).
 
 Cost: one pass over the events per field and grouping; memory of one `EntryTable` and one batch.
 """
@@ -22,8 +27,10 @@ import pyarrow as pa
 from icestream.kernels.fold import routes_of
 from icestream.operators.columns import Column
 from icestream.operators.fold import HI, LO, EntryTable, Run
+from icestream.operators.objects.states import States
+from icestream.operators.panes import Grid
 from icestream.operators.runs import slice_bounds, sorted_run
-from icestream.plan.lower import tuple_keys, whole_stream, window_spec
+from icestream.plan.lower import liftable, tuple_keys, whole_stream, window_spec
 from icestream.plan.nodes import TIME, Plan
 from icestream.runtime.exchange import ENTRIES, ExchangeWriter
 from icestream.state.keys import KeyCodec
@@ -33,6 +40,14 @@ TABLE_BYTES = 8 << 20
 LEAST_TABLE_BYTES = 1 << 20
 #: rows of events sent in one record
 TUPLE_ROWS = 16_384
+#: a group is hot if it has this part of a batch, and so many events of it
+HOT_SHARE = 1 / 16
+HOT_ROWS = 2_048
+#: of so many events one is looked at to find hot groups
+SAMPLED = 16
+
+#: column of states before those of the state itself
+PANE = "pane"
 
 Ints = npt.NDArray[np.int64]
 
@@ -111,10 +126,14 @@ class TupleSender:
     ) -> None:
         """Send by the routes of a version; `part` is as in `EntryFolder`."""
         self.entries = 0
+        #: events of hot groups
+        self.lifted = 0
         self.load = np.zeros(plan.key_groups, dtype=np.int64)
         self._plan = plan
         self._out = out
         self._part = part
+        spec = liftable(plan)
+        self._lifting = None if spec is None else (States(spec), Grid.of([spec.windows]))
         self._keys = tuple_keys(plan)
         self._codec = KeyCodec(self._keys)
         self._whole = whole_stream(plan)
@@ -140,14 +159,42 @@ class TupleSender:
                 ],
                 names=[TIME, HI, LO, *self._keys.names, *names],
             )
-            self.entries += events.num_rows
-            for shard in np.unique(shards).tolist():
-                self._send(shard, events, np.flatnonzero(shards == shard))
+            cold = np.ones(len(hi), dtype=np.bool_)
+            if self._lifting is not None and len(hot := hot_groups(hi)):
+                cold = ~np.isin(hi, hot)
+                for group in hot:
+                    chosen = np.flatnonzero(hi == group)
+                    self._lift(int(shards[chosen[0]]), events, chosen)
+            for shard in np.unique(shards[cold]).tolist():
+                self._send(shard, events, np.flatnonzero(cold & (shards == shard)))
 
     def _send(self, shard: int, events: pa.RecordBatch, chosen: Ints) -> None:
         mine = events if len(chosen) == events.num_rows else events.take(pa.array(chosen))
+        self.entries += mine.num_rows
         for first in range(0, mine.num_rows, TUPLE_ROWS):
             self._out.tuples(shard, mine.slice(first, TUPLE_ROWS), self._part)
+
+    def _lift(self, shard: int, events: pa.RecordBatch, chosen: Ints) -> None:
+        """Send what events of a hot group come to."""
+        assert self._lifting is not None
+        states, grid = self._lifting
+        self.lifted += len(chosen)
+        for first in range(0, len(chosen), TUPLE_ROWS):
+            part = events.take(pa.array(chosen[first : first + TUPLE_ROWS]))
+            times = np.asarray(part.column(TIME).to_numpy())
+            panes, rows = states.lift(part, grid.panes_of(times))
+            self.entries += rows.num_rows
+            names = [PANE, *rows.schema.names]
+            sent = pa.RecordBatch.from_arrays([pa.array(panes), *rows.columns], names=names)
+            self._out.states(shard, sent, self._part)
+
+
+def hot_groups(hi: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return the identities that a good part of the events have, by a sample of them."""
+    if len(hi) < HOT_ROWS:
+        return hi[:0]
+    found, counts = np.unique(hi[::SAMPLED], return_counts=True)
+    return found[counts * SAMPLED >= max(HOT_ROWS, HOT_SHARE * len(hi))]
 
 
 def groupings(plan: Plan, batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -218,6 +218,7 @@ class _Sending(_Part):
     def finish(self, report: SplitReport) -> None:
         """Report what was sent."""
         report.sent += self._sender.entries
+        report.lifted += self._sender.lifted
         _count(report, self._sender.entries, self._sender.load)
 
 

@@ -4,15 +4,19 @@ Idea: the commits name the segments of raw events and the version that added eac
 the blocks of a span of time, in the order of arrival, and folds the events of its own groups. What
 came after a version is left out, so that a version that is replayed sees what it saw.
 
+Invariant: blocks are read ahead, no more than a pool at a time, and each is counted
+(`test_bounded_events_that_are_folded_again_come_through_the_pool`).
+
 Cost: every shard reads all blocks of a span and identifies their groups. The commits are read once
 in a task, when it first asks for events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -28,8 +32,10 @@ from icestream.plan.lower import window_spec
 from icestream.plan.nodes import TIME, Plan
 from icestream.runtime.folding import groupings
 from icestream.runtime.tuples import settled_from
+from icestream.state.blocks.ahead import read_ahead
 from icestream.state.files import Files
 from icestream.state.keys import KeyCodec
+from icestream.state.log.format import Record
 from icestream.state.log.ipc import read_batch
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions import EVENTS, SEGMENTS, LiveSegment, VersionStore
@@ -49,6 +55,8 @@ class KeptEvents:
     version: int
     fresh: tuple[LiveSegment, ...]
     shard: int
+    #: blocks that were read, their bytes, and for how many spans
+    read: Counter[str] = field(default_factory=Counter, compare=False)
 
     def fold(
         self, panes: tuple[int, int], his: tuple[int, int], capacity: int, version: int
@@ -87,6 +95,19 @@ class KeptEvents:
 
     def _events(self, first: Micros, end: Micros, version: int) -> Iterator[pa.RecordBatch]:
         """Yield the events of a span that a version knows, with the number of their arrival."""
+        pool = len(window_spec(self.plan).families) + 1
+        with closing(read_ahead(self._blocks(first, end, version), pool)) as blocks:
+            for record, batch in blocks:
+                self.read.update(blocks=1, block_bytes=len(record.payload), block_uses=1)
+                arrivals = record.back + np.arange(batch.num_rows)
+                times = batch.column(TIME).to_numpy()
+                inside = np.flatnonzero((times >= first) & (times < end))
+                if len(inside):
+                    numbered = batch.append_column(ARRIVAL, pa.array(arrivals))
+                    yield numbered.take(pa.array(inside))
+
+    def _blocks(self, first: Micros, end: Micros, version: int) -> Generator[_Block]:
+        """Read the blocks that may have events of a span, as far as a version knows them."""
         least = settled_from(self.plan, first)
         for segment in self._segments:
             begins, info = segment.begins, segment.info
@@ -97,13 +118,7 @@ class KeptEvents:
                 blocks = reader.directory
                 chosen = (blocks["group"] < end) & (blocks["expiry"] >= least)
                 for record in reader.read_many(blocks["marker"][chosen]):
-                    batch = read_batch(record.payload)
-                    arrivals = record.back + np.arange(batch.num_rows)
-                    times = batch.column(TIME).to_numpy()
-                    inside = np.flatnonzero((times >= first) & (times < end))
-                    if len(inside):
-                        numbered = batch.append_column(ARRIVAL, pa.array(arrivals))
-                        yield numbered.take(pa.array(inside))
+                    yield record, read_batch(record.payload)
 
     @cached_property
     def _segments(self) -> tuple[LiveSegment, ...]:
@@ -111,3 +126,7 @@ class KeptEvents:
         before = self.version - 1
         live = VersionStore(self.files, self.root).live(before) if before else ()
         return (*(each for each in live if each.lifetime == EVENTS), *self.fresh)
+
+
+#: a block and its events
+_Block = tuple[Record, pa.RecordBatch]

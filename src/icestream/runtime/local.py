@@ -127,7 +127,7 @@ class LocalQuery:
         """
         return self.rows(self.driver.clean_up(last=last))
 
-    def rescale(self, parallelism: int) -> None:
+    def rescale(self, parallelism: int | tuple[int, int]) -> None:
         """Let so many tasks run the shards, from the next batch on."""
         self.driver.rescale(parallelism)
 

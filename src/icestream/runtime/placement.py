@@ -11,6 +11,8 @@ Invariants:
    (`test_crash_cached_handles_are_lost`).
 3. A shard that has moved away leaves no arena behind for longer than a version
    (`test_a_host_keeps_the_arenas_of_its_shards_only`).
+4. Handles that a new executor came too late for are spread again, a few times at most
+   (`test_bounded_handles_are_spread_until_all_executors_have_one`).
 
 Limits: Spark weighs places by host; executors on one host share the disk with the arenas. What an
 attempt that died held on a host other than the driver's goes with the next run of the query.
@@ -34,6 +36,8 @@ from icestream.state.arena import is_working, sweep
 
 #: seconds that making a handle takes, so that no executor makes all of them
 _SPREADING = 0.05
+#: times that handles are spread over the same executors: one that is known may not yet take tasks
+_TRIES = 3
 
 
 class Handles:
@@ -45,6 +49,8 @@ class Handles:
         self._rdd: RDD[Any] | None = None
         self._tasks = 0
         self._known: frozenset[str] = frozenset()
+        #: times that handles were spread over those
+        self._tries = 0
         #: executors that the tasks were last run on
         self._used = 0
 
@@ -53,11 +59,14 @@ class Handles:
         processes = self._processes()
         # one of them is the driver, which runs tasks only if it is alone
         executors = max(1, len(processes) - 1)
-        spread = processes == self._known or self._used >= min(tasks, executors)
+        if processes != self._known:
+            self._known, self._tries = processes, 0
+        spread = self._used >= min(tasks, executors) or self._tries >= _TRIES
         if self._rdd is None or tasks != self._tasks or not spread:
             if self._rdd is not None:
                 self._rdd.unpersist()
             self._tasks = self._used = tasks
+            self._tries += 1
             self._rdd = self._spread()
         return self._rdd
 
@@ -72,7 +81,6 @@ class Handles:
         self._used = len(set(places))
 
     def _spread(self) -> RDD[Any]:
-        self._known = self._processes()
         empty: list[tuple[int, Any]] = []
         handles = self._context.parallelize(empty, self._tasks).partitionBy(self._tasks, _itself)
         handles.persist(StorageLevel.MEMORY_ONLY)

@@ -34,11 +34,21 @@ from icestream.core.times import MINUS_INFINITY
 from icestream.runtime.driver import Delivery, Driver
 from icestream.runtime.history import History
 
+#: batches in a row without work, and seconds between two looks at their number
+_SURELY_CALM = 2
+_LOOK_AGAIN = 0.02
+
 Deliver = Callable[[Delivery], None]
 
 
 class Query:
-    """The handle of a running query; behaves like Spark's `StreamingQuery`."""
+    """The handle of a running query; behaves like Spark's `StreamingQuery`.
+
+    Examples:
+        >>> query.processAllAvailable()
+        >>> query.lastProgress["icestream"]["lateEvents"]
+        0
+    """
 
     def __init__(
         self, driver: Driver[DataFrame], deliver: Deliver, history: History, *, flush: bool
@@ -57,6 +67,8 @@ class Query:
         self._error: BaseException | None = None
         self._progress: deque[dict[str, Any]] = deque(maxlen=100)
         self._ended = threading.Event()
+        #: batches in a row that brought nothing and left nothing waiting
+        self._calm = 0
         self._spark_query: StreamingQuery | None = None
 
     def start(self, begin: Callable[[Callable[[DataFrame, int], None]], StreamingQuery]) -> Query:
@@ -77,38 +89,71 @@ class Query:
 
     @property
     def id(self) -> str:
-        """Return the id that the checkpoint keeps across restarts."""
+        """Return the id that the checkpoint keeps across restarts.
+
+        Examples:
+            >>> identity = query.id
+        """
         return str(self._query.id)
 
     @property
     def runId(self) -> str:
-        """Return the id of this run."""
+        """Return the id of this run.
+
+        Examples:
+            >>> run = query.runId
+        """
         return str(self._query.runId)
 
     @property
     def name(self) -> str | None:
-        """Return the name given with `queryName`."""
+        """Return the name given with `queryName`.
+
+        Examples:
+            >>> query.name
+            'kpis'
+        """
         return self._query.name
 
     @property
     def isActive(self) -> bool:
-        """Tell whether the query still runs, its last flush included."""
+        """Tell whether the query still runs, its last flush included.
+
+        Examples:
+            >>> query.isActive
+            True
+        """
         return not self._ended.is_set()
 
     @property
     def status(self) -> dict[str, Any]:
-        """Return what the query is doing."""
+        """Return what the query is doing.
+
+        Examples:
+            >>> sorted(query.status)
+            ['isDataAvailable', 'isTriggerActive', 'message']
+        """
         return self._query.status
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:
-        """Return the progress of the last version."""
+        """Return the progress of the last version.
+
+        Examples:
+            >>> query.lastProgress["icestream"]["watermark"]
+            '2026-03-01T11:59:55.000000Z'
+        """
         recent = self.recentProgress
         return recent[-1] if recent else None
 
     @property
     def recentProgress(self) -> list[dict[str, Any]]:
-        """Return the progress of the last hundred versions."""
+        """Return the progress of the last hundred versions.
+
+        Examples:
+            >>> query.recentProgress[0]["version"]
+            1
+        """
         triggers = {each["batchId"]: each["durationMs"] for each in self._query.recentProgress}
         return [_with_trigger(each, triggers.get(each["batchId"])) for each in self._progress]
 
@@ -116,6 +161,10 @@ class Query:
         """Wait until the query ends; raise what made it fail.
 
         With a timeout in seconds, tell whether it ended in that time.
+
+        Examples:
+            >>> query.awaitTermination(timeout=0.1)
+            False
         """
         ended = self._ended.wait(timeout)
         if ended and self._error is not None:
@@ -123,7 +172,14 @@ class Query:
         return None if timeout is None else ended
 
     def processAllAvailable(self) -> None:
-        """Wait until all data that is there has been processed."""
+        """Wait until all data that is there has been processed, and nothing waits any more.
+
+        Examples:
+            >>> query.processAllAvailable()
+        """
+        if self._driver.ticks:
+            self._await_calm()
+            return
         try:
             self._query.processAllAvailable()
         except StreamingQueryException:
@@ -133,7 +189,16 @@ class Query:
             raise
 
     def stop(self) -> None:
-        """Stop after the batch under way; a callback inside it does not wait for that."""
+        """Stop after the batch under way; a callback inside it does not wait for that.
+
+        Examples:
+            >>> short = (
+            ...     kpis.writeStream.format("noop").option("checkpointLocation", "chk/stop").start()
+            ... )
+            >>> short.stop()
+            >>> short.isActive
+            False
+        """
         if self._worker == threading.get_ident():
             threading.Thread(target=self.stop, name="icestream-stop", daemon=True).start()
             return
@@ -142,32 +207,49 @@ class Query:
         self._query.stop()
         self._ended.wait()
 
-    def rescale(self, parallelism: int) -> None:
+    def rescale(self, parallelism: int, most: int | None = None) -> None:
         """Let so many tasks run the query's shards, from the next batch on.
 
+        With two numbers, as many between them as the load asks for, batch by batch.
         All state stays where it is: shards change tasks, their arenas are claimed where they lie
         or, on another machine's disk, rebuilt from the log. There are no more tasks than shards,
         whose number `writeStream.shards(...)` fixes for a checkpoint.
 
-        >>> query.rescale(8)  # doctest: +SKIP
+        Examples:
+            >>> query.rescale(1)
+            >>> query.rescale(1, 2)
         """
-        self._driver.rescale(parallelism)
+        self._driver.rescale(parallelism if most is None else (parallelism, most))
 
     def cleanUp(self) -> None:
         """Let joins with `onPressure="defer"` make all results they owe, after the batch under way.
 
         These go to the sink as a version of their own. Does nothing where nothing is owed.
+
+        Examples:
+            >>> query.cleanUp()
         """
         with self._at_work():
             for delivery in self._driver.clean_up():
                 self._hand_out(delivery)
 
     def exception(self) -> BaseException | None:
-        """Return what made the query fail, or None."""
+        """Return what made the query fail, or None.
+
+        Examples:
+            >>> query.exception() is None
+            True
+        """
         return self._error
 
     def explain(self, extended: bool = False) -> None:
-        """Print Spark's plan of the part that reads the sources."""
+        """Print Spark's plan of the part that reads the sources.
+
+        Examples:
+            >>> query.explain()
+            == Physical Plan ==
+            ...
+        """
         self._query.explain(extended)
 
     # -- inside ----------------------------------------------------------------------------
@@ -187,11 +269,22 @@ class Query:
             try:
                 if self._driver.paced:
                     self._driver.trigger = self._last_trigger()
-                for delivery in self._driver.batch(number, batch):
+                deliveries = self._driver.batch(number, batch)
+                for delivery in deliveries:
                     self._hand_out(delivery)
+                self._calm = 0 if deliveries else self._calm + 1
             except BaseException as error:
                 self._error = self._error or error
                 raise
+
+    def _await_calm(self) -> None:
+        """Wait for a batch that began from now on, brought nothing and left nothing waiting."""
+        # the batch under way may have begun before: two in a row are sure
+        self._calm = 0
+        while self._calm < _SURELY_CALM and not self._ended.wait(_LOOK_AGAIN):
+            pass
+        if self._ended.is_set() and self._error is not None:
+            raise self._error
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:

@@ -11,6 +11,8 @@ Invariants:
    (`test_oracle_rescaling_at_any_batch_changes_no_row`, for every kind of query).
 2. A change of the number of tasks, or of loads, moves little more load than it must
    (`test_oracle_spreading_moves_little_more_than_it_must`).
+3. How many tasks there are follows the load between bounds, and says why
+   (`test_oracle_tasks_follow_the_load_between_bounds`).
 
 Cost: a list of as many numbers as shards in every commit.
 
@@ -25,7 +27,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from icestream.core.errors import DefinitionError
-from icestream.plan.adaptation.rebalancing import rebalanced, spread
+from icestream.plan.adaptation.rebalancing import isolated, rebalanced, spread
+from icestream.plan.adaptation.sizing import Bounds, Measured, Sizing, sized
 from icestream.runtime.shard import ShardReport
 
 #: weight of the last version in what a shard is expected to take
@@ -38,14 +41,42 @@ _WORTH = 0.2
 _MOVES = 4
 
 
-def check_parallelism(parallelism: int, shards: int) -> None:
-    """Refuse a number of tasks that shards cannot be shared out to."""
-    if not 1 <= parallelism <= shards:
+def task_bounds(parallelism: int | tuple[int, int], shards: int) -> Bounds:
+    """Return the bounds of a number of tasks; refuse those that shards cannot be shared out to."""
+    least, most = (parallelism, parallelism) if isinstance(parallelism, int) else parallelism
+    if not 1 <= least <= most <= shards:
         msg = (
             f"a query with {shards} shards runs in 1 to {shards} tasks; got {parallelism}. Start "
-            f"a new checkpoint with .shards({max(parallelism, 1)}) for more"
+            f"a new checkpoint with .shards({max(least, most, 1)}) for more"
         )
         raise DefinitionError(msg)
+    return Bounds(least, most)
+
+
+def next_sizing(
+    before: Mapping[str, Any] | None,
+    bounds: Bounds,
+    *,
+    batch: float | None,
+    interval: float | None,
+    cores: int,
+) -> Sizing:
+    """Return how many tasks the next version has, given what was told of the last.
+
+    Args:
+        before: what `told` returned.
+        bounds: the fewest and the most.
+        batch: seconds of the last batch, all of it; None where they are not known.
+        interval: seconds from trigger to trigger; None where batches follow one another at once.
+        cores: tasks that can run at the same time.
+    """
+    if bounds.fixed:
+        return Sizing(bounds.least, "asked for")
+    if before is None:
+        return Sizing(bounds.least)
+    waiting = before.get("wanted", {})
+    last = Sizing(before["parallelism"], before.get("why", ""), **waiting)
+    return sized(last, bounds, Measured(before["loads"], before["tasks"], batch, interval, cores))
 
 
 def placed(
@@ -59,13 +90,15 @@ def placed(
         return spread(loads, parallelism, task_of=tasks)
     if not rebalance or sum(loads) < _WORTH:
         return tasks
-    return rebalanced(loads, tasks, parallelism, tolerance=_TOLERANCE, most_moves=_MOVES)
+    evened = rebalanced(loads, tasks, parallelism, tolerance=_TOLERANCE, most_moves=_MOVES)
+    left = _MOVES - sum(map(int.__ne__, tasks, evened))
+    return isolated(loads, evened, parallelism, tolerance=_TOLERANCE, most_moves=left)
 
 
 def told(
     before: Mapping[str, Any] | None,
     placement: Sequence[int],
-    parallelism: int,
+    sizing: Sizing,
     reports: Sequence[ShardReport],
 ) -> dict[str, Any]:
     """Return what a version tells the next one of its tasks and of what its shards took."""
@@ -79,7 +112,9 @@ def told(
         loads = [old + _SMOOTHING * (new - old) for old, new in pairs]
     moved = 0 if before is None else sum(map(int.__ne__, before["tasks"], placement))
     return {
-        "parallelism": parallelism,
+        "parallelism": sizing.tasks,
+        "why": sizing.why,
+        "wanted": {"more": sizing.more, "fewer": sizing.fewer},
         "tasks": list(placement),
         "loads": [round(load, 4) for load in loads],
         "moved": moved,
@@ -90,6 +125,7 @@ def placement_facts(decided: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the progress report tells of tasks."""
     return {
         "parallelism": decided["parallelism"],
+        "parallelismBecause": decided["why"],
         "taskOfShard": decided["tasks"],
         "shardSeconds": decided["loads"],
         "movedShards": decided["moved"],

@@ -30,7 +30,12 @@ _DEFAULTS = {
 
 
 def settings() -> dict[str, str]:
-    """Return the Spark settings that Icestream recommends."""
+    """Return the Spark settings that Icestream recommends.
+
+    Examples:
+        >>> ice.settings()["spark.python.daemon.module"]
+        'icestream.runtime.daemon'
+    """
     return dict(_DEFAULTS)
 
 
@@ -47,6 +52,9 @@ def local_session(
         cores: tasks that run at once; all cores of the machine by default.
         memory: heap of the one Java process.
         conf: settings that win over the recommended ones.
+
+    Examples:
+        >>> spark = ice.local_session(cores=2, conf={"spark.sql.session.timeZone": "UTC"})
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("NUMBA_CACHE_DIR", str(_kernel_cache()))

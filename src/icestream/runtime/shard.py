@@ -37,6 +37,7 @@ from icestream.state.log.ipc import write_table
 from icestream.state.log.reader import Log, SegmentReader
 from icestream.state.log.writer import SegmentWriter
 from icestream.state.segments import SegmentTable, segment_name
+from icestream.state.sense import sensible
 from icestream.state.versions import RESULTS, SEGMENTS, Commit, VersionStore, is_base
 
 
@@ -168,7 +169,8 @@ class ShardTask:
             operator = self.work.operator(space)
             if rebuild:
                 space.learn(self._store.live(self.version - 1), self.shard)
-                operator.restore(self._history())
+                with sensible(self._store.path(self.version - 1)):
+                    operator.restore(self._history())
             operator.on_batch(self.work.inputs(self.parcel_files, self.parcels, self.shard))
             emitted = self.work.emitted(operator.on_watermark(self.watermark))
             result, rows, parcel = self._write(emitted, attempt)

@@ -62,17 +62,17 @@ class FileExchangeExecutor:
         spark: SparkSession,
         files: Files,
         root: str,
-        source: FileSource | None = None,
+        sources: tuple[FileSource, ...] | None = None,
         codec: str | None = None,
     ) -> None:
-        """With `source`, tasks read the files of a batch themselves."""
+        """With `sources`, tasks read the files of a batch themselves."""
         self._codec = codec
         self._spark = spark
         self._files = files
         self._root = root
         self._handles = Handles(spark)
         self._prefold = Prefold()
-        self._source = source
+        self._sources = sources
 
     @property
     def parallel(self) -> int:
@@ -91,23 +91,23 @@ class FileExchangeExecutor:
         self, ingest: IngestTask, batch: DataFrame, parcels: _Parcelling
     ) -> list[tuple[int, Parcel]] | None:
         """Let the tasks read the files of the batch; None where only Spark can."""
-        source, schema = self._source, ingest.plan.batch_schema
-        pieces = pieces_of(batch) if source is not None else None
-        if source is None or pieces is None:
+        sources, schema = self._sources, ingest.plan.batch_schema
+        pieces = pieces_of(batch, [each.has for each in sources]) if sources else None
+        if sources is None or pieces is None:
             return None
         context = self._spark.sparkContext
         shares = shared_out(pieces, context.defaultParallelism)
 
         def one(split: int, numbers: Iterable[int]) -> Iterator[bytes]:
             _exhaust(numbers)
-            events = read(shares[split], source, schema)
+            events = read(shares[split], sources, schema)
             yield pickle.dumps(parcels.fold(split, events, ingest))
 
         splits = context.parallelize(range(len(shares)), len(shares))
         try:
             return [_unpacked(data) for data in splits.mapPartitionsWithIndex(one).collect()]
         except UnlikeSpark:
-            self._source = None
+            self._sources = None
             return None
 
     def _from_rows(

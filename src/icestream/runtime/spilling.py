@@ -8,8 +8,9 @@ the decision was made of, is part of the commit: a version that is made again ma
 Invariants:
 1. What is counted for a partition describes its resident generation
    (`test_counts_begin_anew_when_a_partition_is_spilled`).
-2. Below the threshold nothing is chosen; above it, at least the amount
-   (`test_partitions_are_chosen_when_the_threshold_is_passed`).
+2. Below the threshold nothing is chosen; above it, at least the amount, and at least the rows that
+   are above (`test_partitions_are_chosen_when_the_threshold_is_passed`,
+   `test_at_least_what_is_above_the_threshold_leaves`).
 
 Cost: two numbers for each partition of each join in every commit.
 """
@@ -132,12 +133,13 @@ def decided(
     kept = _counted("kept", before.kept, reports, facts)
     spill: dict[int, tuple[int, ...]] = {}
     held = sum(each.held for each in facts.values())
-    if held > spilling.threshold * sum(each.room for each in facts.values()):
+    most = spilling.threshold * sum(each.room for each in facts.values())
+    if held > most:
         resident = sum(int(each.sizes.sum()) for each in facts.values())
         local = spilling.strategy == "local_output"
         outputs = {join: each.outputs for join, each in facts.items()} if local else results
         statistics = _statistics(facts, outputs, kept)
-        amount = int(np.ceil(spilling.amount * resident))
+        amount = int(np.ceil(max(resident - most, spilling.amount * resident)))
         leaving = chosen(statistics, amount, spilling.strategy, depths, seed)
         for join in facts:
             mine = statistics.partition[leaving & (statistics.join == join)]

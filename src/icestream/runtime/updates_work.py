@@ -21,12 +21,14 @@ from typing import Any
 
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.protocol import Emitted, Operator, Shard
-from icestream.operators.updates.appending import AppendOperator
+from icestream.operators.updates.appending import AppendOperator, NewestOperator, UpdateInputs
 from icestream.operators.updates.serving import LIFETIMES, Serving, ServingOperator
+from icestream.operators.updates.switching import Mode, Switch, Switching
 from icestream.operators.updates.telling import Told, told
+from icestream.operators.updates.window_serving import WindowServing, WindowServingOperator
 from icestream.plan.updates import Updates
 from icestream.runtime.exchange import Parcels
-from icestream.runtime.updates_ingest import UpdatesIngest
+from icestream.runtime.updates_ingest import EVERY, NEWEST, UpdatesIngest
 from icestream.runtime.work import Executor, Made, Making, Parcel, total
 from icestream.state.files import Files
 
@@ -35,6 +37,8 @@ FIRST_GUESS = 0.4
 #: batches that say what to expect, and how many of them may have taken longer
 BATCHES = 8
 LONGER = 1
+#: intervals of work that a batch may bring before only the newest of it is processed
+LONGEST = 4
 #: part of the interval that is always for serving
 LEAST = 0.1
 
@@ -72,6 +76,8 @@ class UpdatesShard:
     budget: Micros
     #: when the rows of the version before reached the application; None if there were none
     delivered: Micros | None
+    #: whether all events are processed, and not only the newest of each key
+    whole: bool = False
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
@@ -80,20 +86,39 @@ class UpdatesShard:
 
     @property
     def views(self) -> int:
-        """Return that there is one view."""
-        return 1
+        """Return how many steps there are."""
+        return len(self.plan.steps)
 
     def operator(self, space: Shard) -> Operator:
         """Open the queue of the shard."""
         plan = self.plan
+        every = AppendOperator(plan.every, plan.clock) if plan.every else None
         if plan.latest is None:
-            return AppendOperator(plan.step, plan.clock)
-        spec = Serving(plan.step, plan.latest.schedule, self.budget, self.delivered, plan.clock)
-        return ServingOperator(spec, space)
+            assert every is not None
+            return every
+        schedule = plan.latest.schedule
+        if plan.windowed is not None:
+            windows = WindowServing(plan.windowed, plan.steps[0], schedule, self.budget, plan.clock)
+            return WindowServingOperator(windows, space)
+        spec = Serving(
+            plan.waits,
+            plan.newest,
+            schedule,
+            self.budget,
+            self.delivered,
+            plan.clock,
+            plan.latest.importance,
+            plan.latest.forget,
+            self.whole,
+            plan.ranks,
+            plan.join,
+        )
+        return NewestOperator(ServingOperator(spec, space), every)
 
-    def inputs(self, files: Files, paths: Sequence[str], shard: int) -> Parcels:
+    def inputs(self, files: Files, paths: Sequence[str], shard: int) -> UpdateInputs:
         """Return the updates that came."""
-        return Parcels(files, paths, shard, 0)
+        newest, every = (Parcels(files, paths, shard, 0, kind) for kind in (NEWEST, EVERY))
+        return UpdateInputs(newest, every)
 
     def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
         """Return the rows as they are."""
@@ -110,6 +135,10 @@ class UpdatesWork:
         self._began = 0.0
         #: seconds that the version before spent on reading and serving
         self._known = 0.0
+        #: whether all events are processed, and what speaks against that
+        self._switch = Switch()
+        #: seconds that an event takes, as far as that is known
+        self._each = 0.0
 
     def ordinals(self, shards: int) -> int:
         """Return how many ordinals the shards of a version take."""
@@ -121,7 +150,11 @@ class UpdatesWork:
         if making.trigger is not None and before is not None and before.batch == making.trigger[0]:
             self._overhead.learn(max(0.0, making.trigger[1] - self._known))
         self._began = self._plan.clock.monotonic()
-        return UpdatesIngest(self._plan, making.version, making.watermark, making.routes)
+        if before is not None and self._plan.switches and "mode" in before.decisions:
+            mode, against, self._each = before.decisions["mode"]
+            self._switch = Switch(Mode(mode), against)
+        whole = self._plan.switches and self._switch.mode is Mode.APPEND
+        return UpdatesIngest(self._plan, making.version, making.watermark, making.routes, whole)
 
     def run(
         self,
@@ -134,9 +167,10 @@ class UpdatesWork:
         """Let the shards serve for as long as there is time."""
         reading = 0.0 if making.flushing else self._plan.clock.monotonic() - self._began
         budget = self._budget(making, executor.parallel, reading)
+        whole = self._decide(making, total(parcels, "rows"))
         tasks = [
             making.task(
-                work=UpdatesShard(self._plan, budget, making.delivered),
+                work=UpdatesShard(self._plan, budget, making.delivered, whole),
                 shard=shard,
                 watermark=reached,
                 first_ordinal=making.first_ordinal + shard * len(LIFETIMES),
@@ -150,9 +184,32 @@ class UpdatesWork:
         found = told([Told.from_json(report.statistics["updates"]) for report in reports])
         waves = making.waves(executor.parallel)
         self._known = reading + waves * found.serving / 1e6
-        superseded = total(parcels, "rows") - total(parcels, "entries")
-        facts = {"updates": self._shown(found, superseded, budget)}
-        return Made(reports, {"waiting": found.waiting}, (), facts)
+        sent = total(parcels, "entries") - (total(parcels, "rows") if self._plan.every else 0)
+        superseded = total(parcels, "rows") - sent if self._plan.newest else 0
+        shown = self._shown(found, superseded, budget)
+        decisions: dict[str, Any] = {"waiting": found.waiting}
+        if self._plan.switches:
+            if found.served:
+                took = waves * found.serving / 1e6 / found.served
+                self._each = took if not self._each else (self._each + took) / 2
+            decisions["mode"] = [str(self._switch.mode), self._switch.against, self._each]
+            shown = {**shown, "mode": str(self._switch.mode)}
+        return Made(reports, decisions, (), {"updates": shown})
+
+    def _decide(self, making: Making, rows: int) -> bool:
+        """Tell whether all events of a batch are processed, by the time they will take."""
+        plan = self._plan
+        if not plan.switches:
+            return False
+        if plan.interval is None or making.flushing:
+            return self._switch.mode is Mode.APPEND
+        work = rows * self._each * 1e6
+        waiting = 0 if making.before is None else making.before.decisions["waiting"]
+        is_append = self._switch.mode is Mode.APPEND
+        backlog = work if is_append else waiting * self._each * 1e6
+        rule = Switching(backlog=int(LONGEST * plan.interval))
+        self._switch = self._switch.after(work / plan.interval, int(backlog), rule)
+        return self._switch.mode is Mode.APPEND and is_append
 
     def _budget(self, making: Making, parallel: int, reading: float) -> Micros:
         """Return the microseconds that each shard may serve."""

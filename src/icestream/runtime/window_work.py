@@ -1,7 +1,7 @@
 """Windows: what the log keeps of them, which are made of others, and the tasks that compute them.
 
-Idea: what depends on the data is decided once, by what the first batch with events shows, and kept
-in the commit: whether the log keeps panes or raw events, and which windows are made of others.
+Idea: what depends on the data is decided by what batches show, and kept in the commit: once,
+whether the log keeps panes or raw events; until some are, which windows are made of others.
 Where it keeps raw events, those that leave a window are folded by tasks of their own.
 
 Invariant: a version that is computed again decides the same
@@ -22,15 +22,18 @@ from icestream.plan import cost, lower
 from icestream.plan.cost import Comparison
 from icestream.plan.lower import AUTO, TUPLES
 from icestream.plan.nodes import Plan
+from icestream.plan.space import Space
 from icestream.runtime.folding import LEAST_TABLE_BYTES, TABLE_BYTES
 from icestream.runtime.ingest import Ingest
 from icestream.runtime.kept_events import KeptEvents
-from icestream.runtime.shard import WindowShard
+from icestream.runtime.shard import ShardReport, WindowShard
 from icestream.runtime.tuples import Leaving, settled_from
 from icestream.runtime.work import Executor, Made, Making, Parcel, total
 from icestream.state.files import Files
-from icestream.state.versions import EVENTS, NO_SHARD, Commit, LiveSegment
+from icestream.state.versions import EVENTS, NO_SHARD, SEGMENTS, Commit, LiveSegment
 
+#: versions after which it is asked again which windows are made of others
+COMPOSED_EVERY = 16
 #: bytes of a group in memory beside its row: index and key, about
 GROUP_OVERHEAD = 24
 
@@ -70,10 +73,10 @@ class WindowWork:
     ) -> Made:
         """Decide what is still open, fold what leaves, and run the shards."""
         before, store = making.before, self._store(making.before)
-        estimate = self._estimate(parcels, seen) if store == AUTO else None
+        estimate = self._estimate(making, parcels, seen) if store == AUTO else None
         if store == AUTO:
             store = AUTO if estimate is None else estimate.choose().plan
-        composition = self._composition(before, store, parcels, seen)
+        composition = self._composition(making, store, parcels, seen)
         paths = [parcel.path for parcel in parcels if parcel.report.entries]
         left: list[Parcel] = []
         if store == TUPLES:
@@ -81,7 +84,7 @@ class WindowWork:
             paths += [parcel.path for parcel in left if parcel.report.entries]
             making.note("leave")
         work = WindowShard(self._plan, store, tuple(map(Tiled.from_json, composition or ())))
-        again = self._again(making, parcels) if store == TUPLES else None
+        again = self._again(making, parcels) if store != PANES else None
         lifetimes = len(lower.lifetimes(self._plan))
         tasks = [
             making.task(
@@ -98,23 +101,43 @@ class WindowWork:
             for shard in range(making.shards)
         ]
         reports = executor.run(tasks)
-        sizes = _bytes(estimate) if estimate else (before and before.decisions["estimate"])
-        decisions = {"store": store, "composition": composition, "estimate": sizes}
-        kept = [p for p in parcels if p.sent.kept is not None] if store == TUPLES else []
+        said: dict[str, Any] | None = before.decisions["estimate"] if before else None
+        if estimate is not None:
+            said = _said(estimate, min(parcel.report.begins for parcel in parcels))
+        decisions = {"store": store, "composition": composition, "estimate": said}
+        kept = [p for p in parcels if p.sent.kept is not None]
+        if store != TUPLES:
+            self._remove(kept)
+            kept = []
         facts = {
             "store": store,
-            "estimatedBytes": sizes,
-            "blocksRead": total(left, "blocks"),
-            "blockBytesRead": total(left, "block_bytes"),
-            "blockUses": total(left, "block_uses"),
+            "estimatedBytes": said and {plan: sum(said[plan][:2]) for plan in (PANES, TUPLES)},
+            "blocksRead": total(left, "blocks") + _sum(reports, "blocks"),
+            "blockBytesRead": total(left, "block_bytes") + _sum(reports, "block_bytes"),
+            "blockUses": total(left, "block_uses") + _sum(reports, "block_uses"),
+            "sliceBytesRead": _sum(reports, "slice_bytes_read"),
+            "sliceBytesUsed": _sum(reports, "slice_bytes_used"),
         }
-        return Made(reports, decisions, kept, facts)
+        return Made(reports, decisions, kept, facts, self._expected(said, store, reached))
+
+    def _remove(self, kept: Sequence[Parcel]) -> None:
+        """Remove events that were kept to measure them, and are not to be kept."""
+        for parcel in kept:
+            assert parcel.sent.kept is not None
+            self._files.unlink(f"{self._root}/{SEGMENTS}/{parcel.sent.kept.name}")
+
+    def _expected(self, said: dict[str, Any] | None, store: str, reached: Micros) -> Space | None:
+        """Return what the log and the rows were estimated to take, once windows are full."""
+        if said is None or store == AUTO or self._panes is None:
+            return None
+        longest = max(each.range for each in lower.window_spec(self._panes).windows)
+        return Space(*said[store][:2]) if reached >= said["since"] + longest else None
 
     def _again(
         self, making: Making, parcels: Sequence[Parcel]
     ) -> Callable[[int], KeptEvents] | None:
         """Return how a shard reads kept events again; None if no field needs it."""
-        if self._panes is None or lower.may_choose(self._panes):
+        if self._panes is None or lower.takes_back(self._panes):
             return None
         fresh = tuple(
             LiveSegment(NO_SHARD, making.version, EVENTS, p.sent.kept, p.report.begins)
@@ -133,7 +156,7 @@ class WindowWork:
         reached: Micros,
     ) -> list[Parcel]:
         """Fold the events that leave windows between two watermarks; return the parcels."""
-        if reached == MINUS_INFINITY or not lower.may_choose(self._plan):
+        if reached == MINUS_INFINITY or not lower.takes_back(self._plan):
             return []
         assert self._panes is not None
         spans = tuple(lower.window_spec(self._panes).leaves(making.watermark, reached))
@@ -167,10 +190,10 @@ class WindowWork:
         if before is not None:
             chosen: str = before.decisions["store"]
             return chosen
-        return lower.stored(self._plan) if self._panes is not None else PANES
+        return self._plan.store if self._panes is not None else PANES
 
     def _estimate(
-        self, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
+        self, making: Making, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
     ) -> Comparison | None:
         """Compare what the log would keep by what the first events showed; None without any."""
         kept = [parcel for parcel in parcels if parcel.sent.kept is not None]
@@ -179,7 +202,9 @@ class WindowWork:
         assert self._panes is not None
         spec = lower.window_spec(self._panes)
         span, keys = self._measured(self._panes, parcels, seen)
+        longest = max(view.windows.range for view in spec.views)
         events = sum(parcel.report.rows for parcel in kept)
+        keys = keys.extended(longest, events * len(self._panes.groupings))
         size = sum(parcel.sent.kept.bytes for parcel in kept if parcel.sent.kept is not None)
         return cost.estimate(
             [view.windows for view in spec.views],
@@ -188,29 +213,35 @@ class WindowWork:
                 tuple_bytes=size / events,
                 keys=keys,
                 entry_bytes=8 * spec.layout.entry_width,
-                group_bytes=8 * spec.layout.group_width + GROUP_OVERHEAD,
+                group_bytes=8 * max(each.group_width for each in spec.layouts) + GROUP_OVERHEAD,
                 invertible=spec.layout.front_words == 0,
+                shards=making.shards,
+                version=span,
             ),
         )
 
     def _composition(
         self,
-        before: Commit | None,
+        making: Making,
         store: str,
         parcels: Sequence[Parcel],
         seen: tuple[Micros | None, ...],
     ) -> list[Any] | None:
         """Return which windows are made of others, by the first events; None until there are any.
 
-        It holds for the checkpoint, as positions and running rows depend on it.
+        As long as none is, it is asked again every so many versions, of the events of that version.
         """
-        if before is not None and before.decisions["composition"] is not None:
-            chosen: list[Any] = before.decisions["composition"]
-            return chosen
+        before = making.before
+        present: list[Any] | None = before.decisions["composition"] if before else None
         if store != PANES or self._panes is None or not _folded(parcels):
-            return None
-        composed = lower.composition(self._panes, self._measured(self._panes, parcels, seen)[1])
-        return [each.to_json() for each in lower.tiled(composed)]
+            return present
+        if present is None:
+            keys = self._measured(self._panes, parcels, seen)[1]
+            return [each.to_json() for each in lower.tiled(lower.composition(self._panes, keys))]
+        if present or making.version % COMPOSED_EVERY:
+            return present
+        keys = self._measured(self._panes, parcels, seen)[1]
+        return [each.to_json() for each in lower.tiled(lower.recomposition(self._panes, keys))]
 
     def _measured(
         self, panes: Plan, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
@@ -233,9 +264,23 @@ def _table_bytes(making: Making) -> int:
     return max(LEAST_TABLE_BYTES, min(TABLE_BYTES, making.budget // 4))
 
 
-def _bytes(comparison: Comparison) -> dict[str, int]:
-    """Return the bytes that either store was estimated to take."""
-    return {
-        PANES: round(comparison.panes.space.total),
-        TUPLES: round(comparison.tuples.space.total),
+def _sum(reports: Sequence[ShardReport], name: str) -> int:
+    """Return the sum of a number over the shards that tell it."""
+    return sum(report.statistics.get(name, 0) for report in reports)
+
+
+def _said(comparison: Comparison, since: Micros) -> dict[str, Any]:
+    """Return what either store was estimated to take, and since when there are events.
+
+    Bytes on the log and in memory, then requests and bytes per second.
+    """
+    estimates: dict[str, Any] = {
+        each.plan: [
+            round(each.space.log),
+            round(each.space.memory),
+            round(each.traffic.requests, 3),
+            round(each.traffic.bytes),
+        ]
+        for each in (comparison.panes, comparison.tuples)
     }
+    return {**estimates, "since": since}

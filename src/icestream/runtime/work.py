@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from icestream.core.times import Micros
+from icestream.plan.adaptation.sizing import Sizing
+from icestream.plan.space import Space
 from icestream.runtime.exchange import Sent, SplitReport
 from icestream.runtime.ingest import IngestTask
 from icestream.runtime.shard import ShardReport, ShardTask
@@ -78,7 +80,7 @@ class Making:
     #: makes a task, given what depends on the work
     task: Callable[..., ShardTask]
     #: number of tasks, and the task that runs each shard of a component
-    parallelism: int
+    sizing: Sizing
     placement: tuple[int, ...]
     #: whether everything that remains is to be done, at the end of the input
     flushing: bool = False
@@ -105,6 +107,8 @@ class Made:
     kept: Sequence[Parcel] = ()
     #: what the progress report tells beside
     facts: Mapping[str, Any] = field(default_factory=dict)
+    #: what log and rows were estimated to take, where that can be held against what they do
+    expected: Space | None = None
 
 
 class Work(Protocol):

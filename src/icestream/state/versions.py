@@ -226,20 +226,20 @@ class VersionStore:
 
     def load(self, version: int) -> Commit:
         """Return one version; DamageError if its file is damaged or missing."""
-        value = self._read(self._path(version), "the commit file of a version is missing")
+        value = self._read(self.path(version), "the commit file of a version is missing")
         if value.get("version") != version:
-            raise DamageError(self._path(version), f"this is the commit of {value.get('version')}")
+            raise DamageError(self.path(version), f"this is the commit of {value.get('version')}")
         try:
             return Commit.from_json(value)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             what = f"its fields are not those of a commit ({type(error).__name__}: {error})"
-            raise DamageError(self._path(version), what) from error
+            raise DamageError(self.path(version), what) from error
 
     def create(self, commit: Commit) -> None:
         """Make a version exist; CheckpointError if another run made it first."""
-        if not self.files.put(self._path(commit.version), _sealed(commit.to_json())):
+        if not self.files.put(self.path(commit.version), _sealed(commit.to_json())):
             msg = (
-                f"{self._path(commit.version)} exists already: another query runs on this "
+                f"{self.path(commit.version)} exists already: another query runs on this "
                 "checkpoint. Stop it, or give this query a checkpoint location of its own"
             )
             raise CheckpointError(msg)
@@ -281,14 +281,15 @@ class VersionStore:
     def remove(self, versions: Iterable[int]) -> None:
         """Unlink commit files that no kept version needs."""
         for version in versions:
-            self.files.unlink(self._path(version))
+            self.files.unlink(self.path(version))
 
     def with_listing(self, commit: Commit, live: tuple[LiveSegment, ...]) -> Commit:
         """Let a commit list all live segments if it is its turn."""
         due = last_listing(commit.version) == commit.version
         return replace(commit, live=live) if due else commit
 
-    def _path(self, version: int) -> str:
+    def path(self, version: int) -> str:
+        """Return the commit file of a version."""
         return f"{self.root}/{COMMITS}/{version:012d}.json"
 
     def _read(self, path: str, missing: str) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def _updates() -> Updates:
     columns = pa.schema([("key", pa.int64()), ("value", pa.float64())])
     step = UpdateStep(_same, columns, columns, ("key",))
     source = Source("s", 5 * SECOND)
-    return Updates((source,), columns, INSTANT, step, Latest(("key",)), budget=0)
+    return Updates((source,), columns, INSTANT, (step,), Latest(("key",)), budget=0)
 
 
 def _same(rows: pa.RecordBatch) -> pa.RecordBatch:

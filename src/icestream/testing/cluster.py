@@ -117,6 +117,15 @@ class Cluster:
             "an executor on every worker",
         )
 
+    def await_registered(self, session: SparkSession) -> None:
+        """Wait until an application has an executor on every worker that it can run tasks on."""
+        context = session.sparkContext._jsc.sc()
+        # the driver is among those that can hold blocks; Spark lists executors before they can
+        _await(
+            lambda: int(context.getExecutorMemoryStatus().size()) > self._workers,
+            "executor registered for every worker",
+        )
+
     def stop(self) -> None:
         """End all processes."""
         for process in reversed(self._processes):

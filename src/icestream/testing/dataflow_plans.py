@@ -172,6 +172,18 @@ def running_aggregate(mode: str = "update") -> Dataflow:
     return dataflow(ratings.apply(["user"], lambda group: group.agg(*sums)), mode)
 
 
+def revised_aggregate(mode: str = "append") -> Dataflow:
+    """Average and choose among ratings of 8 seconds while their user has no click of the last 3."""
+    ratings = Stream.of(RATINGS).window(8 * SECOND)
+    clicks = Stream.of(CLICKS, 1).window(3 * SECOND)
+    functions = (Aggregate("avg", "rating", "mean"), Aggregate("max", "item", "most"))
+
+    def lonely(left: Stream, right: Stream) -> Stream:
+        return left.difference(right).agg(*functions).where("mean > 1")
+
+    return dataflow(ratings.apply(["user"], lonely, clicks), mode, (RATINGS, CLICKS))
+
+
 def self_join(mode: str = "append") -> Dataflow:
     """Pair the ratings that a user gave within 6 seconds."""
 

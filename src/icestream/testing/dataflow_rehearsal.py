@@ -1,21 +1,29 @@
-"""A small dataflow of two components for rehearsals: killed at any step, with flipped bits.
+"""Small dataflows of two components for rehearsals: killed at any step, with flipped bits.
 
-Idea: `rehearsal` and `rot` do it to any query; this is one whose log has all that dataflows write:
-rows that expire and rows that do not, in several groupings, reminders, snapshots, late events.
+Idea: `rehearsal` and `rot` do it to any query; these are two whose logs have all that dataflows
+write: rows that expire and rows that do not, in several groupings, reminders, snapshots, late
+events; and the generations of joins that spill, with what they were cut, cleaned and forgotten by.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 
 from icestream.operators.aggregates import Aggregate
 from icestream.plan.dataflow import Dataflow
+from icestream.runtime import dataflow_work, spilling
+from icestream.runtime.local import Splits
 from icestream.state.versions import BASE, COMMITS, PLAN, RESULTS, SEGMENTS, VersionStore
 from icestream.testing.dataflow_plans import RATINGS, SECOND, Stream, dataflow
+from icestream.testing.join_plans import SCHEMAS, batch_of, deferred, sources
 from icestream.testing.rehearsal import ROOT, Script
 from icestream.testing.rot import Rot
 
@@ -60,6 +68,51 @@ class DataflowScript(Script):
             ],
             schema=self.plan.batch_schema,
         )
+
+
+@dataclass(frozen=True)
+class JoinScript(Script):
+    """A tree of two joins that spills, cleans up half-way, goes on, and cleans up at the end."""
+
+    @cached_property
+    def plan(self) -> Dataflow:
+        """Return what is computed."""
+        a, b, c = sources(None, 3)
+        inner = deferred(a, b, on=[("a1", "b1")])
+        rows = deferred(inner, c, on=[("b2", "c1")])
+        return dataflow(rows, "append", SCHEMAS[:3], slack=SECOND)
+
+    @cached_property
+    def inputs(self) -> tuple[Splits, ...]:
+        """Return the batches, a split for each stream."""
+        return tuple(map(self._batch, range(self.batches)))
+
+    def _batch(self, batch: int) -> Splits:
+        dice = np.random.default_rng([self.seed, batch])
+        start = batch + (8 if batch >= self.batches // 2 else 0)
+        times = pa.array(start * SECOND + np.arange(self.events))
+        tables = [
+            pa.table([*dice.integers(0, self.keys, (2, self.events)), times], schema=schema)
+            for schema in SCHEMAS[:3]
+        ]
+        return batch_of(self.plan, [times] * 3, tables)
+
+
+@contextmanager
+def spills_by_version() -> Iterator[None]:
+    """Let partitions of joins leave memory that depend on nothing but the version."""
+
+    def by_version(*args: Any, **kwargs: Any) -> spilling.Decided:
+        news = spilling.decided(*args, **kwargs)
+        dice = np.random.default_rng(args[4])
+        leaving = {
+            join: tuple(np.flatnonzero(dice.random(256) < dice.choice([0.3, 0.7])).tolist())
+            for join in news.results
+        }
+        return replace(news, spill=leaving)
+
+    with mock.patch.object(dataflow_work, "decided", by_version):
+        yield
 
 
 class DataflowRot(Rot):

@@ -7,6 +7,7 @@ joins the first three by their first column, then the others one by one by other
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -41,9 +42,9 @@ def deferred(
     where: str | None = None,
     spilling: Spilling | None = None,
 ) -> Stream:
-    """Join streams; some results may come later."""
+    """Join streams in the order given, unless told otherwise; some results may come later."""
     nodes = [stream.node for stream in streams]
-    return Stream(joined(nodes, on, where, spilling or Spilling()))
+    return Stream(joined(nodes, on, where, spilling or Spilling(order="written")))
 
 
 def tree(
@@ -52,12 +53,14 @@ def tree(
     *,
     narrow: bool = False,
     slack: Micros = 5 * SECOND,
+    order: str = "written",
 ) -> Dataflow:
     """Join a, b and c by their first column, d by the second of c, e by the second of d.
 
     A `narrow` one drops all columns but those that joins need and those that tell rows apart.
     """
     a, b, c, d, e = sources(lifetime)
+    spilling = replace(spilling or Spilling(), order=order)
     abc = deferred(a, b, c, on=[("a1", "b1", "c1")], spilling=spilling)
     abc = abc.select("a", "b", "c", "c2") if narrow else abc
     abcd = deferred(abc, d, on=[("c2", "d1")], spilling=spilling)

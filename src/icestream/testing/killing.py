@@ -18,7 +18,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,6 +41,8 @@ class Killings:
     kills: int = 0
     #: runs that ended by themselves before their turn to be killed had come
     spared: int = 0
+    #: runs that gave up with a code after which they are started again
+    refused: int = 0
     #: seconds from start to kill
     lives: list[float] = field(default_factory=list)
 
@@ -54,7 +56,9 @@ def kill_until_done(
     longest: float = 2.5,
     early: float = 12.0,
     patience: float = 300.0,
+    again: Collection[int] = (),
     on_kill: Callable[[Killings], None] = lambda _killings: None,
+    on_start: Callable[[int], None] = lambda _pid: None,
 ) -> Killings:
     """Start `command` and kill it `kills` times, then let it run to its end.
 
@@ -66,7 +70,9 @@ def kill_until_done(
         longest: seconds at work after which a run is killed at the latest.
         early: the same, from the start of the program, for the runs that are killed early.
         patience: seconds a run may take to come up, or at last to end.
+        again: exit codes after which a run is simply started again.
         on_kill: called after every kill.
+        on_start: called with the process of every run.
     """
     dice = random.Random(seed)
     done = Killings()
@@ -75,10 +81,14 @@ def kill_until_done(
         delay = dice.uniform(0.0, longest if at_work else early)
         before = steps()
         with _Program(command) as program:
+            on_start(program.pid)
             if at_work:
                 program.wait(patience, partial(_grown, steps, before))
             program.wait(delay)
             if program.ended:
+                if program.code in again:
+                    done.refused += 1
+                    continue
                 program.check()
                 done.spared += 1
                 return done
@@ -86,13 +96,17 @@ def kill_until_done(
             program.kill()
         done.kills += 1
         on_kill(done)
-    with _Program(command) as program:
-        program.wait(patience)
-        if not program.ended:
-            msg = f"{' '.join(command)} did not end in {patience:.0f} seconds"
-            raise IcestreamError(msg)
-        program.check()
-    return done
+    while True:
+        with _Program(command) as program:
+            on_start(program.pid)
+            program.wait(patience)
+            if not program.ended:
+                msg = f"{' '.join(command)} did not end in {patience:.0f} seconds"
+                raise IcestreamError(msg)
+            if program.code not in again:
+                program.check()
+                return done
+            done.refused += 1
 
 
 def _grown(steps: Callable[[], int], before: int) -> bool:
@@ -115,6 +129,14 @@ class _Program:
     @property
     def age(self) -> float:
         return time.monotonic() - self._started
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def code(self) -> int | None:
+        return self._process.poll()
 
     @property
     def ended(self) -> bool:

@@ -105,6 +105,11 @@ class PlainGroups(Groups):
         for slot, instant in zip(slots.tolist(), due.tolist(), strict=True):
             self._due[slot] = instant
 
+    def hasten(self, slots: Slots, due: Ints) -> None:
+        """Set when groups want to be woken, unless they are to be woken before."""
+        for slot, instant in zip(slots.tolist(), due.tolist(), strict=True):
+            self._due[slot] = min(instant, self._due[slot])
+
     def due(self, watermark: Micros) -> Slots:
         """Return the groups that want to be woken."""
         return np.array([s for s, due in enumerate(self._due) if due <= watermark], dtype=np.int64)

@@ -191,6 +191,15 @@ def difference(left: Bag, right: Bag) -> Bag:
     return piecewise(relational, left, right)
 
 
+def accompanied(left: Bag, right: Bag) -> Bag:
+    """Return the left events at the instants at which some right event of their group is alive."""
+
+    def relational(mine: Counter[Payload], other: Counter[Payload]) -> list[tuple[Payload, int]]:
+        return list(mine.items()) if sum(other.values()) > 0 else []
+
+    return piecewise(relational, left, right)
+
+
 def aggregate(bag: Bag, *functions: Callable[[list[Payload]], Any]) -> Bag:
     """Return one event with the values of functions of the payloads alive, where there are any.
 

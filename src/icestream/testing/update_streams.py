@@ -79,7 +79,7 @@ def quotes_plan(
         (Source("quotes", 0),),
         QUOTES,
         QUOTES.field("ts").type,
-        UpdateStep(step, QUOTES, SCORES, () if latest is None else keys),
+        (UpdateStep(step, QUOTES, SCORES, () if latest is None else keys, every=latest is None),),
         latest,
         budget,
         interval,

@@ -176,41 +176,6 @@ def test_choices_over_no_events_are_refused() -> None:
         aggregate(CHOICES, empty=True)
 
 
-@pytest.mark.parametrize(
-    ("functions", "answers"), [(SUMS, SUMS_OF), (CHOICES, CHOICES_OF)], ids=["edges", "alive"]
-)
-@given(dice=DICE, kind=KINDS)
-@settings(max_examples=25)
-def test_oracle_final_segments_come_once(
-    functions: Sequence[Aggregate],
-    answers: Sequence[Callable[[list[Payload]], Any]],
-    dice: Random,
-    kind: stories.Kind,
-) -> None:
-    batches = stories.story(dice, [PORT], kind)
-    watermarks = [batch.watermark for batch in batches[1:]] + [INFINITY]
-    said: Bag = Counter()
-    for step in stories.play(aggregate(functions, "final"), batches):
-        if not step.complete:
-            assert step.output == said
-            continue
-        watermark = watermarks.pop(0)
-        assert all(step.output[event] >= count > 0 for event, count in said.items())
-        said = Counter(step.output)
-        assert all(event.re <= watermark for event in said)
-        truth = oracle.aggregate(step.inputs[0], *answers)
-        assert_between(Counter({e: 1 for e in truth if e.re <= watermark}), said, truth, watermark)
-
-
-def assert_between(ended: Bag, said: Bag, truth: Bag, watermark: int) -> None:
-    """Fail unless what ended was said, and what was said is true and over."""
-    past = oracle.altered(truth, lambda le, re: (le, min(re, watermark)))
-    for less, more in ((ended, said), (said, past)):
-        left = Counter(more)
-        left.subtract(less)
-        assert all(count > 0 for count in oracle.coalesced(left).values())
-
-
 class Watched(PlainGroups):
     """Counts the rows that are read."""
 
@@ -319,14 +284,6 @@ def test_keys_are_shown_beside_the_aggregates() -> None:
     changes = numbers((0, 4, 3, None, 1), (0, 4, 3, 2.0, 1))
     (found,) = told(TemporalAggregate(NUMBERS, functions, ["x"]), changes)
     assert found.select(["x", "n"]).to_pylist() == [{"x": 3, "n": 2}]
-    operator = TemporalAggregate(NUMBERS, functions, ["x"], mode="final")
-    groups = PlainGroups(operator.synopses)
-    groups.begin(MINUS_INFINITY)
-    assert list(operator.on_changes(0, changes, groups, MINUS_INFINITY)) == []
-    assert list(operator.on_watermark(groups, 3)) == []
-    (final,) = operator.on_watermark(groups, 4)
-    assert final.select(["x", "n"]).to_pylist() == [{"x": 3, "n": 2}]
-    assert list(operator.on_watermark(groups, INFINITY)) == []
 
 
 def test_a_column_called_time_is_no_trouble() -> None:

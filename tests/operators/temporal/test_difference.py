@@ -47,16 +47,18 @@ def test_oracle_difference_in_any_chunks(dice: Random, kind: stories.Kind) -> No
         step.check(oracle.difference(left, right))
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_oracle_difference_over_long_stories(seed: int) -> None:
+@pytest.mark.parametrize("present", [False, True])
+@pytest.mark.parametrize("seed", range(12))
+def test_oracle_difference_over_long_stories(seed: int, present: bool) -> None:
     dice = Random(seed)
     kind = stories.Kind(
         batches=8, revisions=14, groups=5, shuffled=seed % 2 == 0, cuts=seed % 4 < 2
     )
-    for step in stories.play(StreamDifference(ONE.schema), stories.story(dice, [ONE, TWO], kind)):
+    operator = StreamDifference(ONE.schema, present=present)
+    answer = oracle.accompanied if present else oracle.difference
+    for step in stories.play(operator, stories.story(dice, [ONE, TWO], kind)):
         if step.complete:
-            left, right = step.inputs
-            step.check(oracle.difference(left, right))
+            step.check(answer(*step.inputs))
 
 
 def test_left_events_go_where_right_ones_come() -> None:

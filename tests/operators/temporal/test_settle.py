@@ -8,13 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.core.times import INFINITY, MINUS_INFINITY
-from icestream.operators.temporal.ordering import Order
-from icestream.operators.temporal.settle import Settle, Settled
-from icestream.operators.temporal.top import TopK
+from icestream.operators.temporal.settle import Settle
 from icestream.testing import temporal_oracle as oracle
 from icestream.testing import temporal_story as stories
 from icestream.testing.plain_groups import PlainGroups
-from icestream.testing.temporal_oracle import Bag, Event, bag_of, changes_from, heads
+from icestream.testing.temporal_oracle import Bag, Event, changes_from, heads
 
 PORT = stories.port()
 KINDS = st.builds(
@@ -105,18 +103,3 @@ def test_bounded_settled_events_leave_the_state() -> None:
 def oracle_ids() -> tuple[pa.Array, pa.Array]:
     changes = simple((0, 1, "a", 1))
     return changes.column("__hi").to_numpy(), changes.column("__lo").to_numpy()
-
-
-def test_settled_answers_of_an_operator_are_never_revised() -> None:
-    operator = Settled(TopK(PLAIN, 1, [Order("x")]))
-    groups = PlainGroups(operator.synopses)
-    groups.begin(0)
-    assert list(operator.on_changes(0, simple((0, 9, "a", 1), (4, 9, "b", 1)), groups, 0)) == []
-    (first,) = operator.on_watermark(groups, 4)
-    groups.begin(4)
-    assert list(operator.on_changes(0, simple((5, 7, "c", 1)), groups, 4)) == []
-    (second,) = operator.on_watermark(groups, 8)
-    (third,) = operator.on_watermark(groups, 9)
-    told = bag_of(first, second, third)
-    shown = {(event.le, event.re): event.payload for event in told}
-    assert shown == {(0, 4): ("a",), (4, 5): ("b",), (5, 7): ("c",), (7, 9): ("b",)}

@@ -9,6 +9,7 @@ from icestream.core.errors import DefinitionError
 from icestream.operators.updates.simulation import ALL_SCHEDULES, Outcome, simulate
 from icestream.operators.updates.workloads import (
     Workload,
+    clocks,
     equal,
     in_turn,
     one_per_tick,
@@ -181,6 +182,30 @@ def test_index_is_fresher_than_linecutting_and_inplace_where_rates_differ() -> N
             }
             assert found["index"] < found["linecutting"] / 1.1
             assert found["index"] < found["inplace"] / 1.03
+
+
+@pytest.mark.parametrize("load", [1.5, 2.0, 5.0])
+def test_keys_with_even_gaps_are_served_right_after_their_updates(load: float) -> None:
+    stream = in_turn(50, int(6_000 * load), COST / load)
+    found = {
+        name: simulate(stream, COST, name, warm_up=stream.until // 2).queue.average
+        for name in ("index", "linecutting", "inplace")
+    }
+    assert found["index"] < 1.015 * found["linecutting"]
+    assert found["index"] < 0.85 * found["inplace"]
+
+
+def test_even_keys_are_served_in_turn_where_services_are_free() -> None:
+    stream = clocks(equal(50), 4_000, COST / 0.7, seed=3)
+    one, other = (simulate(stream, COST, name).queue.average for name in ("index", "inplace"))
+    assert one == pytest.approx(other, rel=0.02)
+
+
+def test_no_even_key_is_left_out_for_good_when_it_is_always_updated_too_early() -> None:
+    # a service takes as long as a whole round: the same key is always the last to be updated
+    stream = in_turn(20, 20_000, COST / 20)
+    found = simulate(stream, COST, "index")
+    assert np.bincount(found.services.key, minlength=20).min() > 20
 
 
 def test_wrong_schedules_and_costs_are_refused() -> None:

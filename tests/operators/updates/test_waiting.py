@@ -28,10 +28,10 @@ def test_parity_folded_updates_make_the_rates_of_all(tmp_path: object) -> None:
         ones = np.ones(count, dtype=np.int64)
         waiting.take_in(folded(Folded.of(keys, keys, times, times, ones, rows)))
         now = (batch + 1) * 1000
-        waiting.serve(5, now)
+        waiting.serve(0, 5, now)
         plain.dequeue(5, now)
     every = np.arange(20, dtype=np.uint64)
-    ours, theirs = waiting.queue.cells, plain.cells
+    ours, theirs = waiting.cells, plain.cells
     mine, other = ours.find(every, every), theirs.find(every, every)
     known = other >= 0
     assert (mine[known] >= 0).all()

@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 
 import icestream as ice
 from icestream.runtime import spark as executors
-from icestream.runtime.direct import source_of
+from icestream.runtime.direct import source_of, sources_of
 from icestream.runtime.direct.arrow import ArrowReader
 from icestream.runtime.direct.csv import CsvReader
 from icestream.runtime.direct.parquet import ParquetReader
@@ -158,3 +158,46 @@ def test_renamed_columns_are_followed_to_the_file(
     source = source_of(frame.select(sf.col("a").alias("b"), sf.col("ts").alias("time")))
     assert source is not None
     assert source.columns == {"b": "key", "time": "ts"}
+
+
+def pairs(frames: tuple[DataFrame, DataFrame], work: Path, mode: str) -> Any:
+    left, right = (ice.stream(frame, time="ts").events().forever() for frame in frames)
+    other = right.select("key AS twin", "value AS other")
+    return (
+        left.join(other, on=[("key", "twin")], onPressure="defer")
+        .writeStream.format("parquet")
+        .option("path", str(work / mode / "out"))
+        .option("checkpointLocation", str(work / mode / "checkpoint"))
+        .option("input", mode)
+        .memory("64 MB")
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def test_oracle_reading_the_files_of_several_streams_gives_the_same_rows(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    # the second stream has nothing in the last batch
+    write(tmp_path / "one", "parquet", 3, rows=20)
+    write(tmp_path / "two", "arrow", 2, rows=15)
+    frames = stream_of(spark, tmp_path / "one"), stream_of(spark, tmp_path / "two", "arrow")
+    found = {}
+    for mode in ("rows", "auto"):
+        with monkeypatch.context() as patch:
+            if mode == "auto":
+                patch.setattr(executors.FileExchangeExecutor, "_from_rows", None)
+            pairs(frames, tmp_path, mode).awaitTermination()
+        out = spark.read.parquet(str(tmp_path / mode / "out")).drop("lifetime")
+        found[mode] = sorted(map(tuple, out.collect()))
+    assert found["auto"] == found["rows"]
+    assert found["rows"]
+
+
+def test_streams_that_share_a_folder_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+    frames = [
+        stream_of(spark, tmp_path / "in").select("ts", "key", sf.lit(number).alias("source"))
+        for number in range(2)
+    ]
+    assert sources_of(frames[0].unionAll(frames[1])) is None

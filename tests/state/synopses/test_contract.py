@@ -231,6 +231,13 @@ class Both(RuleBasedStateMachine):
         self.plain.remind(plain, due)
         self.store.remind(store, due)
 
+    @rule(groups=st.dictionaries(st.integers(0, GROUPS - 1), st.integers(0, 20), min_size=1))
+    def hasten(self, groups: dict[int, int]) -> None:
+        plain, store = self.both(list(groups))
+        due = np.array([self.now + d for d in groups.values()], dtype=np.int64)
+        self.plain.hasten(plain, due)
+        self.store.hasten(store, due)
+
     @rule(ahead=st.integers(0, 20))
     def due(self, ahead: int) -> None:
         expected = self.named(self.plain, self.plain.due(self.now + ahead))

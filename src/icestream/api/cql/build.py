@@ -55,6 +55,11 @@ def sql(
 
     Raises:
         DefinitionError: showing the place in the text, and what to write instead.
+
+    Examples:
+        >>> statement = "SELECT COUNT(*) AS n FROM calls [RANGE 1 HOUR SLIDE 1 MINUTE]"
+        >>> ice.sql(statement, calls=calls).columns
+        ['window', 'n']
     """
     _check(streams, functions or {})
     own = {name.lower(): function for name, function in (functions or {}).items()}

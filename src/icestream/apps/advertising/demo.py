@@ -67,6 +67,7 @@ def demo(
     asking: int = 50,
     seed: int = 1,
     keep: Path | None = None,
+    ui: bool = False,
     console: Console | None = None,
 ) -> int:
     """Run the demo and show it.
@@ -81,6 +82,7 @@ def demo(
         asking: one of so many users is scored, whenever an ad is shown to them.
         seed: another seed is other users.
         keep: a new or empty folder for events, results and checkpoint; None for a temporary one.
+        ui: whether to show the queries on a local page, too.
         console: where to show it.
 
     Returns:
@@ -96,7 +98,7 @@ def demo(
     planted = {ad: set(row) for ad, row in enumerate(stream.keywords_of_ads().tolist(), 1)}
     status = Status(events, format_interval(rules.window), format_interval(every), planted)
     with ExitStack() as ending:
-        home = ending.enter_context(demo_folder(keep))
+        home = ending.enter_context(demo_folder(keep, console if ui else None))
         (home / "events").mkdir()
         replay = Replay(stream, home / "events", events, seconds=_SECONDS)
         replay.start()

@@ -57,6 +57,7 @@ def demo(
     by: str = "serviceId",
     seed: int = 1,
     keep: Path | None = None,
+    ui: bool = False,
     console: Console | None = None,
 ) -> int:
     """Run the demo and show it.
@@ -71,6 +72,7 @@ def demo(
         by: the grouping key, one of `kpis.GROUPINGS`.
         seed: another seed is another stream.
         keep: a new or empty folder for events, results and checkpoint; None for a temporary one.
+        ui: whether to show the queries on a local page, too.
         console: where to show it.
 
     Returns:
@@ -88,7 +90,7 @@ def demo(
     seconds = _file_seconds(status, fast_forward)
     files = max(1, round(_EVENTS_PER_BATCH / (seconds * rate)))
     with ExitStack() as ending:
-        home = ending.enter_context(demo_folder(keep))
+        home = ending.enter_context(demo_folder(keep, console if ui else None))
         source = home / "events"
         source.mkdir()
         replay = Replay(stream, source, events, seconds=seconds, fast_forward=fast_forward)

@@ -87,6 +87,7 @@ def demo(
     strategy: str = "global_output_with_penalty",
     seed: int = 1,
     keep: Path | None = None,
+    ui: bool = False,
     console: Console | None = None,
 ) -> int:
     """Run the demo and show it.
@@ -97,6 +98,7 @@ def demo(
         strategy: which partitions leave memory first.
         seed: another seed is another market.
         keep: a new or empty folder for events, results and checkpoint; None for a temporary one.
+        ui: whether to show the queries on a local page, too.
         console: where to show it.
 
     Returns:
@@ -110,7 +112,7 @@ def demo(
     parse_bytes(memory)
     status = Status(events)
     with ExitStack() as ending:
-        home = ending.enter_context(demo_folder(keep))
+        home = ending.enter_context(demo_folder(keep, console if ui else None))
         (home / "events").mkdir()
         replay = Replay(Desk(_RATE, seed), home / "events", events, seconds=_SECONDS)
         replay.start()

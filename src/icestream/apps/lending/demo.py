@@ -55,6 +55,7 @@ def demo(
     rate: int | None = None,
     seed: int = 1,
     keep: Path | None = None,
+    ui: bool = False,
     console: Console | None = None,
 ) -> int:
     """Run the demo and show it.
@@ -65,6 +66,7 @@ def demo(
         rate: loans per second of event time; None spreads them over 27 hours.
         seed: another seed is another stream.
         keep: a new or empty folder for loans, results and checkpoint; None for a temporary one.
+        ui: whether to show the queries on a local page, too.
         console: where to show it.
 
     Returns:
@@ -79,7 +81,7 @@ def demo(
     rate = rate or max(1, events // (_HOURS * 3600))
     seconds = max(1, events // (rate * _FILES))
     with ExitStack() as ending:
-        home = ending.enter_context(demo_folder(keep))
+        home = ending.enter_context(demo_folder(keep, console if ui else None))
         (home / "events").mkdir()
         replay = Replay(Loans(rate=rate, seed=seed), home / "events", events, seconds=seconds)
         replay.start()

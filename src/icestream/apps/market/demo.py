@@ -76,6 +76,7 @@ def demo(
     rate: int | None = None,
     seed: int = 1,
     keep: Path | None = None,
+    ui: bool = False,
     console: Console | None = None,
 ) -> int:
     """Run the demo and show it.
@@ -89,6 +90,7 @@ def demo(
         rate: trades per second of event time; None spreads them over 13/12 of the window.
         seed: another seed is another market.
         keep: a new or empty folder for trades, results and checkpoints; None for a temporary one.
+        ui: whether to show the queries on a local page, too.
         console: where to show it.
 
     Returns:
@@ -109,7 +111,7 @@ def demo(
     status = Status(events, stream.begin, until, window, progress)
     seconds = max(1, (until - stream.begin) // (_FILES * 1_000_000))
     with ExitStack() as ending:
-        home = ending.enter_context(demo_folder(keep))
+        home = ending.enter_context(demo_folder(keep, console if ui else None))
         source = home / "events"
         source.mkdir()
         replay = Replay(stream, source, events, seconds=seconds)

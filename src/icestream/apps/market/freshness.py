@@ -127,6 +127,7 @@ def demo(
     memory: str = "64 MB",
     seed: int = 1,
     keep: Path | None = None,
+    ui: bool = False,
     console: Console | None = None,
 ) -> int:
     """Run the demo and show it.
@@ -139,6 +140,7 @@ def demo(
         memory: the budget of the query's state.
         seed: another seed is another market.
         keep: a new or empty folder for quotes and checkpoint; None for a temporary one.
+        ui: whether to show the queries on a local page, too.
         console: where to show it.
 
     Returns:
@@ -154,7 +156,7 @@ def demo(
     parse_bytes(memory)
     board = Dashboard()
     with ExitStack() as ending:
-        home = ending.enter_context(demo_folder(keep))
+        home = ending.enter_context(demo_folder(keep, console if ui else None))
         (home / "quotes").mkdir()
         feed = LiveQuotes(home / "quotes", symbols=symbols, rate=rate, seed=seed)
         console.print(

@@ -74,6 +74,7 @@ def demo(
     standing: float = 0.001,
     seed: int = 1,
     keep: Path | None = None,
+    ui: bool = False,
     console: Console | None = None,
 ) -> int:
     """Run the demo and show it.
@@ -88,6 +89,7 @@ def demo(
         standing: share of the requests that open or close a standing one.
         seed: another seed is other ratings and other requests.
         keep: a new or empty folder for events, results and checkpoint; None for a temporary one.
+        ui: whether to show the queries on a local page, too.
         console: where to show it.
 
     Returns:
@@ -108,7 +110,7 @@ def demo(
     stream = _Stream(workload)
     status = Status(known.num_rows, stream.events - known.num_rows, format_interval(lifetime))
     with ExitStack() as ending:
-        home = ending.enter_context(demo_folder(keep))
+        home = ending.enter_context(demo_folder(keep, console if ui else None))
         (home / "events").mkdir()
         replay = Replay(stream, home / "events", stream.events, seconds=1)
         replay.start()

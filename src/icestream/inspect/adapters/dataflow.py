@@ -160,7 +160,7 @@ def _joined(
     codecs = [RowCodec(schema) for schema in join.inputs]
     markers = np.sort(generations.records[:, MARKER].view(np.uint64))
     for record in space.log.read_many(markers):
-        rows = LoggedRows.of(record)
+        rows = LoggedRows.of(record, len(join.inputs), space.log.folder)
         table = tables[rows.port]
         if table not in asked.tables:
             continue

@@ -43,7 +43,7 @@ class UpdateState:
         """Know the columns of values."""
         shards = range(len(commit.bases))
         keys = pa.schema([legend.payload.field(name) for name in legend.keys])
-        self._payload = legend.payload
+        self._payload, self._readers = legend.payload, legend.readers
         waiting = pa.schema([*_TOLD, *legend.payload])
         self._waiting = StateTable("queue", "waiting", legend.text, keys, waiting, shards)
         idle = pa.schema(_TOLD)
@@ -57,7 +57,9 @@ class UpdateState:
         """Restore the queue of a shard and yield its keys."""
         del commit
         step = UpdateStep(_nothing, self._payload, self._payload)
-        operator = ServingOperator(Serving(step, "inplace", 0, None, SystemClock()), space)
+        steps = dict.fromkeys(range(self._readers), step)
+        spec = Serving(self._payload, steps, "inplace", 0, None, SystemClock())
+        operator = ServingOperator(spec, space)
         operator.restore(history)
         queue = operator.waiting
         for table, slots in (
@@ -69,8 +71,8 @@ class UpdateState:
             for first in range(0, len(slots), _ROWS_AT_ONCE):
                 some = slots[first : first + _ROWS_AT_ONCE]
                 values = queue.values(some).columns if table is self._waiting else []
-                hi, lo, last, count, gap, since, _ = (each for _, each in queue.described(some))
-                waits = pa.array(since, mask=np.full(len(some), table is self._idle))
+                hi, lo, last, count, gap, _, _ = (each for _, each in queue.described(some))
+                waits = pa.array(queue.since(some), mask=np.full(len(some), table is self._idle))
                 told = [waits, pa.array(last), pa.array(count), pa.array(gap)]
                 rows = pa.RecordBatch.from_arrays([*told, *values], schema=table.columns)
                 if asked.key is not None:

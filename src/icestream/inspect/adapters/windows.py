@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
 from icestream.inspect.readable import Asked, StateRows, StateTable, key_row
+from icestream.inspect.scratch import ScratchShard
 from icestream.kernels.words import Table
 from icestream.operators.levels import Tiled
 from icestream.operators.ordered.frame import Frame
@@ -39,6 +40,7 @@ from icestream.operators.window import PANES
 from icestream.plan import lower
 from icestream.plan.nodes import Plan, View
 from icestream.plan.parts import parts_of
+from icestream.runtime.kept_events import KeptEvents
 from icestream.state.versions import Commit
 
 #: windows of a view that are shown, at most
@@ -94,7 +96,8 @@ class WindowState:
         """Restore a shard, close its windows and yield their rows."""
         plan = self._plan
         tiled = tuple(map(Tiled.from_json, commit.decisions.get("composition") or ()))
-        operator: Any = lower.operator(plan, space, self._store, tiled)
+        events = self._events(shard, space, commit)
+        operator: Any = lower.operator(plan, space, self._store, tiled, events)
         operator.restore(history)
         latest = max((each for each in commit.seen if each is not None), default=None)
         if latest is None:
@@ -112,6 +115,16 @@ class WindowState:
         if isinstance(operator, OrderedOperator):
             for view, rows in lower.emitted(plan, operator.standing()):
                 yield from self._chosen(view, shard, rows, asked)
+
+    def _events(self, shard: int, space: Shard, commit: Commit) -> tuple[KeptEvents, int] | None:
+        """Return the raw events that fields without an inverse are folded from, where they are."""
+        folded = lower.on_panes(self._plan)
+        if self._store == PANES or folded is None or lower.takes_back(folded):
+            return None
+        assert isinstance(space, ScratchShard)
+        following = commit.version + 1
+        kept = KeptEvents(folded, commit.routes, space.files, space.root, following, (), shard)
+        return kept, following
 
     @property
     def _grids(self) -> list[int]:
@@ -166,6 +179,10 @@ class _NoInputs:
         return iter(())
 
     def tuples(self) -> Iterator[pa.RecordBatch]:
+        """Yield nothing."""
+        return iter(())
+
+    def states(self) -> Iterator[pa.RecordBatch]:
         """Yield nothing."""
         return iter(())
 

@@ -34,13 +34,17 @@ SMALL = 1 << 16
 #: bytes of each store for what comes in whole pages: lists of segments, fences of the cold index
 LISTS = 1 << 15
 #: part of a quota for changes in the order of groups, and that for rows and directories
-GATHERED = 1 / 12
+GATHERED = 1 / 6
 STATE = (1 - GATHERED) * (HEAP + GROUPS)
 
 
 @dataclass(frozen=True)
 class ColdOptions:
-    """How state is kept, and who leaves memory first."""
+    """How state is kept, and who leaves memory first.
+
+    Examples:
+        >>> options = ice.ColdOptions()
+    """
 
     store: StoreOptions = field(default_factory=StoreOptions)
     policy: Policy = field(default_factory=Policy)

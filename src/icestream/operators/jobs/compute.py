@@ -109,13 +109,12 @@ class Compute:
             return
         changes = one_by_one(changes)
         run = self._sorted(changes, groups)
-        payload = payload_of(changes)
         distinct = np.unique(run.slots)
         for portion in groups.portions(distinct):
             mine = np.ones(len(run.slots), dtype=np.bool_)
             if len(portion) < len(distinct):
                 mine = np.isin(run.slots, portion)
-            yield from self._fold_portion(changes, payload, run.where(mine), portion, groups)
+            yield from self._fold_portion(changes, run.where(mine), portion, groups)
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
         """Send the state of complete windows on."""
@@ -155,7 +154,6 @@ class Compute:
     def _fold_portion(
         self,
         changes: pa.RecordBatch,
-        payload: pa.RecordBatch,
         run: _Run,
         portion: Slots,
         groups: Groups,
@@ -165,11 +163,12 @@ class Compute:
         starts, ends = run.starts, run.starts + self._lengths[run.kinds]
         held = groups.read(0, portion)
         matched = self._matched(held, owners, run.kinds, starts)
-        events = take(payload, run.rows)
+        ordered = take(changes, run.rows)
+        events = payload_of(ordered)
         keys = events.select(self._keys.names).take(pa.array(run.bounds[:-1]))
         keys = pa.RecordBatch.from_arrays(keys.columns, schema=self._keys)
         numbers = np.repeat(np.arange(len(owners)), np.diff(run.bounds))
-        ts1, ts2 = (column_of(changes, name)[run.rows] for name in (LE, RE))
+        ts1, ts2 = (column_of(ordered, name) for name in (LE, RE))
         tuples = TupleBatch(events, numbers, run.bounds, keys, ts1, ts2, starts, ends)
         state, answers, origins = self._fold(self._old(held, matched), tuples)
         expiry = np.minimum(ends, INFINITY - self._lag) + self._lag
@@ -185,7 +184,7 @@ class Compute:
         order = np.argsort(of_each, kind="stable")
         self._write(groups, portion, of_each[order], take(both, order))
         if self._fold.eager:
-            yield self._answered(changes, tuples, run.rows, answers, origins)
+            yield self._answered(ordered, tuples, answers, origins)
 
     def _matched(self, held: GroupRows, owners: Ints, kinds: Ints, starts: Ints) -> Ints:
         """Return the row that is held for each range, -1 where there is none."""
@@ -222,18 +221,17 @@ class Compute:
 
     def _answered(
         self,
-        changes: pa.RecordBatch,
+        ordered: pa.RecordBatch,
         tuples: TupleBatch,
-        rows: Ints,
         answers: pa.RecordBatch | None,
         origins: Ints,
     ) -> pa.RecordBatch:
         """Return the answers to tuples, or the tuples themselves, in order."""
         if answers is None:
-            return take(changes, rows)
+            return ordered
         keys = take(tuples.keys, tuples.group[origins])
         values = pa.RecordBatch.from_arrays([*keys.columns, *answers.columns], schema=self.result)
-        hi, lo = (np.asarray(changes.column(name).to_numpy())[rows[origins]] for name in (HI, LO))
+        hi, lo = (np.asarray(ordered.column(name).to_numpy())[origins] for name in (HI, LO))
         ones = np.ones(len(origins), dtype=np.int64)
         return changes_of(values, tuples.ts1[origins], tuples.ts2[origins], ones, hi, lo)
 

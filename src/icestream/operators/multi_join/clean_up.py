@@ -40,6 +40,7 @@ from icestream.operators.multi_join.generations import (
 from icestream.operators.multi_join.logged import LoggedRows
 from icestream.operators.multi_join.results import Members, Results
 from icestream.operators.multi_join.spec import partitions_of
+from icestream.state.log.format import Record
 from icestream.state.log.reader import Log
 
 #: words that putting rows in order takes for each
@@ -193,12 +194,15 @@ class CleanUp:
         fresh = self.log.read_many(markers[missing])
         for marker, end in zip(markers.tolist(), ends, strict=True):
             kept = self._taken_back(marker)
-            rows = LoggedRows.of(next(fresh)) if kept is None else kept
+            rows = self._rows_of(next(fresh)) if kept is None else kept
             yield rows
             size = len(rows.words) + len(rows.starts)
             if end > last and size <= self._spare:
                 self._ahead[marker] = end, rows if kept is not None else rows.copied()
                 self._spare -= size
+
+    def _rows_of(self, record: Record) -> LoggedRows:
+        return LoggedRows.of(record, self.ports, self.log.folder)
 
     def _taken_back(self, marker: int) -> LoggedRows | None:
         """Return rows that were kept, and keep them no more."""

@@ -33,15 +33,18 @@ from icestream.operators.multi_join.generations import (
     ENDS,
     EPOCH,
     MARKER,
+    PORT,
     RECORD,
+    ROWS,
+    WORDS,
     Generations,
     least_between,
 )
-from icestream.operators.multi_join.logged import LoggedRows
+from icestream.operators.multi_join.logged import EPOCHS, LoggedRows
 from icestream.operators.multi_join.resident import Resident
 from icestream.operators.multi_join.spec import partitions_of
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.state.log.format import Record, SegmentInfo
+from icestream.state.log.format import MAX_PAYLOAD, Record, SegmentInfo, whole
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions import BASE
 
@@ -123,7 +126,7 @@ class History:
         markers = np.sort(records[wanted, MARKER].view(np.uint64))
         del records
         for record in self.shard.log.read_many(markers):
-            rows = LoggedRows.of(record)
+            rows = self._rows_of(record)
             yield rows.where(rows.re > watermark)
 
     def is_resident(self, rows: LoggedRows) -> Mask:
@@ -155,7 +158,9 @@ class History:
                 with closing(self.shard.reader(info)) as reader:
                     texts = list(self._records(reader, NUMBERS))
                     if texts:
-                        self.numbers.update(json.loads(bytes(texts[-1].payload)))
+                        told = json.loads(bytes(texts[-1].payload))
+                        self.numbers["epoch"] = whole(told["epoch"], 0, EPOCHS - 1)
+                        self.numbers["watermark"] = whole(told["watermark"])
                         self._take(reader)
                         return True
         return False
@@ -163,14 +168,21 @@ class History:
     def _take(self, reader: SegmentReader) -> None:
         self.resident.facts[:] = self._rows(reader, PARTITIONS, k.FACTS)
         self.resident.facts[:, k.BYTES] = 0
-        self.generations.load_records(self._rows(reader, RECORDS, RECORD))
-        self.generations.load_cuts(self._rows(reader, CUTS, 2))
+        records = self._rows(reader, RECORDS, RECORD)
+        first, last = self.generations.partitions_of(records)
+        _within(records[:, PORT], self.resident.ports)
+        _within(records[:, EPOCH], EPOCHS)
+        _within(records[:, ROWS], MAX_PAYLOAD // 8)
+        _within(records[:, WORDS], MAX_PAYLOAD // 8)
+        _within(last - first, self.resident.partitions)
+        self.generations.load_records(records)
+        self.generations.load_cuts(self._cuts(reader, CUTS, 2))
         self.generations.load_segments(self._rows(reader, SEGMENTS, 1)[:, 0])
 
     def _recall(self, info: SegmentInfo) -> None:
         """Let happen to partitions what happened in a version."""
         with closing(self.shard.reader(info)) as reader:
-            events = self._rows(reader, EVENTS, 3)
+            events = self._cuts(reader, EVENTS, 3)
         breaks = np.flatnonzero(np.diff(events[:, 2])) + 1
         for part in np.split(events, breaks):
             if len(part):
@@ -186,7 +198,7 @@ class History:
             for record in reader.scan():
                 if record.operator != self.number:
                     continue
-                rows = LoggedRows.of(record)
+                rows = self._rows_of(record)
                 re, hi, epoch = rows.re, rows.hi, rows.epoch
                 latest = int(re.max())
                 self.generations.add(
@@ -199,10 +211,20 @@ class History:
                 np.minimum.at(facts[:, k.FIRST], partitions[later], rows.le[later])
                 np.add.at(facts[:, k.MEMBERS], partitions[ended[partitions] < epoch], 1)
 
+    def _rows_of(self, record: Record) -> LoggedRows:
+        return LoggedRows.of(record, self.resident.ports, self.shard.log.folder)
+
     def _records(self, reader: SegmentReader, kind: int) -> Iterator[Record]:
         directory = reader.directory
         mine = (directory["operator"] == self.number) & (directory["synopsis"] == kind)
         return reader.read_many(directory["marker"][mine])
+
+    def _cuts(self, reader: SegmentReader, kind: int, width: int) -> Table:
+        """Return rows that begin with a partition and an epoch."""
+        rows = self._rows(reader, kind, width)
+        _within(rows[:, 0], self.resident.partitions)
+        _within(rows[:, 1], EPOCHS)
+        return rows
 
     def _rows(self, reader: SegmentReader, kind: int, width: int) -> Table:
         parts = [
@@ -210,3 +232,10 @@ class History:
             for record in self._records(reader, kind)
         ]
         return np.concatenate([np.empty((0, width), dtype=np.int64), *parts])
+
+
+def _within(numbers: Ints, end: int) -> None:
+    """Refuse numbers, read from the log, that are not from 0 to before an end."""
+    if ((numbers < 0) | (numbers >= end)).any():
+        msg = f"a number of a join's snapshot is not from 0 to {end - 1}"
+        raise ValueError(msg)

@@ -1,4 +1,9 @@
-"""Rows of a join as a record of the log has them: of one port, in the order of hi."""
+"""Rows of a join as a record of the log has them: of one port, in the order of hi.
+
+Invariants:
+1. A record that does not hold such rows is refused before a kernel walks along it
+   (`test_a_record_that_makes_no_sense_is_damage`).
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from icestream.core.errors import DamageError
 from icestream.kernels.multi_join_rows import LOG_HEAD, LOG_HI, LOG_LE, LOG_LO, LOG_RE, log_starts
 from icestream.kernels.words import Ints
 from icestream.operators.multi_join.spec import Ids
-from icestream.state.log.format import Record
+from icestream.state.log.format import Record, show_marker
+
+#: epochs there can be
+EPOCHS = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -23,11 +32,21 @@ class LoggedRows:
     starts: Ints
 
     @classmethod
-    def of(cls, record: Record) -> LoggedRows:
-        """Find the rows of a record."""
+    def of(cls, record: Record, ports: int, folder: str) -> LoggedRows:
+        """Find the rows of a record; DamageError names the folder of the log."""
+        what = f"record {show_marker(record.marker)} does not hold rows of a join"
+        known = record.synopsis < ports and 0 <= record.group < EPOCHS
+        if not known or len(record.payload) % 8:
+            raise DamageError(folder, what)
         words = np.frombuffer(record.payload, dtype=np.int64)
         starts = np.empty(len(words) // (LOG_HEAD + 1) + 1, dtype=np.int64)
-        return cls(record.synopsis, record.group, words, starts[: log_starts(words, starts)])
+        count = log_starts(words, starts)
+        if count < 1:
+            raise DamageError(folder, what)
+        rows = cls(record.synopsis, record.group, words, starts[:count])
+        if (rows.hi[1:] < rows.hi[:-1]).any():
+            raise DamageError(folder, what)
+        return rows
 
     @property
     def hi(self) -> Ids:

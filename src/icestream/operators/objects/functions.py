@@ -71,6 +71,8 @@ _MAKERS: dict[str, Callable[[Aggregate, Types], ObjectFunction]] = {
     "approx_top_k": sketches.ApproxTopK.of,
     "user": user.UserFunction.of,
 }
+#: functions whose answer may depend on which of two events with equal times came first
+ORDERED_FUNCTIONS = frozenset({"collect_list", "first", "last", "min_by", "max_by", "user"})
 #: functions that words serve as well, for types of fixed width
 _ALSO_WORDS = ("first", "last", "min", "max", "min_by", "max_by")
 #: those of them that this operator leaves to words; the others would need arrival numbers

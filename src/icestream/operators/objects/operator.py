@@ -53,7 +53,7 @@ from icestream.operators.objects.tree import (
     nodes_of,
 )
 from icestream.operators.panes import Grid, Step
-from icestream.operators.protocol import Inputs, PastVersion, Shard
+from icestream.operators.protocol import PastVersion, Shard, StateInputs
 from icestream.operators.runs import slice_bounds
 from icestream.state.snapshots import SnapshotSchedule
 from icestream.state.versions import BASE
@@ -99,8 +99,11 @@ class ObjectOperator:
 
     # -- a batch ---------------------------------------------------------------------------
 
-    def on_batch(self, inputs: Inputs) -> None:
-        """Write the states of a batch's events to the log, one range of hi after the other."""
+    def on_batch(self, inputs: StateInputs) -> None:
+        """Write the states of a batch's events to the log, one range of hi after the other.
+
+        Those of hot groups come as states already.
+        """
         found: list[tuple[int, ...]] = []
         for low, high in ranges_of(inputs.tuples(), self._portion // 2):
             pending: list[pa.RecordBatch] = []
@@ -114,6 +117,10 @@ class ObjectOperator:
                     size += part.nbytes
             if pending:
                 found += self._lift(pending)
+        for states in inputs.states():
+            panes = np.asarray(states.column(0).to_numpy())
+            rows = pa.RecordBatch.from_arrays(states.columns[1:], schema=self._states.schema)
+            found += self._write(0, panes, rows)
         slices = np.array(found, dtype=SLICE)
         self._take_in(0, np.concatenate([slices, *self._above(slices)]))
 

@@ -159,7 +159,9 @@ class States:
 
     def read(self, payload: bytes) -> pa.RecordBatch:
         """Return the rows of a payload."""
-        return pa.ipc.read_record_batch(pa.py_buffer(payload), self.schema)
+        batch = pa.ipc.read_record_batch(pa.py_buffer(payload), self.schema)
+        batch.validate(full=True)
+        return batch
 
     def _fold(self, tuples: pa.RecordBatch, slots: Ints, hi: Ids, lo: Ids) -> Table:
         """Fold the words of events into the rows `slots` of groups with the given identities."""

@@ -42,7 +42,20 @@ from icestream.operators.objects.ragged import Ints
 
 @dataclass(frozen=True)
 class UserAggregate:
-    """An aggregate function in Python."""
+    """An aggregate function in Python.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> spread = ice.UserAggregate(
+        ...     lift=lambda x: (x, x),
+        ...     combine=lambda a, b: (min(a[0], b[0]), max(a[1], b[1])),
+        ...     lower=lambda state: state[1] - state[0],
+        ...     result=pa.float64(),
+        ...     title="spread",
+        ... )
+        >>> spread.name
+        'spread version 1'
+    """
 
     #: makes the state of one event of its input values, which may be None; None for no state
     lift: Callable[..., Any]

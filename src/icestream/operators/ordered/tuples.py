@@ -267,8 +267,9 @@ class TupleLog:
 
     def _read(self, blocks: Blocks) -> Iterator[Table]:
         """Yield the tuples of blocks, which are given in the order of their markers."""
-        for record in self._shard.log.read_many(blocks["marker"]):
-            yield np.frombuffer(record.payload, dtype=np.int64).reshape(-1, self._width)
+        records = self._shard.log.read_many(blocks["marker"])
+        for record, rows in zip(records, blocks["rows"].tolist(), strict=True):
+            yield np.frombuffer(record.payload, dtype=np.int64).reshape(rows, self._width)
 
     # -- snapshot and restore --------------------------------------------------------------
 

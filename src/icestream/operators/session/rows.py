@@ -59,7 +59,11 @@ class Sessions:
         cut = 8 * rows * spec.width
         view = memoryview(payload)
         table = np.frombuffer(view[:cut], dtype=np.int64).reshape(rows, spec.width)
-        return cls(table.copy(), read_batch(view[cut:]))
+        keys = read_batch(view[cut:])
+        if keys.num_rows != rows:
+            msg = f"{rows} sessions have {keys.num_rows} keys"
+            raise ValueError(msg)
+        return cls(table.copy(), keys)
 
     def to_bytes(self) -> bytes:
         """Return rows and keys as bytes."""

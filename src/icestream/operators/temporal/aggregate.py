@@ -1,13 +1,14 @@
 """Aggregates over lifetimes: at each instant, of the events of a group that are alive then.
 
 Idea: the answer is a step function over time, told as events that last as long as their value does.
-Fields that can be taken back are kept as edges (`edge_aggregate`); others need the events that are
-alive (`alive`). Float sums are taken back too: they keep 106 bits and are exactly zero over no
-values (`lift`), so that a group costs a few words, not its history.
+Answers that are told once, when they are final, are read off the events then (`final_aggregate`).
+Where they are revised, fields that can be taken back are kept as edges (`edge_aggregate`); others
+need the events that are alive (`alive`). Float sums are taken back too: they keep 106 bits and are
+exactly zero over no values (`lift`), so that a group costs a few words, not its history.
 
-Invariants: those of `edge_aggregate` and `alive`.
+Invariants: those of `final_aggregate`, `edge_aggregate` and `alive`.
 
-Limits: functions whose state is words (`operators.aggregates.WORD_FUNCTIONS`).
+Limits: functions whose state is no words (percentiles, collections) are told once, in any mode.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ import pyarrow as pa
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.aggregates import Aggregate
+from icestream.operators.objects.functions import needs_objects
 from icestream.operators.temporal.alive import AliveAggregate
 from icestream.operators.temporal.changes import PromptOperator, TemporalOperator
 from icestream.operators.temporal.edge_aggregate import EdgeAggregate
+from icestream.operators.temporal.final_aggregate import FinalAggregate
 from icestream.operators.temporal.lift import Lifting
-from icestream.operators.temporal.settle import Settled
 from icestream.state.synopses.spec import Groups
 
 #: `changes` tells revisions at once, `final` only what no change can revise any more
@@ -44,11 +46,13 @@ class TemporalAggregate:
         *,
         mode: Mode = "changes",
         empty: bool = False,
+        grows: bool = False,
     ) -> None:
         """Aggregate events of a payload.
 
         `keys` are columns with one value for each group, shown before the aggregates. With `empty`
         a group has an answer, a count of 0 for example, at all instants from its first event on.
+        An input that `grows` never takes an event out.
         """
         names = [*keys, *(each.alias for each in aggregates)]
         if not aggregates or len(set(names)) < len(names):
@@ -57,19 +61,32 @@ class TemporalAggregate:
         if mode not in ("changes", "final"):
             msg = f"unknown mode {mode!r}: choose 'changes' or 'final'"
             raise DefinitionError(msg)
-        lifting = Lifting(payload, aggregates)
+        types = {field.name: field.type for field in payload}
+        #: text of an aggregate that can only be told once, if there is one
+        self.only_final = next((a.text for a in aggregates if needs_objects(a, types)), None)
+        final = mode == "final" or self.only_final is not None
+        lifting = None if final else Lifting(payload, aggregates)
+        if empty and (lifting is None or not lifting.inverts):
+            msg = (
+                "answers over no events need aggregates that can be taken back, counts and sums, "
+                "and a mode that revises them"
+            )
+            raise DefinitionError(msg)
+        self._made_of = payload, tuple(aggregates), tuple(keys)
         self._kept: TemporalOperator
-        if lifting.inverts:
-            final = mode == "final"
-            self._kept = EdgeAggregate(payload, lifting, tuple(keys), final=final, empty=empty)
+        if lifting is None:
+            grows |= mode == "changes"
+            self._kept = FinalAggregate(payload, aggregates, tuple(keys), grows=grows)
+        elif lifting.inverts:
+            self._kept = EdgeAggregate(payload, lifting, tuple(keys), empty=empty)
         else:
-            if empty:
-                msg = "answers over no events need aggregates that can be taken back: counts, sums"
-                raise DefinitionError(msg)
-            alive = AliveAggregate(payload, lifting, tuple(keys))
-            self._kept = Settled(alive) if mode == "final" else alive
+            self._kept = AliveAggregate(payload, lifting, tuple(keys))
         self.synopses = self._kept.synopses
         self.result = self._kept.result
+
+    def told_once(self, *, grows: bool) -> TemporalAggregate:
+        """Return the same aggregate in mode `final`."""
+        return TemporalAggregate(*self._made_of, mode="final", grows=grows)
 
     def on_changes(
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros

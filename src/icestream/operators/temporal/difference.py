@@ -1,5 +1,7 @@
 """The difference of two streams: left events, at the instants at which no right one is alive.
 
+Its counterpart has them at the instants at which some right one is.
+
 Idea: the right events of a group cover some stretches of time. Left changes are limited to the gaps
 between them; right changes make stretches that are newly covered, where left events go, and
 stretches that are free again, where they come back. Either is a pairing of lifetimes, as in a join.
@@ -8,7 +10,8 @@ changes of a batch come to nothing there.
 
 Invariants:
 1. What comes out adds up, at every instant, to the left events where the right count is zero, at
-   most (`test_oracle_difference_in_any_chunks`).
+   most (`test_oracle_difference_in_any_chunks`), or, the counterpart, where it is not
+   (`test_oracle_difference_over_long_stories`).
 2. A row is kept only while the watermark is before its end (`test_bounded_expired_rows_are_gone`).
 3. Left changes do not read the left side; right changes that cover nothing new and free nothing
    read only the right side (`test_left_rows_are_read_only_when_the_cover_changes`).
@@ -74,15 +77,19 @@ class Stretches(NamedTuple):
 
 
 class StreamDifference(TemporalOperator):
-    """Left events at the instants at which no right event of their group is alive."""
+    """Left events at the instants at which no right event of their group is alive, or some is."""
 
     synopses: tuple[Synopsis, ...]
     is_prompt = True
     tells_at_once = False
 
-    def __init__(self, left: pa.Schema) -> None:
-        """Take left events of a payload, and right events of any."""
+    def __init__(self, left: pa.Schema, *, present: bool = False) -> None:
+        """Take left events of a payload, and right events of any.
+
+        Left events are there without a right one, or in the presence of one (`present`).
+        """
         self.result = left
+        self._present = present
         self.synopses = (kept("left", left), kept("right", _NOTHING))
 
     def on_changes(
@@ -110,9 +117,9 @@ class StreamDifference(TemporalOperator):
             mine, bounds = touched.of(portion)
             rows = changes.take(pa.array(mine))
             if port == LEFT:
-                yield from _limited(rows, bounds, portion, groups, watermark)
+                yield from self._limited(rows, bounds, portion, groups, watermark)
             else:
-                yield from _covered(rows, bounds, portion, groups, watermark)
+                yield from self._covered(rows, bounds, portion, groups, watermark)
         if port == RIGHT:
             bare = changes.select([field.name for field in HEAD])
             keep_alive(RIGHT, bare, touched.slots, groups, max(watermark, over))
@@ -122,62 +129,72 @@ class StreamDifference(TemporalOperator):
         del groups, watermark
         return iter(())
 
-
-def _limited(
-    changes: pa.RecordBatch, bounds: Ints, portion: Slots, groups: Groups, watermark: Micros
-) -> Iterator[pa.RecordBatch]:
-    """Yield left changes where nothing covers them."""
-    count = len(portion)
-    always = Counted(
-        np.arange(count),
-        np.full(count, MINUS_INFINITY),
-        np.full(count, INFINITY),
-        np.ones(count, dtype=np.int64),
-    )
-    gaps = _where_they_differ([always], [_kept_right(portion, groups)], count).lifetimes
-    le, re, diffs = (column_of(changes, name) for name in (LE, RE, DIFF))
-    probes = Lifetimes(np.maximum(le, watermark), re, bounds)
-    for pairs in pairs_of(probes, gaps):
-        yield changes_of(
-            payload_of(changes).take(pa.array(pairs.probes)),
-            pairs.le,
-            pairs.re,
-            diffs[pairs.probes],
-            *ids_of(changes, pairs.probes),
+    def _limited(
+        self,
+        changes: pa.RecordBatch,
+        bounds: Ints,
+        portion: Slots,
+        groups: Groups,
+        watermark: Micros,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield left changes where nothing covers them, or something does."""
+        count, right = len(portion), _kept_right(portion, groups)
+        always = Counted(
+            np.arange(count),
+            np.full(count, MINUS_INFINITY),
+            np.full(count, INFINITY),
+            np.ones(count, dtype=np.int64),
         )
+        sides = ([right], []) if self._present else ([always], [right])
+        free = _where_they_differ(*sides, count).lifetimes
+        le, re, diffs = (column_of(changes, name) for name in (LE, RE, DIFF))
+        probes = Lifetimes(np.maximum(le, watermark), re, bounds)
+        for pairs in pairs_of(probes, free):
+            yield changes_of(
+                payload_of(changes).take(pa.array(pairs.probes)),
+                pairs.le,
+                pairs.re,
+                diffs[pairs.probes],
+                *ids_of(changes, pairs.probes),
+            )
 
-
-def _covered(
-    changes: pa.RecordBatch, bounds: Ints, portion: Slots, groups: Groups, watermark: Micros
-) -> Iterator[pa.RecordBatch]:
-    """Yield left events that go, or come back, where right changes cover or free them."""
-    before = _kept_right(portion, groups)
-    owners = np.repeat(np.arange(len(portion)), np.diff(bounds))
-    le, re, diffs = (column_of(changes, name) for name in (LE, RE, DIFF))
-    added = Counted(owners, np.maximum(le, watermark), re, diffs)
-    turned = _where_they_differ([before], [before, added], len(portion))
-    differ = np.diff(turned.lifetimes.bounds) > 0
-    if not differ.any():
-        return
-    where = portion[differ]
-    left = read_summed(LEFT, where, groups)
-    starts, ends = turned.lifetimes.bounds[:-1][differ], turned.lifetimes.bounds[1:][differ]
-    probes = Lifetimes(
-        turned.lifetimes.le, turned.lifetimes.re, np.concatenate([starts, ends[-1:]])
-    )
-    hi, lo = groups.identities(where)
-    payload = kept_payload(left.rows)
-    counts = column_of(left.rows, DIFF)
-    for pairs in pairs_of(probes, lifetimes_of(left.rows, bounds_of(left.owners, len(where)))):
-        owners = left.owners[pairs.stored]
-        yield changes_of(
-            payload.take(pa.array(pairs.stored)),
-            pairs.le,
-            pairs.re,
-            turned.signs[pairs.probes] * counts[pairs.stored],
-            hi[owners],
-            lo[owners],
+    def _covered(
+        self,
+        changes: pa.RecordBatch,
+        bounds: Ints,
+        portion: Slots,
+        groups: Groups,
+        watermark: Micros,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield left events that go or come where right changes cover or free them."""
+        before = _kept_right(portion, groups)
+        owners = np.repeat(np.arange(len(portion)), np.diff(bounds))
+        le, re, diffs = (column_of(changes, name) for name in (LE, RE, DIFF))
+        added = Counted(owners, np.maximum(le, watermark), re, diffs)
+        turned = _where_they_differ([before], [before, added], len(portion))
+        differ = np.diff(turned.lifetimes.bounds) > 0
+        if not differ.any():
+            return
+        where = portion[differ]
+        left = read_summed(LEFT, where, groups)
+        starts, ends = turned.lifetimes.bounds[:-1][differ], turned.lifetimes.bounds[1:][differ]
+        probes = Lifetimes(
+            turned.lifetimes.le, turned.lifetimes.re, np.concatenate([starts, ends[-1:]])
         )
+        hi, lo = groups.identities(where)
+        payload = kept_payload(left.rows)
+        counts = column_of(left.rows, DIFF)
+        sign = -1 if self._present else 1
+        for pairs in pairs_of(probes, lifetimes_of(left.rows, bounds_of(left.owners, len(where)))):
+            owners = left.owners[pairs.stored]
+            yield changes_of(
+                payload.take(pa.array(pairs.stored)),
+                pairs.le,
+                pairs.re,
+                sign * turned.signs[pairs.probes] * counts[pairs.stored],
+                hi[owners],
+                lo[owners],
+            )
 
 
 def _kept_right(portion: Slots, groups: Groups) -> Counted:

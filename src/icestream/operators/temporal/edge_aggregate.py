@@ -13,9 +13,7 @@ Invariants:
 2. What is taken out was told before, lifetimes included (the same test).
 3. Running aggregates of events in order read few edges, however long the history
    (`test_bounded_running_aggregates_read_few_edges`).
-4. In mode `final` changes are only added; segments come once, when the watermark reaches their end
-   (`test_oracle_final_segments_come_once`).
-5. Nothing is kept of a group whose events are over (`test_bounded_groups_that_are_over_are_gone`).
+4. Nothing is kept of a group whose events are over (`test_bounded_groups_that_are_over_are_gone`).
 
 Cost: O(edges past the watermark) for each group touched.
 """
@@ -36,7 +34,6 @@ from icestream.kernels.words import Table
 from icestream.operators.temporal.changes import DIFF, changes_of, column_of
 from icestream.operators.temporal.lift import Lifting, table_of
 from icestream.operators.temporal.slots import (
-    END,
     BySlot,
     Rows,
     clipped,
@@ -57,14 +54,6 @@ class _Edges:
     time: Ints
     words: Table
 
-    def next_cuts(self, owners: Ints, count: int, watermark: Micros) -> Ints:
-        """Return when each of `count` owners has its next edge, or its last segment ends."""
-        cuts = np.full(count, INFINITY)
-        cuts[owners] = END
-        ahead = self.time > watermark
-        np.minimum.at(cuts, owners[ahead], self.time[ahead])
-        return cuts
-
     def last_cuts(self, owners: Ints, count: int) -> Ints:
         """Return when the last event of each of `count` owners ends."""
         cuts, alive = np.full(count, MINUS_INFINITY), np.zeros(count, dtype=np.int64)
@@ -82,11 +71,6 @@ class _Parts:
     re: Ints
     diff: Ints
     words: Table
-
-    def where(self, chosen: Flags) -> _Parts:
-        """Return the chosen segments."""
-        columns = (self.owners, self.le, self.re, self.diff, self.words)
-        return _Parts(*(column[chosen] for column in columns))
 
     def unchanged(self, answers: Sequence[pa.Array]) -> Flags:
         """Tell which segments are taken out and come again with the same answer."""
@@ -127,6 +111,7 @@ class _Swept:
 class EdgeAggregate:
     """An aggregate over fields that all have an inverse; see `TemporalAggregate`."""
 
+    is_prompt = True
     tells_at_once = True
 
     def __init__(
@@ -135,18 +120,15 @@ class EdgeAggregate:
         lifting: Lifting,
         keys: tuple[str, ...],
         *,
-        final: bool,
         empty: bool,
     ) -> None:
-        """Keep edges, with the keys beside them where answers come later than changes."""
+        """Keep edges."""
         self._lifting = lifting
-        self._final = final
         self._empty = empty
         self._keys = pa.schema([payload.field(name) for name in keys])
-        kept = list(self._keys) if final else []
         words = [pa.field(f"__w{n}", pa.int64(), nullable=False) for n in range(lifting.width)]
         time = pa.field(_TIME, pa.int64(), nullable=False)
-        self._schema = pa.schema([time, *words, *kept])
+        self._schema = pa.schema([time, *words])
         self.synopses: tuple[Synopsis, ...] = (Synopsis("edges", self._schema),)
         self._nothing = _Edges(_NO_ROWS, np.empty((0, lifting.width), dtype=np.int64))
         self.result = pa.schema([*self._keys, *lifting.result])
@@ -154,13 +136,8 @@ class EdgeAggregate:
     def on_changes(
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Sweep over the groups touched, or only note what will be final later."""
+        """Sweep over the groups touched."""
         return self.on_last_changes(port, changes, groups, watermark, watermark)
-
-    @property
-    def is_prompt(self) -> bool:
-        """Tell whether it has nothing to say at a watermark."""
-        return not self._final
 
     def on_last_changes(
         self,
@@ -185,10 +162,6 @@ class EdgeAggregate:
         edges = _Edges(np.concatenate([le, re[ends]]), np.concatenate([words, taken]))
         keys, key_of = changes.select(self._keys.names), heads[each]
         by_slot = BySlot(slots[each])
-        if self._final:
-            groups.append(0, slots[each], self._batch(edges, keys.take(pa.array(key_of))))
-            groups.remind(by_slot.distinct, np.full(len(by_slot.distinct), watermark))
-            return
         for portion in groups.portions(by_slot.distinct):
             chosen, owners = by_slot.within(portion)
             lasts = self._empty | (re[each[chosen]] > over)
@@ -199,26 +172,11 @@ class EdgeAggregate:
             yield from self._told(groups, portion, swept, shown)
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Tell, in mode `final`, segments whose end was reached; forget groups that are over."""
+        """Forget groups that are over; the future was told already."""
         for portion in woken(groups, watermark):
-            if not self._final:
-                groups.rewrite(0, portion, GroupRows(_NO_ROWS, self._batch(self._nothing, None)))
-                groups.remind(portion, np.full(len(portion), INFINITY))
-                continue
-            kept = groups.read(0, portion)
-            keys = kept.rows.select(self._keys.names)
-            edges, every = self._edges(kept.rows), np.arange(len(kept.owners))
-            swept = self._swept(self._nothing, _NO_ROWS, edges, every, kept.owners, watermark)
-            first = first_rows(kept.owners, len(portion))
-            # at the end of time nothing is left to wait for
-            left = slice(0 if watermark == INFINITY else None)
-            owners, after = swept.owners[left], _Edges(swept.time[left], swept.words[left])
-            rows = self._batch(after, keys.take(pa.array(first[owners])))
-            groups.rewrite(0, portion, GroupRows(owners, rows))
-            self._remind(groups, portion, after, owners, watermark)
-            ended = swept.parts.where(swept.parts.re <= watermark)
-            shown = keys.take(pa.array(first[ended.owners]))
-            yield from self._told(groups, portion, ended, shown)
+            groups.rewrite(0, portion, GroupRows(_NO_ROWS, self._batch(self._nothing, _NO_ROWS)))
+            groups.remind(portion, np.full(len(portion), INFINITY))
+        yield from ()
 
     def _folded(
         self, changes: pa.RecordBatch, slots: Slots, le: Ints, re: Ints
@@ -239,20 +197,14 @@ class EdgeAggregate:
         edges: _Edges,
         owners: Ints,
         watermark: Micros,
-        lasts: Flags | None = None,
+        lasts: Flags,
     ) -> None:
-        """Ask to be woken when the next segment of a group is final, or all of it is over."""
-        count = len(portion)
-        if self._final:
-            due = edges.next_cuts(owners, count, watermark)
-        elif self._empty:
+        """Ask to be woken when all of a group is over."""
+        if self._empty:
             return
-        else:
-            due = edges.last_cuts(owners, count)
+        due = edges.last_cuts(owners, len(portion))
         due = np.where(due > watermark, due, INFINITY)
-        if lasts is not None and not lasts.all():
-            portion, due = portion[lasts], due[lasts]
-        groups.remind(portion, due)
+        groups.remind(portion[lasts], due[lasts])
 
     def _revised(self, groups: Groups, portion: Slots, new: _New, watermark: Micros) -> _Parts:
         """Sweep over kept and new edges of a few groups; keep those of groups that last."""
@@ -271,8 +223,8 @@ class EdgeAggregate:
             0,
             portion,
             kept.owners,
-            Rows(new.owners[added], lambda places: self._batch(new.edges, None, chosen[places])),
-            Rows(swept.owners, lambda places: self._batch(left, None, places)),
+            Rows(new.owners[added], lambda places: self._batch(new.edges, chosen[places])),
+            Rows(swept.owners, lambda places: self._batch(left, places)),
         )
         self._remind(groups, portion, left, swept.owners, watermark, lasts)
         return swept.parts
@@ -331,15 +283,11 @@ class EdgeAggregate:
         le, re, diff = (column[chosen] for column in (parts.le, parts.re, parts.diff))
         yield changes_of(payload, le, re, diff, hi, lo)
 
-    def _batch(
-        self, edges: _Edges, keys: pa.RecordBatch | None, places: Ints | None = None
-    ) -> pa.RecordBatch:
-        """Return edges, or those at some places, as rows to keep."""
-        at = slice(None) if places is None else places
-        columns = [pa.array(np.ascontiguousarray(column[at])) for column in edges.words.T]
-        beside = [] if keys is None else keys.columns
+    def _batch(self, edges: _Edges, places: Ints) -> pa.RecordBatch:
+        """Return the edges at some places as rows to keep."""
+        columns = [pa.array(np.ascontiguousarray(column[places])) for column in edges.words.T]
         return pa.RecordBatch.from_arrays(
-            [pa.array(edges.time[at]), *columns, *beside], schema=self._schema
+            [pa.array(edges.time[places]), *columns], schema=self._schema
         )
 
     def _edges(self, rows: pa.RecordBatch) -> _Edges:

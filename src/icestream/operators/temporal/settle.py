@@ -22,16 +22,13 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.times import INFINITY, Micros
-from icestream.operators.temporal.changes import (
-    TemporalOperator,
-    changes_of,
-)
+from icestream.operators.temporal.changes import changes_of
 from icestream.operators.temporal.changes import payload_of as payload_of_changes
 from icestream.operators.temporal.consolidate import identities, numbered
 from icestream.operators.temporal.shown import LIFETIME, payload_of, rows_of, stretches_of
 from icestream.operators.temporal.slots import END, BySlot, located, woken
 from icestream.operators.temporal.stretches import Stretches
-from icestream.state.synopses.spec import GroupRows, Groups, Ints, Slots, Synopsis
+from icestream.state.synopses.spec import Groups, Slots, Synopsis
 
 
 class Settle:
@@ -88,59 +85,6 @@ class Settle:
         due = np.full(len(portion), INFINITY)
         np.minimum.at(due, left.owner, np.minimum(left.re, END))
         groups.remind(portion, np.where(due > watermark, due, INFINITY))
-
-
-class Settled:
-    """An operator whose answers are told when they are final; it must not ask to be woken."""
-
-    def __init__(self, operator: TemporalOperator) -> None:
-        """Settle what an operator tells."""
-        self._operator = operator
-        self._settle = Settle(operator.result)
-        self.result = operator.result
-        self.synopses: tuple[Synopsis, ...] = (*operator.synopses, *self._settle.synopses)
-
-    def on_changes(
-        self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
-    ) -> Iterator[pa.RecordBatch]:
-        """Hold what the operator tells."""
-        for told in self._operator.on_changes(port, changes, groups, watermark):
-            yield from self._settle.on_changes(0, told, self._own(groups), watermark)
-
-    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Tell what became final."""
-        for told in self._operator.on_watermark(groups, watermark):
-            yield from self._settle.on_changes(0, told, self._own(groups), watermark)
-        yield from self._settle.on_watermark(self._own(groups), watermark)
-
-    def _own(self, groups: Groups) -> Groups:
-        return _Later(groups, len(self._operator.synopses))
-
-
-class _Later:
-    """Groups with some of their first synopses left out."""
-
-    def __init__(self, groups: Groups, left_out: int) -> None:
-        self._groups = groups
-        self._left_out = left_out
-        self.begin = groups.begin
-        self.locate = groups.locate
-        self.identities = groups.identities
-        self.portions = groups.portions
-        self.remind = groups.remind
-        self.due = groups.due
-
-    def read(self, synopsis: int, slots: Slots) -> GroupRows:
-        return self._groups.read(synopsis + self._left_out, slots)
-
-    def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
-        return self._groups.read_best(synopsis + self._left_out, slots, counts)
-
-    def append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
-        self._groups.append(synopsis + self._left_out, slots, rows)
-
-    def rewrite(self, synopsis: int, slots: Slots, rows: GroupRows) -> None:
-        self._groups.rewrite(synopsis + self._left_out, slots, rows)
 
 
 def _told_apart(events: Stretches) -> Stretches:

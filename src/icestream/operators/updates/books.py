@@ -32,19 +32,25 @@ from icestream.kernels.update_queue_staleness import (
 )
 from icestream.operators.updates.telling import Stale
 from icestream.state.arena import Arena
-from icestream.state.update_queue.queue import UpdateQueue
+from icestream.state.update_queue.reader import QueueReader
 
 Reals = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 class Books:
-    """The staleness of one shard's answers."""
+    """The staleness of the answers that one reader gives in a shard."""
 
-    def __init__(self, arena: Arena, queue: UpdateQueue) -> None:
+    def __init__(self, arena: Arena, queue: QueueReader, name: str = "books") -> None:
         """Attach to the arena's arrays, or begin."""
         self._queue = queue
-        self._last: dict[str, Any] = arena.header.setdefault("books", {"area": 0.0, "at": None})
-        self._profile = arena.array("books.profile", np.float64, PROFILE, BINS)
+        self._last: dict[str, Any] = arena.header.setdefault(name, {"area": 0.0, "at": None})
+        self._profile = arena.array(f"{name}.profile", np.float64, PROFILE, BINS)
+
+    def forgotten(self, cells: Ints) -> None:
+        """Keep the staleness of keys that are about to be forgotten."""
+        areas = self._queue.order.kernel.reals[cells, APPLICATION_BOOK + AREA]
+        self._last["gone"] = self._last.get("gone", 0.0) + float(areas.sum())
 
     def close(self, now: Micros) -> tuple[Stale, Stale]:
         """Return the staleness since the beginning and since this was last called."""
@@ -59,6 +65,7 @@ class Books:
         ends = (now - pending[is_open]).astype(np.float64)
         begins = (begin - pending)[is_open].astype(np.float64)
         area = float(reader.reals[cells, APPLICATION_BOOK + AREA].sum())
+        area += self._last.get("gone", 0.0)
         area += float(((ends - begins) * (ends + begins)).sum() / 2)
         profile = reader.application_profile.copy()
         for values, sign in ((ends, 1.0), (begins, -1.0)):

@@ -7,7 +7,8 @@ came first, is identity, first and last time, number of updates, and the newest 
 Invariants:
 1. However updates are cut into batches, they fold to the same rows
    (`test_oracle_folding_does_not_depend_on_the_pieces`).
-2. Of equal times the update that came last counts (the same test).
+2. Of equal times the update that came last counts (the same test), or that of the input which is
+   trusted most (`test_oracle_a_union_believes_its_source_of_truth`).
 
 Cost: one sort of each batch by key and time.
 """
@@ -30,6 +31,8 @@ LO = "__lo"
 FIRST = "__first"
 LAST = "__last"
 COUNT = "__count"
+#: column of values that says from which input they are, where there are several
+ORIGIN = "__origin"
 
 HEAD = (
     pa.field(HI, pa.uint64(), nullable=False),
@@ -93,11 +96,15 @@ class Folded:
         return np.asarray(self.rows.column(name).to_numpy())
 
 
-def folded(updates: Folded) -> Folded:
-    """Fold updates, in the order of arrival, to one row for each key."""
+def folded(updates: Folded, ranks: Ints | None = None) -> Folded:
+    """Fold updates, in the order of arrival, to one row for each key.
+
+    With ranks of inputs, of equal times that of the input with the lowest rank counts.
+    """
     hi, lo = updates.identity
     first, last, count = updates.first, updates.last, updates.count
-    chosen, numbers, heads = newest(hi, lo, last)
+    trust = None if ranks is None else -ranks[updates.rows.column(ORIGIN).to_numpy()]
+    chosen, numbers, heads = newest(hi, lo, last, trust)
     if len(chosen) == len(hi):
         return updates
     earliest, total = first[heads].copy(), np.zeros(len(heads), dtype=np.int64)
@@ -111,13 +118,14 @@ def folded(updates: Folded) -> Folded:
 class Folder:
     """Collects updates and keeps one row for each key."""
 
+    ranks: Ints | None = None
     _parts: list[pa.RecordBatch] = field(default_factory=list)
     _rows: int = 0
     _settled: int = 0
 
     def take(self, updates: Folded) -> None:
         """Take in updates that came after those taken before."""
-        part = folded(updates).rows
+        part = folded(updates, self.ranks).rows
         self._parts.append(part)
         self._rows += part.num_rows
         if self._rows > max(ENOUGH_ROWS, 2 * self._settled):
@@ -132,7 +140,7 @@ class Folder:
 
     def _settle(self) -> None:
         together = joined(self._parts)
-        self._parts = [folded(Folded(together)).rows]
+        self._parts = [folded(Folded(together), self.ranks).rows]
         self._rows = self._settled = self._parts[0].num_rows
 
 

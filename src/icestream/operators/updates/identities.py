@@ -19,15 +19,15 @@ def places_among(hi: Ids, lo: Ids, others_hi: Ids, others_lo: Ids) -> Ints:
     return place[numbers[len(others_hi) :]]
 
 
-def newest(hi: Ids, lo: Ids, times: Ints) -> tuple[Ints, Ints, Ints]:
+def newest(hi: Ids, lo: Ids, times: Ints, trust: Ints | None = None) -> tuple[Ints, Ints, Ints]:
     """Fold updates in the order of arrival to one for each key.
 
-    Returns the row of the newest update of each key (of equal times the one that came last), the
-    number of its key for each update, and the first row of each key. Keys are in the order in
-    which they came first.
+    Returns the row of the newest update of each key (of equal times the one that is trusted most,
+    then the one that came last), the number of its key for each update, and the first row of each
+    key. Keys are in the order in which they came first.
     """
     numbers, heads = numbered(hi, lo)
-    order = np.lexsort((times, numbers))
+    order = np.lexsort((times, numbers) if trust is None else (trust, times, numbers))
     last = np.searchsorted(numbers[order], np.arange(len(heads)), side="right") - 1
     return order[last], numbers, heads
 

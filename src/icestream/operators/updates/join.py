@@ -30,6 +30,7 @@ from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.ranges import numbers_of
 from icestream.kernels.update_windows_groups import going_up
 from icestream.operators.expressions import Predicate
+from icestream.operators.updates.kept import State, bytes_of, table_of
 from icestream.operators.updates.streams import KeyDirectory, UpdateStream, grown
 from icestream.state.synopses.spec import Ints
 
@@ -133,6 +134,36 @@ class UpdateJoin:
     def kept(self) -> tuple[int, int]:
         """Rows that are kept of each side."""
         return self._sides[LEFT].rows.num_rows, self._sides[RIGHT].rows.num_rows
+
+    def state(self) -> State:
+        """Return all that is known, for `recall`."""
+        known: State = {
+            "known": self._keys.state(),
+            "younger": self._younger,
+            "older": self._older,
+            "late": np.array([self.late]),
+        }
+        for name, side in zip(("left", "right"), self._sides, strict=True):
+            rows = side.rows.take(pa.array(side.places)).combine_chunks()
+            known |= {
+                f"{name}.rows": bytes_of(rows),
+                f"{name}.keys": side.keys,
+                f"{name}.times": side.times,
+                f"{name}.last": side.last,
+            }
+        return known
+
+    def recall(self, state: State) -> None:
+        """Go on where `state` was asked for."""
+        self._keys.recall(state["known"])
+        self._younger, self._older = state["younger"], state["older"]
+        self.late = int(state["late"][0])
+        for name, side in zip(("left", "right"), self._sides, strict=True):
+            side.rows = table_of(state[f"{name}.rows"])
+            side.keys, side.times = state[f"{name}.keys"], state[f"{name}.times"]
+            side.last = state[f"{name}.last"]
+            side.places = np.arange(len(side.keys))
+            side.settled = len(side.keys)
 
     def on_rows(self, port: int, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Take rows of one side and return the newest matches."""

@@ -27,6 +27,7 @@ from icestream.core.errors import InputError
 from icestream.core.times import MINUS_INFINITY
 from icestream.kernels.update_windows_groups import going_up, link_groups
 from icestream.operators.updates.identities import newest
+from icestream.operators.updates.kept import State
 from icestream.operators.updates.streams import KeyDirectory, UpdateStream, grown
 from icestream.state.synopses.spec import Ints
 from icestream.state.update_queue.windows.queue import Late, WindowQueue
@@ -65,6 +66,23 @@ class KeyClocks:
             raise InputError(msg)
         self._dropped = late
         return np.flatnonzero(keep)
+
+    def state(self) -> State:
+        """Return all that is known, for `recall`."""
+        return {
+            "clocks.known": self._keys.state(),
+            "clocks.last": self._last,
+            "clocks.first": self._first,
+            "clocks.after": self._after,
+            "clocks.counts": np.array([self._linked, self.late]),
+        }
+
+    def recall(self, state: State) -> None:
+        """Go on where `state` was asked for."""
+        self._keys.recall(state["clocks.known"])
+        self._last, self._first = state["clocks.last"], state["clocks.first"]
+        self._after = state["clocks.after"]
+        self._linked, self.late = state["clocks.counts"].tolist()
 
     def tell(self, queue: WindowQueue, batch: pa.RecordBatch, groups: Ints, arrived: Ints) -> None:
         """Tell all groups of the keys in a batch, which the queue has taken, the time."""

@@ -1,16 +1,15 @@
 """Update streams in one shard: take what came, serve while there is time, keep the rest.
 
 Idea: the updates of a batch enter the queue; then keys are served in the order of the schedule, a
-slice of many keys at a time, until the time of the batch is used. What still waits stays in the
-arena, and its log is one row for each waiting key that changed, and one without a value for each
-that was served: what is superseded is never written.
+slice of many keys at a time, until the time of the batch is used. Several steps over one stream
+share the queue: each is served in an order of its own, and they take turns in the time there is.
+What still waits stays in the arena and on the log.
 
 Invariants:
-1. The newest value of every key is served in the end, also after a restart at any batch
-   (`test_oracle_every_keys_newest_value_is_served`).
+1. The newest value of every key is served in the end, to every step, also after a restart at any
+   batch (`test_oracle_every_keys_newest_value_is_served`,
+   `test_oracle_steps_share_a_queue_as_if_it_were_their_own`).
 2. Keys are served in the order of the schedule (`test_oracle_keys_are_served_in_schedule_order`).
-3. A version logs one row for each key that changed or was served
-   (`test_bounded_a_version_logs_one_row_for_each_key`).
 
 Cost: the batch of a shard, folded to one row for each key, is in memory once beside the queue.
 
@@ -19,53 +18,53 @@ Limits: keys and waiting values must fit into the shard's memory; BudgetError sa
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from icestream.core.clock import Clock
-from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
+from icestream.operators.temporal.consolidate import numbered
 from icestream.operators.updates.books import Books
-from icestream.operators.updates.folding import COUNT, FIRST, HI, LAST, LO, Folded, Folder, joined
-from icestream.operators.updates.identities import places_among
+from icestream.operators.updates.folding import Folded, Folder, folded, joined
+from icestream.operators.updates.identities import newest
+from icestream.operators.updates.joining import JoinedBy, JoinFront
 from icestream.operators.updates.pacing import Pace
+from icestream.operators.updates.serving_log import LIFETIMES, RECORD_ROWS, ServingLog
 from icestream.operators.updates.step import UpdateStep
-from icestream.operators.updates.telling import Told
+from icestream.operators.updates.telling import Stale, Told
 from icestream.operators.updates.waiting import Waiting
-from icestream.state.log.format import SegmentInfo
-from icestream.state.log.ipc import read_batch, write_table
-from icestream.state.snapshots import SnapshotSchedule
-from icestream.state.synopses.spec import Ids, Ints
-from icestream.state.versions import BASE
-
-#: lifetime classes of segments: changes of a version, and snapshots
-CHANGED = "updates"
-LIFETIMES = (CHANGED, BASE)
-#: kinds of records: facts as JSON, waiting keys with values, keys without
-FACTS, VALUES, KEYS = range(3)
-#: rows of a record, and rows that are worth a result record
-RECORD_ROWS = 16_384
-#: bytes of a key in a snapshot, beside its value
-KEY_BYTES = 56
+from icestream.state.synopses.spec import Ids
 
 
 @dataclass(frozen=True)
 class Serving:
     """What a shard is told of a version."""
 
-    step: UpdateStep
+    #: columns of the values that wait
+    payload: pa.Schema
+    #: what is done to them, by number of the view
+    steps: Mapping[int, UpdateStep]
     schedule: str
     #: microseconds for serving
     budget: Micros
     #: when the rows of the version before reached the application; None if nobody knows
     delivered: Micros | None
     clock: Clock
+    #: column that says what a key's staleness counts
+    importance: str | None = None
+    #: microseconds without news after which a key is forgotten
+    forget: Micros | None = None
+    #: whether every update is processed, not only the newest
+    whole: bool = False
+    #: trust in each input of a union, 0 for most
+    ranks: tuple[int, ...] | None = None
+    #: the join whose matches are the updates
+    join: JoinedBy | None = None
 
 
 class ServingOperator:
@@ -76,16 +75,24 @@ class ServingOperator:
         self._spec = spec
         self._shard = shard
         self._header: dict[str, Any] = shard.arena.header
-        self._waiting = Waiting(spec.step.payload, spec.schedule, shard.arena)
-        self._books = Books(shard.arena, self._waiting.queue)
-        self._pace = Pace(list(self._header.get("pace", [0.0] * 6)))
-        self._snapshots = SnapshotSchedule(self._header)
-        #: ordinals of the segments since the last snapshot
-        self._segments: list[int] = self._header.setdefault("changed", [])
+        readers = len(spec.steps)
+        self._waiting = Waiting(spec.payload, spec.schedule, shard.arena, readers, spec.importance)
+        self._front = None if spec.join is None else JoinFront(spec.join, shard)
+        self._log = ServingLog(shard, self._waiting, spec.payload, self._front)
+        self._books = [
+            Books(shard.arena, reader, f"books{number}")
+            for number, reader in enumerate(self._waiting.readers)
+        ]
+        learnt = self._header.get("pace", [[0.0] * 6] * readers)
+        self._paces = [Pace(list(sums)) for sums in learnt]
         self._batch: Folded | None = None
-        self._served: tuple[Ids, Ids] = np.empty(0, np.uint64), np.empty(0, np.uint64)
+        #: updates of the batch that newer ones of it superseded, where all are processed
+        self._older: pa.RecordBatch | None = None
+        #: what a join in front took
+        self._taken: pa.RecordBatch | None = None
         self._told = Told()
-        self._released: tuple[int, ...] = ()
+        #: microseconds of the version's time that others have used
+        self.spent: Micros = 0
 
     @property
     def waiting(self) -> Waiting:
@@ -98,228 +105,200 @@ class ServingOperator:
         """Let the updates of the batch enter the queue."""
         at = self._spec.delivered
         self._waiting.delivered(self._spec.clock.now() if at is None else at)
-        folder, rows = Folder(), 0
+        if self._spec.whole:
+            self._hold(inputs)
+            return
+        outdated = self._waiting.late
+        found, rows, dropped = self._matches(inputs) if self._front else self._newest(inputs)
+        self._batch = found
+        replaced = 0
+        if found is not None:
+            self._shard.account.reserve(found.rows.nbytes)
+            replaced = self._waiting.take_in(found)
+            replaced += rows - found.rows.num_rows
+        dropped += self._waiting.late - outdated
+        self._told = Told(superseded=replaced, outdated=dropped)
+
+    def _hold(self, inputs: Inputs) -> None:
+        """Tell the newest of each key from what comes before it; all of it is processed."""
+        parts = list(inputs.tuples())
+        if not parts:
+            return
+        updates = Folded(joined(parts))
+        self._shard.account.reserve(2 * updates.rows.nbytes)
+        order = np.argsort(updates.last, kind="stable")
+        fresh = order[self._waiting.is_fresh(updates)[order]]
+        self._told = Told(outdated=updates.rows.num_rows - len(fresh))
+        if len(fresh):
+            updates = updates.take(fresh)
+            self._batch = folded(updates)
+            chosen, _, _ = newest(*updates.identity, updates.last)
+            older = np.setdiff1d(np.arange(len(fresh)), chosen)
+            self._older = updates.take(older).payload if len(older) else None
+
+    def _newest(self, inputs: Inputs) -> tuple[Folded | None, int, int]:
+        """Return the newest of each key, rows that it stands for, and rows that came too late."""
+        ranks = None if self._spec.ranks is None else np.array(self._spec.ranks, dtype=np.int64)
+        folder, rows = Folder(ranks), 0
         for batch in inputs.tuples():
             folder.take(Folded(batch))
             rows += batch.num_rows
-        self._batch = batch = folder.finish()
-        outdated = self._waiting.queue.late
-        replaced = 0
-        if batch is not None:
-            self._shard.account.reserve(batch.rows.nbytes)
-            replaced = self._waiting.take_in(batch)
-            replaced += rows - batch.rows.num_rows
-        self._told = Told(superseded=replaced, outdated=self._waiting.queue.late - outdated)
+        found = folder.finish()
+        if found is None or ranks is None:
+            return found, rows, 0
+        # a union gives nothing more for a time that it has given
+        young = np.flatnonzero(self._waiting.is_newer(found))
+        dropped = found.rows.num_rows - len(young)
+        return (found.take(young) if len(young) else None), rows - dropped, dropped
+
+    def _matches(self, inputs: Inputs) -> tuple[Folded | None, int, int]:
+        """Return the newest match of each key, matches it stands for, and rows that were late."""
+        parts = [Folded(batch).payload for batch in inputs.tuples()]
+        if not parts or self._front is None:
+            return None, 0, 0
+        late = self._front.late
+        self._taken = joined(parts)
+        self._shard.account.reserve(2 * self._taken.nbytes)
+        found = self._front.take(self._taken)
+        return found, 0 if found is None else found.rows.num_rows, self._front.late - late
 
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
         """Serve until the time of the batch is used, then write the log."""
-        yield from self._serve()
-        self._log()
-        queue = self._waiting.queue
-        queue.cost = self._header["cost"] = sum(self._pace.cost)
-        self._header["pace"] = self._pace.sums
-        cumulative, lately = self._books.close(self._spec.clock.now())
-        self._told = Told(
-            **{
-                **vars(self._told),
-                "waiting": len(self._waiting),
-                "keys": queue.keys,
-                "stale": cumulative,
-                "lately": lately,
-            }
+        served: list[list[tuple[Ids, Ids]]] = [[] for _ in self._paces]
+        if self._spec.whole:
+            yield from self._serve_all(served)
+        else:
+            yield from self._serve(served)
+        costs = [sum(pace.cost) for pace in self._paces]
+        forgot = self._forget()
+        keys = [_joined(each) for each in served]
+        self._log.write(self._batch, keys, self._taken, forgot)
+        if self._front is not None:
+            self._front.save()
+        for reader, cost in zip(self._waiting.readers, costs, strict=True):
+            reader.cost = cost
+        self._header.update(cost=costs, pace=[pace.sums for pace in self._paces])
+        now = self._spec.clock.now()
+        whole, lately = Stale(), Stale()
+        for books in self._books:
+            since_start, since_version = books.close(now)
+            whole, lately = whole.plus(since_start), lately.plus(since_version)
+        self._told = replace(
+            self._told,
+            waiting=len(self._waiting),
+            keys=self._waiting.cells.keys,
+            stale=whole,
+            lately=lately,
         )
 
-    def _serve(self) -> Iterator[Emitted]:
-        clock, spec = self._spec.clock, self._spec
+    def _forget(self) -> Micros:
+        """Forget keys without news for long; return since when."""
+        if self._spec.forget is None or not self._waiting.cells.keys:
+            return MINUS_INFINITY
+        before = self._waiting.cells.newest - self._spec.forget
+        old = self._waiting.forgettable(before)
+        for books in self._books:
+            books.forgotten(old)
+        self._waiting.cells.drop(old)
+        return before if len(old) else MINUS_INFINITY
+
+    def _serve_all(self, served: list[list[tuple[Ids, Ids]]]) -> Iterator[Emitted]:
+        """Process what waited, then every update of the batch, whatever time it takes."""
+        yield from self._serve(served)
+        waited = self._told
+        began = self._spec.clock.monotonic()
+        if self._older is not None:
+            for view, step in self._spec.steps.items():
+                for first in range(0, self._older.num_rows, RECORD_ROWS):
+                    rows = self._older.slice(first, RECORD_ROWS)
+                    yield view, step(rows.select(step.payload.names))
+        took = int(1e6 * (self._spec.clock.monotonic() - began))
+        if self._batch is not None:
+            self._waiting.take_in(self._batch)
+            yield from self._serve(served)
+        older = 0 if self._older is None else self._older.num_rows
+        more = self._told if self._batch is not None else Told()
+        self._told = replace(
+            waited,
+            served=waited.served + more.served + older * len(self._spec.steps),
+            calls=waited.calls + more.calls,
+            serving=waited.serving + more.serving + took,
+        )
+
+    def _serve(self, served: list[list[tuple[Ids, Ids]]]) -> Iterator[Emitted]:
+        """Let the steps take turns, a slice each, until the time is used."""
+        clock = self._spec.clock
         began = clock.monotonic()
-        served: list[tuple[Ids, Ids]] = []
-        made: list[pa.RecordBatch] = []
-        calls = keys = 0
-        while len(self._waiting):
-            started = clock.monotonic()
-            left = int(spec.budget - 1e6 * (started - began))
-            count = self._pace.slice(left, first=not calls)
-            if not count:
-                break
-            taken = self._waiting.serve(count, clock.now())
-            made.append(spec.step(taken.rows))
-            self._pace.learn(len(taken), 1e6 * (clock.monotonic() - started))
-            served.append((taken.hi, taken.lo))
-            calls, keys = calls + 1, keys + len(taken)
-            if sum(each.num_rows for each in made) >= RECORD_ROWS:
-                yield 0, joined(made)
-                made = []
-        if any(each.num_rows for each in made):
-            yield 0, joined(made)
-        if served:
-            hi, lo = (np.concatenate(part) for part in zip(*served, strict=True))
-            self._served = hi, lo
+        before = sum(len(hi) for each in served for hi, _ in each)
+        views, steps = zip(*self._spec.steps.items(), strict=True)
+        made: list[list[pa.RecordBatch]] = [[] for _ in steps]
+        calls = [0] * len(steps)
+        turns = [reader for reader in range(len(steps)) if len(self._waiting.readers[reader])]
+        while turns:
+            for reader in list(turns):
+                started = clock.monotonic()
+                budget = INFINITY if self._spec.whole else self._spec.budget
+                left = int(budget - self.spent - 1e6 * (started - began))
+                pace = self._paces[reader]
+                count = pace.slice(left // len(turns), first=not calls[reader])
+                if not count:
+                    turns.remove(reader)
+                    continue
+                taken = self._waiting.serve(reader, count, clock.now())
+                made[reader].append(steps[reader](taken.rows.select(steps[reader].payload.names)))
+                pace.learn(len(taken), 1e6 * (clock.monotonic() - started))
+                served[reader].append((taken.hi, taken.lo))
+                calls[reader] += 1
+                if not len(self._waiting.readers[reader]):
+                    turns.remove(reader)
+                if sum(each.num_rows for each in made[reader]) >= RECORD_ROWS:
+                    yield views[reader], joined(made[reader])
+                    made[reader] = []
+        for view, rows in zip(views, made, strict=True):
+            if any(each.num_rows for each in rows):
+                yield view, joined(rows)
         took = int(1e6 * (clock.monotonic() - began))
-        self._told = Told(**{**vars(self._told), "served": keys, "calls": calls, "serving": took})
-
-    # -- log -------------------------------------------------------------------------------
-
-    def _log(self) -> None:
-        """Write what the version changed; now and then everything."""
-        queue = self._waiting.queue
-        size = KEY_BYTES * queue.keys + 8 * queue.cells.codec.width * len(queue)
-        if self._snapshots.version_ends(size):
-            self._write_snapshot()
-            self._snapshots.take()
-            self._released = tuple(self._segments)
-            self._segments.clear()
-            return
-        hi, lo = self._served
-        if self._batch is None and not len(hi):
-            return
-        self._append(CHANGED, FACTS, json.dumps(self._waiting.facts()).encode(), 0)
-        self._write_changes(hi, lo)
-        info = self._shard.seal(CHANGED)
-        if info is not None:
-            self._segments.append(info.ordinal)
-            self._snapshots.log(info.bytes)
-
-    def _write_changes(self, hi: Ids, lo: Ids) -> None:
-        batch = self._batch
-        if batch is None:
-            self._append_rows(CHANGED, KEYS, _keys(hi, lo, None))
-            return
-        gone = places_among(*batch.identity, hi, lo) >= 0
-        waits = ~gone & self._waiting.has(batch)
-        self._append_rows(CHANGED, KEYS, _keys(hi, lo, batch))
-        self._append_rows(CHANGED, VALUES, batch.take(np.flatnonzero(waits)).rows)
-
-    def _write_snapshot(self) -> None:
-        waiting = self._waiting
-        self._append(BASE, FACTS, json.dumps(waiting.facts()).encode(), 0)
-        for slots, kind in ((waiting.idle_slots(), KEYS), (waiting.waiting_slots(), VALUES)):
-            for first in range(0, len(slots), RECORD_ROWS):
-                some = slots[first : first + RECORD_ROWS]
-                columns = waiting.described(some)
-                values = waiting.values(some) if kind == VALUES else None
-                arrays = [pa.array(column) for _, column in columns]
-                names = [name for name, _ in columns]
-                if values is not None:
-                    arrays += values.columns
-                    names += [f"v{place}" for place in range(values.num_columns)]
-                self._append_rows(BASE, kind, pa.RecordBatch.from_arrays(arrays, names))
-        self._shard.seal(BASE)
-
-    def _append_rows(self, lifetime: str, kind: int, rows: pa.RecordBatch) -> None:
-        for first in range(0, rows.num_rows, RECORD_ROWS):
-            part = rows.slice(first, RECORD_ROWS)
-            self._append(lifetime, kind, write_table(part), part.num_rows)
-
-    def _append(self, lifetime: str, kind: int, payload: Any, rows: int) -> None:
-        self._shard.segment(lifetime).append(payload, synopsis=kind, rows=rows)
-
-    # -- coming back -----------------------------------------------------------------------
+        keys = sum(len(hi) for each in served for hi, _ in each) - before
+        self._told = replace(self._told, served=keys, calls=sum(calls), serving=took)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Take in the snapshot, then what each version after it changed."""
-        logged = 0
-        for past in history:
-            for lifetime, info in past.segments:
-                if lifetime == BASE:
-                    self._restore_snapshot(info)
-                elif lifetime == CHANGED:
-                    self._restore_changes(info)
-                    self._segments.append(info.ordinal)
-                    logged += info.bytes
-        based = bool(history) and any(lifetime == BASE for lifetime, _ in history[0].segments)
-        self._snapshots.resume(len(history) - based, logged)
-
-    def _restore_snapshot(self, info: SegmentInfo) -> None:
-        facts, records = self._records(info)
-        same = facts["schedule"] == self._spec.schedule
-        payload = self._spec.step.payload
-        for kind, rows in records:
-            described = {
-                name: np.asarray(rows.column(name).to_numpy())
-                for name in rows.schema.names
-                if name.startswith("__")
-            }
-            values = None
-            if kind == VALUES:
-                columns = rows.columns[len(described) :]
-                values = pa.RecordBatch.from_arrays(columns, schema=payload)
-            if not same:
-                described = self._waiting.rearranged(described)
-            self._waiting.bring_back(described, values)
-        self._waiting.recall(facts)
-
-    def _restore_changes(self, info: SegmentInfo) -> None:
-        """Let the same updates come and the same keys go."""
-        facts, records = self._records(info)
-        self._waiting.queue.cost = facts["cost"]
-        served = [rows for kind, rows in records if kind == KEYS]
-        parts = [rows for kind, rows in records if kind == VALUES]
-        for rows in served:
-            changed = rows.filter(pa.array(np.asarray(rows.column(COUNT).to_numpy()) > 0))
-            if changed.num_rows:
-                parts.append(_without_values(changed, self._spec.step.payload))
-        if parts:
-            self._waiting.take_in(Folded(joined(parts)))
-        for rows in served:
-            hi, lo = (np.asarray(rows.column(name).to_numpy()) for name in (HI, LO))
-            self._waiting.take_out(hi, lo, self._spec.clock.now())
-        self._waiting.recall(facts)
-
-    def _records(
-        self, info: SegmentInfo
-    ) -> tuple[Mapping[str, Any], list[tuple[int, pa.RecordBatch]]]:
-        with closing(self._shard.reader(info)) as reader:
-            facts: Mapping[str, Any] = {}
-            found = []
-            for record in reader.read_many(reader.directory["marker"]):
-                if record.synopsis == FACTS:
-                    facts = json.loads(bytes(record.payload))
-                else:
-                    found.append((record.synopsis, read_batch(bytes(record.payload))))
-        return facts, found
+        """Come back from the log."""
+        self._log.restore(history, self._spec.clock.now())
 
     # -- telling ---------------------------------------------------------------------------
 
     @property
     def took_snapshot(self) -> bool:
         """Tell whether the version just written stands without those before it."""
-        return self._snapshots.taken
+        return self._log.took_snapshot
 
     @property
     def released(self) -> tuple[int, ...]:
         """Return ordinals of segments that a snapshot has replaced."""
-        return self._released
+        return self._log.released
+
+    @property
+    def told(self) -> Told:
+        """Return what the version did."""
+        return self._told
 
     @property
     def statistics(self) -> dict[str, Any]:
         """Return what the progress report tells of this shard."""
         return {
-            "groups": self._waiting.queue.keys,
+            "groups": self._waiting.cells.keys,
             "partitions": 1,
             "updates": self._told.to_json(),
         }
 
 
-def _keys(hi: Ids, lo: Ids, batch: Folded | None) -> pa.RecordBatch:
-    """Return keys that were served, with what the batch brought of them, without values."""
-    first = np.full(len(hi), MINUS_INFINITY)
-    last, count = first.copy(), np.zeros(len(hi), dtype=np.int64)
-    if batch is not None and len(hi):
-        places = places_among(hi, lo, *batch.identity)
-        found = places >= 0
-        first[found], last[found] = batch.first[places[found]], batch.last[places[found]]
-        count[found] = batch.count[places[found]]
-    columns: list[Ids | Ints] = [hi, lo, first, last, count]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(each) for each in columns], [HI, LO, FIRST, LAST, COUNT]
-    )
+def _joined(parts: Sequence[tuple[Ids, Ids]]) -> tuple[Ids, Ids]:
+    """Return keys that were served one slice after the other, each once."""
+    if not parts:
+        return np.empty(0, np.uint64), np.empty(0, np.uint64)
+    hi, lo = (np.concatenate(part) for part in zip(*parts, strict=True))
+    _, first = numbered(hi, lo)
+    return hi[first], lo[first]
 
 
-def _without_values(keys: pa.RecordBatch, payload: pa.Schema) -> pa.RecordBatch:
-    """Return keys as updates whose values nobody needs any more."""
-    nothing = pa.RecordBatch.from_arrays(
-        [pa.nulls(keys.num_rows, each.type) for each in payload], schema=payload
-    )
-    names = (HI, LO, FIRST, LAST, COUNT)
-    hi, lo, first, last, count = (np.asarray(keys.column(name).to_numpy()) for name in names)
-    return Folded.of(hi, lo, first, last, count, nothing).rows
+__all__ = ["LIFETIMES", "Serving", "ServingOperator"]

@@ -41,6 +41,8 @@ class UpdateStep:
     keys: tuple[str, ...] = ()
     #: `arrow`, `pandas` or `rows`: what the function takes and returns
     form: str = ARROW
+    #: whether it is done to every event, and not only to the newest of a key
+    every: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a result without the key."""

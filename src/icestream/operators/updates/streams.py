@@ -108,6 +108,16 @@ class KeyDirectory:
         found[fresh] = self._used - len(heads) + among
         return found
 
+    def state(self) -> Ints:
+        """Return the keys in the order of their numbers, for `recall`."""
+        found: Ints = self._rows[: self._used]
+        return found
+
+    def recall(self, keys: Ints) -> None:
+        """Number the keys of `state` as they were."""
+        hi, lo = np.ascontiguousarray(keys.T)
+        self._enter(hi.view(np.uint64), lo.view(np.uint64))
+
     def _enter(self, hi: Ids, lo: Ids) -> None:
         needed = self._used + len(hi)
         if needed > len(self._rows):

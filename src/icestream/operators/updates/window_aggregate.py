@@ -35,6 +35,7 @@ from icestream.operators.columns import ARRIVAL, TIME, Column
 from icestream.operators.dataflow.identity import identified
 from icestream.operators.fields import ENTRY_FIELDS, Layout
 from icestream.operators.fold import fold_field
+from icestream.operators.updates.kept import State, bytes_of, table_of
 from icestream.operators.updates.key_clocks import KeyClocks
 from icestream.operators.updates.streams import UpdateStream
 from icestream.state.keys import KeyCodec
@@ -73,6 +74,22 @@ class MarkedAggregate:
     def open_windows(self) -> int:
         """Windows that began and did not end."""
         return int(np.count_nonzero(self._slot_of))
+
+    def state(self) -> State:
+        """Return the open windows, for `recall`."""
+        return {
+            "open.table": self._table,
+            "open.free": self._free,
+            "open.slots": self._slot_of,
+            "open.ends": self._end_of,
+            "open.arrivals": np.array([self._arrivals]),
+        }
+
+    def recall(self, state: State) -> None:
+        """Go on where `state` was asked for."""
+        self._table, self._free = state["open.table"], state["open.free"]
+        self._slot_of, self._end_of = state["open.slots"], state["open.ends"]
+        self._arrivals = int(state["open.arrivals"][0])
 
     def on_tuples(self, read: WindowTuples) -> tuple[Ints, Ints, pa.RecordBatch]:
         """Return (number of the key, last instant, answers) of the windows that end."""
@@ -177,11 +194,18 @@ class WindowedUpdates:
         self._operator = MarkedAggregate(self._payload, aggregates)
         self._codec = KeyCodec(pa.schema([schema.field(name) for name in groups]))
         self._known = self._codec.schema.empty_table()
+        #: tuples that were processed
+        self.processed = 0
         kind = schema.field(time).type
         bounds = [pa.field(START, kind), pa.field(END, kind)]
         columns = [*self._codec.schema, *bounds, *self._operator.result]
         #: group-by columns, which are the key of the results, bounds of the window, answers
         self.result = UpdateStream(pa.schema(columns), groups, END)
+
+    @property
+    def keys(self) -> int:
+        """Groups that are known."""
+        return int(self._known.num_rows)
 
     @property
     def facts(self) -> dict[str, int]:
@@ -190,6 +214,18 @@ class WindowedUpdates:
         if self._clocks is not None:
             facts["late"] += self._clocks.late
         return facts
+
+    def state(self) -> State:
+        """Return what is known beside the queue, which is in its arrays, for `recall`."""
+        clocks = {} if self._clocks is None else self._clocks.state()
+        return {**self._operator.state(), **clocks, "keys": bytes_of(self._known)}
+
+    def recall(self, state: State) -> None:
+        """Go on where `state` was asked for."""
+        self._operator.recall(state)
+        if self._clocks is not None:
+            self._clocks.recall(state)
+        self._known = table_of(state["keys"])
 
     def enqueue(self, batch: pa.RecordBatch, arrived: Ints) -> None:
         """Take tuples, in the order of arrival."""
@@ -216,7 +252,9 @@ class WindowedUpdates:
 
     def serve(self, count: int) -> pa.RecordBatch:
         """Process up to `count` tuples and return the windows that end with them."""
-        cells, ends, answers = self._operator.on_tuples(self._queue.dequeue(count))
+        read = self._queue.dequeue(count)
+        self.processed += len(read)
+        cells, ends, answers = self._operator.on_tuples(read)
         keys = self._known.take(pa.array(cells)).combine_chunks()
         starts = ends - self._spec.size + 1
         kind = self.result.schema.field(END).type

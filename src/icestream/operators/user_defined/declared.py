@@ -98,28 +98,47 @@ class _Rows(Declared):
 
 @dataclass(frozen=True)
 class ValueState(_Rows):
-    """At most one row for each group."""
+    """At most one row for each group.
+
+    Examples:
+        >>> seen = ice.ValueState("visits long, last timestamp")
+        >>> seen.columns.names
+        ['visits', 'last']
+    """
 
     kind = "value"
 
 
 @dataclass(frozen=True)
 class ListState(_Rows):
-    """Rows in the order in which they were appended."""
+    """Rows in the order in which they were appended.
+
+    Examples:
+        >>> ice.ListState("price double").columns.names
+        ['price']
+    """
 
     kind = "list"
 
 
 @dataclass(frozen=True)
 class TableState(_Rows):
-    """Rows as Arrow batches, in order, that can be deleted by a condition."""
+    """Rows as Arrow batches, in order, that can be deleted by a condition.
+
+    Examples:
+        >>> orders = ice.TableState("number long, price double")
+    """
 
     kind = "table"
 
 
 @dataclass(frozen=True)
 class MapState(Declared):
-    """Rows found by a key: the last one put for a key counts."""
+    """Rows found by a key: the last one put for a key counts.
+
+    Examples:
+        >>> clicks = ice.MapState("page string", "clicks long")
+    """
 
     key: pa.Schema | str
     value: pa.Schema | str
@@ -164,6 +183,12 @@ class ObjectState(Declared):
 
     An object is written when it is updated, never because it was read. With `delta` and `apply`
     an update appends what changed; the whole is written again when the changes weigh as much as it.
+
+    Examples:
+        >>> import json
+        >>> model = ice.ObjectState(
+        ...     lambda model: json.dumps(model).encode(), json.loads, initial=dict
+        ... )
     """
 
     #: turns an object into bytes, and bytes into a fresh object
@@ -211,5 +236,9 @@ def undefined(processor: object, method: str) -> DefinitionError:
 
 
 def pickled(*, initial: Callable[[], Any] | None = None) -> ObjectState:
-    """Keep an object by pickling it: for trusted checkpoints and classes that never change."""
+    """Keep an object by pickling it: for trusted checkpoints and classes that never change.
+
+    Examples:
+        >>> model = ice.pickled()
+    """
     return ObjectState(pickle.dumps, pickle.loads, initial=initial)

@@ -171,7 +171,23 @@ def _micros(milliseconds: int | None) -> Micros | None:
 
 
 class StatefulProcessor:
-    """What a user writes: state and what to do with rows and timers of one group."""
+    """What a user writes: state and what to do with rows and timers of one group.
+
+    Examples:
+        >>> class Visits(ice.StatefulProcessor):
+        ...     output = "agent string, visits long"
+        ...
+        ...     def init(self, handle):
+        ...         self.seen = handle.getValueState("seen", "visits long")
+        ...
+        ...     def handleInputRows(self, key, rows, timers):
+        ...         visits = (self.seen.get() or (0,))[0] + len(rows)
+        ...         self.seen.update((visits,))
+        ...         yield {"agent": key[0], "visits": visits}
+        ...
+        >>> events.groupApply("agent", lambda agent: agent.process(Visits())).columns
+        ['agent', 'visits']
+    """
 
     #: whether it takes changes that take events out; rows then have `diffs`
     handles_changes = False

@@ -174,7 +174,21 @@ class State:
 
 
 class VectorisedProcessor:
-    """What a user writes: state and what to do with rows and timers of many groups."""
+    """What a user writes: state and what to do with rows and timers of many groups.
+
+    Examples:
+        >>> class Visits(ice.VectorisedProcessor):
+        ...     state = {"seen": ice.ValueState("visits long")}
+        ...     output = "agent string, visits long"
+        ...
+        ...     def process(self, batch, state):
+        ...         visits = state.seen.numpy()["visits"] + batch.sizes
+        ...         state.seen.set([visits])
+        ...         return [batch.keys["agent"], visits]
+        ...
+        >>> events.groupApply("agent", lambda agent: agent.process(Visits())).columns
+        ['agent', 'visits']
+    """
 
     #: by name, what is kept for each group
     state: ClassVar[Mapping[str, Declared]] = {}

@@ -5,7 +5,7 @@ folder of Parquet, CSV or Arrow files and the query uses plain columns of them, 
 which files belong to which batch, and the tasks read those files with pyarrow.
 
     source.py    which streams can be read so, and by which reader
-    pieces.py    the files of a batch, cut for the tasks
+    pieces.py    the files of a batch, whose they are, cut for the tasks
     parquet.py, csv.py, arrow.py    one reader each
 
 Invariants:
@@ -15,14 +15,14 @@ Invariants:
    partition folders, filters, expressions, unusual text) goes through the JVM
    (`test_files_that_need_sparks_reader_go_through_the_jvm`).
 
-Limits: files on a local or mounted disk, one source.
+Limits: files on a local or mounted disk; several sources each in a folder of its own.
 """
 
 from __future__ import annotations
 
 from icestream.runtime.direct.pieces import Piece, pieces_of, shared_out
 from icestream.runtime.direct.reader import FileSource, UnlikeSpark, read
-from icestream.runtime.direct.source import source_of
+from icestream.runtime.direct.source import source_of, sources_of
 
 __all__ = [
     "FileSource",
@@ -32,4 +32,5 @@ __all__ = [
     "read",
     "shared_out",
     "source_of",
+    "sources_of",
 ]

@@ -14,7 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -45,20 +45,27 @@ class Piece:
         return self.start <= place < self.end
 
 
-def pieces_of(batch: DataFrame) -> list[Piece] | None:
-    """Return what Spark's own scan of the batch would read; None if it is no plain scan."""
+def pieces_of(batch: DataFrame, owners: Sequence[Callable[[str], bool]]) -> list[Piece] | None:
+    """Return what Spark's own scans of the batch would read; None if they are not plain ones.
+
+    `owners` tell for each source whether a file is its own: each source has one scan, or none if
+    nothing came.
+    """
     found: list[Piece] = []
+    owned: list[int] = []
     scans = 0
     waiting = [batch._jdf.queryExecution().logical().rdd()]
     while waiting:
         rdd = waiting.pop()
         if rdd.getClass().getSimpleName() == "FileScanRDD":
-            scans += 1
-            found += [
+            mine = [
                 piece for each in items(rdd.filePartitions()) for piece in _pieces(each.files())
             ]
+            found += mine
+            owned += [n for n, has in enumerate(owners) if all(has(each.path) for each in mine)]
+            scans += 1
         waiting += [each.rdd() for each in items(rdd.dependencies())]
-    plain = scans == 1 and all(piece.path for piece in found)
+    plain = 0 < scans == len(owned) == len(set(owned)) and all(piece.path for piece in found)
     return sorted(found, key=lambda piece: (piece.path, piece.start)) if plain else None
 
 

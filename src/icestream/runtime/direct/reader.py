@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.errors import IcestreamError
+from icestream.plan.nodes import SOURCE
 from icestream.runtime.direct.pieces import Piece
 
 #: rows that a task decodes at once
@@ -41,25 +42,39 @@ class FileSource:
 
     reader: Reader
     columns: Mapping[str, str]
+    #: among the sources of the query, and where its files are; any folder for the only one
+    number: int = 0
+    folder: str = ""
+
+    def has(self, path: str) -> bool:
+        """Tell whether a file is one of its own."""
+        return not self.folder or path.startswith(f"{self.folder}/")
 
 
 def read(
-    pieces: Sequence[Piece], source: FileSource, schema: pa.Schema
+    pieces: Sequence[Piece], sources: Sequence[FileSource], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield the events of some pieces; `UnlikeSpark` if that cannot be done."""
-    types = {source.columns[each.name]: each.type for each in schema if each.name in source.columns}
-    wanted = pa.schema(list(types.items()))
     for piece in pieces:
-        for batch in source.reader.batches(piece, wanted):
+        source = next(each for each in sources if each.has(piece.path))
+        names = source.columns
+        types = {names[each.name]: each.type for each in schema if each.name in names}
+        for batch in source.reader.batches(piece, pa.schema(list(types.items()))):
             yield _shaped(batch, source, schema)
 
 
 def _shaped(batch: pa.RecordBatch, source: FileSource, schema: pa.Schema) -> pa.RecordBatch:
-    """Name the columns as ingest does; the one it has beside them is the number of the source."""
+    """Name the columns as ingest does, with the number of the source; those of others are null."""
     arrays = [
         batch.column(source.columns[field.name])
         if field.name in source.columns
-        else pa.array(np.zeros(batch.num_rows, dtype=np.int32))
+        else _beside(field, source.number, batch.num_rows)
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _beside(field: pa.Field, number: int, rows: int) -> pa.Array:
+    if field.name == SOURCE:
+        return pa.array(np.full(rows, number, dtype=np.int32))
+    return pa.nulls(rows, field.type)

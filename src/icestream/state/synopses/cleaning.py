@@ -1,12 +1,12 @@
 """Room on the log that no expiry gives back.
 
 Idea: segments of rows that never expire are given up in the order they were written. Once their
-bytes exceed twice what is live (and a little more), the groups that have an extent in the oldest
-ones are written whole to the newest; then nothing points there any more. A restore begins at the
-last snapshot, so such a segment goes with the next one.
+bytes exceed three times what is live (and a little more), the groups that have an extent in the
+oldest ones are written whole to the newest; then nothing points there any more. A restore begins at
+the last snapshot, so such a segment goes with the next one.
 
 Invariants:
-1. Bytes stay within twice the live ones, and a megabyte, and what waits for a snapshot
+1. Bytes stay within three times the live ones, and a megabyte, and what waits for a snapshot
    (`test_bounded_rows_without_expiry_are_cleaned`).
 2. No segment is given up that a restore reads (`test_crash_cleaned_segments_are_not_missed`).
 
@@ -32,6 +32,8 @@ from icestream.state.synopses.spec import Ids, Ints, Slots
 
 #: bytes of garbage that are not worth a cleaning
 SLACK = 1 << 20
+#: bytes of segments for each live one, at most
+MOST = 3
 
 
 class Cleaned(Protocol):
@@ -92,10 +94,10 @@ class Cleaner:
     def clean(self, store: Cleaned) -> None:
         """Clean the oldest segments if there is too much garbage."""
         total = int(self.segments[:, 1].sum())
-        if total <= 2 * self._facts[Fact.FOREVER] + SLACK:
+        if total <= MOST * self._facts[Fact.FOREVER] + SLACK:
             return
         live = self._facts[Fact.FOREVER] = _live(store)
-        if total <= 2 * live + SLACK:
+        if total <= MOST * live + SLACK:
             return
         segments = self.segments[:-1]
         enough = np.cumsum(segments[:, 1]) >= max(total - live - live // 2, 1)
@@ -146,15 +148,24 @@ def _pointing(store: Cleaned, last: int) -> Iterator[tuple[int, Slots]]:
     """Yield groups with extents that never expire in segments up to an ordinal."""
     for synopsis in range(store.directory.synopses):
         yield synopsis, store.directory.listed(drafts.list_old, part(synopsis), last)
+    for wanted in _pointing_elsewhere(store, last, max(1, store.directory.most // 4)):
+        store.facts.next(Fact.CHUNK)
+        slots = np.sort(store.locate(*identities(wanted)))
+        for synopsis in range(store.directory.synopses):
+            yield synopsis, _old(store, synopsis, slots, last)
+
+
+def _pointing_elsewhere(store: Cleaned, last: int, most: int) -> Iterator[Ints]:
+    """Yield identities of groups, not in the directory, with extents up to an ordinal."""
+    waiting = np.empty((0, 2), dtype=np.int64)
     for entries in _elsewhere(store):
         chains = entries[:, 2 + ENTRY.index(k.CHAIN) :: len(ENTRY)] >> 32
-        wanted = entries[(chains <= last).any(axis=1)]
-        some = max(1, store.directory.most // 4)
-        for first in range(0, len(wanted), some):
-            store.facts.next(Fact.CHUNK)
-            slots = np.sort(store.locate(*identities(wanted[first : first + some])))
-            for synopsis in range(store.directory.synopses):
-                yield synopsis, _old(store, synopsis, slots, last)
+        waiting = np.concatenate((waiting, entries[(chains <= last).any(axis=1), :2]))
+        while len(waiting) >= most:
+            yield waiting[:most]
+            waiting = waiting[most:]
+    if len(waiting):
+        yield waiting
 
 
 def _old(store: Cleaned, synopsis: int, slots: Slots, last: int) -> Slots:

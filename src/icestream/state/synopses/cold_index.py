@@ -4,7 +4,7 @@ Idea: the index is state too. Entries leave the directory many at a time and mak
 their own, which takes in the runs before it that are not `GROWTH` times as large. So there are few
 runs, each larger than the next, and an entry is copied a few times in its life. A group's newest
 entry counts; what is fetched stays, out of date, until it is merged away. An empty entry says that
-the group is gone.
+the group is gone. Words beside an entry go where it goes, but are no part of it.
 
 Invariants:
 1. It is a dictionary of the entries merged in last (`test_oracle_an_index_is_a_dictionary`).
@@ -36,7 +36,7 @@ from icestream.state.synopses.sorted_run import RunWriter, Shape, SortedRun, mer
 from icestream.state.synopses.spec import Ids, Ints
 
 #: a run is at least so many times as large as the next
-GROWTH = 4
+GROWTH = 2
 #: pages read or written at once, at least
 _LEAST_PAGES = 16
 #: runs at most; each is GROWTH times as large as the next
@@ -57,6 +57,7 @@ class ColdIndex:
         page_bytes: int,
         work: int,
         is_empty: Callable[[Ints], Mask],
+        beside: int = 0,
     ) -> None:
         """Attach to the arena's files, or start empty.
 
@@ -68,9 +69,12 @@ class ColdIndex:
             page_bytes: bytes of a page.
             work: bytes to read or write at once.
             is_empty: tells which entries say that their group is gone.
+            beside: words kept beside each entry, which may be lost.
         """
         self._arena = arena
         self._name = name
+        self._entry = width
+        width += beside
         page = max(1, page_bytes // (8 * width))
         self._shape = Shape(width, dues, page, max(_LEAST_PAGES, work // (8 * width * page)))
         self._is_empty = is_empty
@@ -84,12 +88,17 @@ class ColdIndex:
         return int(self._table[:, 1].sum())
 
     @property
+    def width(self) -> int:
+        """Return the words of an entry and of what is beside it."""
+        return self._shape.width
+
+    @property
     def runs(self) -> int:
         """Return the number of runs."""
         return int(self._runs.view[0, 0])
 
     def fetch(self, hi: Ids, lo: Ids) -> tuple[Mask, Ints]:
-        """Return which of some sorted groups have entries, and those entries."""
+        """Return which of some sorted groups have entries; those, and what is beside them."""
         found = np.zeros(len(hi), dtype=np.bool_)
         entries = np.empty((len(hi), self._shape.width), dtype=np.int64)
         for number in reversed(range(self.runs)):
@@ -101,11 +110,11 @@ class ColdIndex:
 
         Empty ones are left out. What is merged in meanwhile does not show.
         """
-        sources = [self._run(number).scan() for number in range(self.runs)]
+        sources = [self._entries(number) for number in range(self.runs)]
         if news is not None:
             sources.append(self._pieces(news))
-        for block in _together(sources):
-            yield block[~self._is_empty(block)]
+        for entries in _together(sources):
+            yield entries[~self._is_empty(entries)]
 
     def due(self, synopsis: int, watermark: int) -> Iterator[Ints]:
         """Yield entries whose synopsis is due, some at a time.
@@ -126,7 +135,7 @@ class ColdIndex:
         return entries[~replaced]
 
     def merge(self, entries: Ints) -> None:
-        """Take in sorted entries instead of those that are there."""
+        """Take in sorted entries, with what is beside them, instead of those that are there."""
         if not len(entries):
             return
         first, size = self.runs, len(entries)
@@ -136,12 +145,12 @@ class ColdIndex:
         sources = [self._run(number).scan() for number in range(first, self.runs)]
         blocks = _together([*sources, self._pieces(entries)])
         if first == 0:
-            blocks = (block[~self._is_empty(block)] for block in blocks)
+            blocks = (block[~self._is_empty(block[:, : self._entry])] for block in blocks)
         self._replace(first, blocks)
 
     def fill(self, blocks: Iterator[Ints]) -> None:
-        """Replace all entries by others, which come in order."""
-        self._replace(0, blocks)
+        """Replace all entries by others, which come in order, with nothing beside them."""
+        self._replace(0, map(self._alone, blocks))
 
     def clear(self) -> None:
         """Forget all entries."""
@@ -151,6 +160,15 @@ class ColdIndex:
     def _table(self) -> Ints:
         table: Ints = self._runs.view[1 : 1 + self.runs]
         return table
+
+    def _entries(self, number: int) -> Iterator[Ints]:
+        """Yield the entries of a run without what is beside them."""
+        for rows in self._run(number).scan():
+            yield np.ascontiguousarray(rows[:, : self._entry])
+
+    def _alone(self, entries: Ints) -> Ints:
+        """Return entries with zeros beside them."""
+        return np.pad(entries, ((0, 0), (0, self._shape.width - self._entry)))
 
     def _pages(self, count: int) -> int:
         return -(-count // self._shape.page)

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.times import INFINITY, MINUS_INFINITY
+from icestream.kernels import carried, groups, heap
 from icestream.kernels import extents as kernels
-from icestream.kernels import groups, heap
 from icestream.state.arena import Arena
 from icestream.state.budget import Refused
 from icestream.state.synopses.spec import Ids, Ints, Slots
@@ -187,13 +187,7 @@ class Directory:
 
     def adopt(self, slots: Slots, entries: Ints) -> None:
         """Fill in what is on the log of groups that were just opened."""
-        table = self.table
-        table[slots[:, None], self.entry_columns[2:]] = entries[:, 2:]
-        for synopsis in range(self.synopses):
-            at = part(synopsis)
-            cold = table[slots, at + heap.ROOT] != heap.NO_ROOT
-            table[slots, at + heap.FLAGS] = np.where(cold, 0, heap.WHOLE)
-            table[slots, at + heap.EXPIRY] = table[slots, at + heap.ROOT_EXPIRY]
+        carried.adopt(self.table, self.entry_columns, slots, entries)
 
     # -- room ------------------------------------------------------------------------------
 

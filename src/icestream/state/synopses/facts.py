@@ -23,6 +23,9 @@ class Fact(IntEnum):
     SEQUENCE = auto()
     #: whether a version ended since groups without rows were last looked for
     SWEEP = auto()
+    #: how often groups were named since their heat was last halved, and how often it was
+    NAMED = auto()
+    HALVED = auto()
     #: bytes of live extents that never expire, when last counted, and segments of them
     FOREVER = auto()
     FOREVER_SEGMENTS = auto()

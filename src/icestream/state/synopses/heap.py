@@ -12,10 +12,11 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 
+from icestream.kernels import carried
 from icestream.kernels import heap as kernels
 from icestream.state.arena import Arena
 from icestream.state.budget import Refused
@@ -172,6 +173,26 @@ class Heap:
         blocks, links, _ = self._memory
         table = self._directory.table
         kernels.gather(table, part(synopsis), blocks, links, slots, skipped, out, places)
+
+    def pack(self, slots: Slots, rows: Ints) -> None:
+        """Copy all words of small groups behind the entries of `rows`."""
+        blocks, links, _ = self._memory
+        carried.pack(self._directory.table, blocks, links, slots, rows, self._packed_at)
+
+    def unpack(self, slots: Slots, rows: Ints) -> None:
+        """Give packed words back to groups without any, as far as there is room."""
+        synopses, at = self._directory.synopses, self._packed_at
+        blocks = carried.blocks_needed(rows, at, synopses, self.block_words)
+        if blocks:
+            with suppress(Refused):
+                self.grow(blocks)
+            with self._counted():
+                carried.unpack(self._directory.table, *self._memory, slots, rows, at)
+
+    @property
+    def _packed_at(self) -> int:
+        """Where, in a row that begins with an entry, packed words begin."""
+        return len(self._directory.entry_columns) + carried.BESIDE - 1
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

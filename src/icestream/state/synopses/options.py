@@ -47,13 +47,15 @@ class StoreOptions:
     #: rows are added to a cold group without reading it
     add_only: bool = True
     #: extents of a group on the log, at most; more are written as one
-    chain_limit: int = 8
+    chain_limit: int = 32
     #: 64-bit words of a block of memory
     block_words: int = 8
     #: bytes of a record of extents, about
     record_bytes: int = 262144
     #: bytes of a page of the cold index
     page_bytes: int = 4096
+    #: groups of up to so many 64-bit words that leave the directory are kept beside their entries
+    carried_words: int = 16
     #: one in so many groups that are read is reported as hit
     hit_sample: int = 1
 
@@ -63,6 +65,7 @@ class StoreOptions:
             msg = f"durability must be 'log' or 'evict'; got {self.durability!r}"
             raise DefinitionError(msg)
         least = {"chain_limit": 1, "block_words": 1, "record_bytes": 64, "hit_sample": 1}
+        least["carried_words"] = 0
         for name, value in least.items():
             if getattr(self, name) < value:
                 msg = f"{name} must be at least {value}; got {getattr(self, name)}"

@@ -4,17 +4,23 @@ Idea: a chunk *names* groups; what it names is in the directory until the chunk 
 the groups whose rows it needs at once. When blocks run out, whoever decides about cold state is
 asked to let groups leave, after what was only added to cold groups has left; if that is not enough,
 those named longest ago leave, pinned ones never.
-When slots run out, the entries of groups named longest ago go to the cold index, a quarter of the
-directory at a time.
+When slots run out, the entries of groups named least often go to the cold index, with how often
+that was, some at a time. Rows of a small group are carried beside its entry: it comes back whole,
+without a look at the log.
 
 Invariants:
 1. A slot given out in a chunk is that of the same group until the chunk ends
    (`TestTheContract`).
 2. Pinned groups stay in memory (same test, with heaps of a few blocks).
 3. If nothing can leave, the error says who holds what (`test_a_group_too_large_is_a_budget_error`).
+4. Groups named in every batch stay in the directory whatever else passes through
+   (`test_groups_named_often_stay_in_the_directory`).
+5. A small group comes back without a read (`test_a_small_group_comes_back_without_a_read`).
 
 Cost: making room looks at all groups of the directory, and frees at least an eighth of the heap or
 a quarter of the directory.
+
+References: admission by frequency (TinyLFU).
 """
 
 from __future__ import annotations
@@ -28,7 +34,7 @@ import numpy.typing as npt
 
 from icestream.core.errors import BudgetError
 from icestream.core.times import INFINITY
-from icestream.kernels import drafts
+from icestream.kernels import carried, drafts
 from icestream.kernels import extents as kernels
 from icestream.kernels import heap as k
 from icestream.state.budget import Budget, Refused, fail
@@ -41,6 +47,10 @@ from icestream.state.synopses.spec import Ids, Ints, Slots
 
 #: one in so many entries of the directory goes to the cold index when slots run out
 DEMOTED = 4
+#: heat is halved when groups were named so many times as often as the directory has places
+HALVED = 16
+#: heat that counts for no more than this
+MOST_HEAT = 1 << 30
 
 Mask = npt.NDArray[np.bool_]
 
@@ -91,15 +101,17 @@ class Residency:
         if not known.all():
             new_hi, new_lo, numbers = _distinct(hi[~known], lo[~known])
             slots[~known] = self._open(new_hi, new_lo)[numbers]
+            self.touch(slots[~known])
         return slots
 
     def touch(self, slots: Slots) -> None:
         """Note that this chunk names groups."""
         kernels.stamp(self._directory.table, slots, self._facts[Fact.CHUNK])
+        self._facts[Fact.NAMED] += len(slots)
 
     def _open(self, hi: Ids, lo: Ids) -> Slots:
         """Open groups that are not in the directory: from the cold index, or new ones."""
-        found, entries = self._index.fetch(hi, lo)
+        found, rows = self._index.fetch(hi, lo)
         chunk = self._facts[Fact.CHUNK]
         try:
             slots = self._directory.open(hi, lo, chunk)
@@ -109,33 +121,56 @@ class Residency:
                 slots = self._directory.open(hi, lo, chunk)
             except Refused as refused:
                 raise self._failure(refused.needed) from refused
-        self._directory.adopt(slots[found], entries)
-        self._directory.table[slots[found], k.PAGED] = 1
-        self._facts[Fact.PROMOTED] += int(found.sum())
+        self._promote(slots[found], rows)
         self.opened.append(slots)
         return slots
 
+    def _promote(self, slots: Slots, rows: Ints) -> None:
+        """Fill in what the cold index has of groups that were just opened."""
+        directory, width = self._directory, len(self._directory.entry_columns)
+        directory.adopt(slots, rows)
+        carried.warm(directory.table, width, slots, rows, self._facts[Fact.HALVED])
+        self._heap.unpack(slots, rows)
+        self._facts[Fact.PROMOTED] += len(slots)
+
     def demote(self, count: int) -> None:
         """Move the entries of up to `count` groups that this chunk does not name to the index."""
-        table, chunk = self._directory.table, self._facts[Fact.CHUNK]
-        every = self._directory.every()
-        stamps = table[every, k.STAMP]
-        every, stamps = every[stamps < chunk], stamps[stamps < chunk]
-        slots = every[np.argsort(stamps, kind="stable")[:count]]
+        slots = self._coldest(count)
         if not len(slots):
             return
+        directory = self._directory
+        ordered = slots[
+            in_order(*(directory.table[slots, c].view(np.uint64) for c in (k.HI, k.LO)))
+        ]
+        rows = np.empty((len(slots), self._index.width), dtype=np.int64)
+        self._heap.pack(ordered, rows)
         for some in self.cut(slots, self.blocks_of(slots) * self._heap.block_words):
             self.evict(some)
         self.settle(slots)
-        entries = self._directory.entries(slots)
-        order = in_order(*identities(entries))
+        halved = self._facts[Fact.HALVED]
+        carried.describe(directory.table, directory.entry_columns, ordered, halved, rows)
         # an empty entry is needed where older ones have to be hidden
-        needed = np.zeros(len(slots), dtype=np.bool_)
         places = np.empty(len(slots), dtype=np.int64)
-        needed[places[: drafts.list_needed(self._directory.table, slots, places)]] = True
-        self._index.merge(entries[order[needed[order]]])
-        self._directory.close(slots)
+        needed = places[: drafts.list_needed(directory.table, ordered, places)]
+        self._index.merge(rows if len(needed) == len(rows) else rows[needed])
+        directory.close(slots)
         self._facts[Fact.DEMOTED] += len(slots)
+
+    def _coldest(self, count: int) -> Slots:
+        """Return up to `count` slots that this chunk does not name, those of the least heat."""
+        table, chunk = self._directory.table, self._facts[Fact.CHUNK]
+        if self._facts[Fact.NAMED] > HALVED * self._directory.most:
+            table[:, k.HEAT] >>= 1
+            self._facts[Fact.NAMED] = 0
+            self._facts.next(Fact.HALVED)
+        every = self._directory.every()
+        every = every[table[every, k.STAMP] < chunk]
+        if count >= len(every):
+            return np.asarray(every)
+        # of equally hot ones, those named longest ago
+        heat = np.minimum(table[every, k.HEAT], MOST_HEAT)
+        order = np.argpartition(heat << 32 | table[every, k.STAMP] & 0xFFFFFFFF, count)
+        return np.sort(every[order[:count]])
 
     def sweep(self) -> None:
         """Forget groups without rows."""

@@ -92,6 +92,10 @@ class Groups(Protocol):
         """Set the instant at which each group wants to be woken; INFINITY for never."""
         ...
 
+    def hasten(self, slots: Slots, due: Ints) -> None:
+        """Wake distinct groups at these instants, but for those that are to be woken before."""
+        ...
+
     def due(self, watermark: Micros) -> Slots:
         """Return the groups whose instant is at or before the watermark.
 

@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.times import INFINITY, Micros
-from icestream.kernels import drafts
+from icestream.kernels import carried, drafts
 from icestream.kernels import heap as k
 from icestream.state.synopses.cleaning import Cleaner
 from icestream.state.synopses.cold_index import ColdIndex
@@ -100,6 +100,7 @@ class GroupStore(Groups):
             self.heap = Heap(arena, self.name, self.directory, words, int(share * HEAP))
         else:
             self.heap = Heap(arena, "shared", self.directory, words, shared_heap)
+        self._codecs = [RowCodec(synopsis.schema) for synopsis in self._synopses]
         self.index = ColdIndex(
             arena,
             self.name,
@@ -108,9 +109,9 @@ class GroupStore(Groups):
             self.options.page_bytes,
             self._work // 4,
             is_empty_entry,
+            carried.BESIDE + self._carries,
         )
         self.log = ExtentLog(space, scope, self.name, self.options.record_bytes)
-        self._codecs = [RowCodec(synopsis.schema) for synopsis in self._synopses]
         expiries = [
             -1 if synopsis.expiry is None else codec.place(synopsis.expiry)
             for synopsis, codec in zip(self._synopses, self._codecs, strict=True)
@@ -224,6 +225,10 @@ class GroupStore(Groups):
         """Set the instant at which each group wants to be woken; INFINITY for never."""
         self.remind_of(0, slots, due)
 
+    def hasten(self, slots: Slots, due: Ints) -> None:
+        """Wake distinct groups at these instants, but for those that are to be woken before."""
+        self.hasten_of(0, slots, due)
+
     def due(self, watermark: Micros) -> Slots:
         """Return groups whose instant is at or before the watermark; more when asked again."""
         return self.due_of(0, watermark)
@@ -234,6 +239,11 @@ class GroupStore(Groups):
         new = table[slots, at + k.DUE] != due
         table[slots, at + k.DUE] = due
         table[slots[new], at + k.FLAGS] |= k.REMINDED
+
+    def hasten_of(self, synopsis: int, slots: Slots, due: Ints) -> None:
+        """Set the instant of a synopsis of each group, unless it has an earlier one."""
+        sooner = due < self.directory.table[slots, part(synopsis) + k.DUE]
+        self.remind_of(synopsis, slots[sooner], due[sooner])
 
     def due_of(self, synopsis: int, watermark: Micros) -> Slots:
         """Return groups with a synopsis that is due.
@@ -307,7 +317,7 @@ class GroupStore(Groups):
         self._cleaner.clean(self)
         if self.options.durability == "log":
             self._log_news()
-        if 8 * self.directory.groups > 7 * self.directory.most:
+        if 16 * self.directory.groups > 15 * self.directory.most:
             self._residency.demote(self.directory.groups // DEMOTED)
         written = self.log.traffic.classes.pop(self._forever, 0)
         if written:
@@ -356,6 +366,17 @@ class GroupStore(Groups):
                 self.mover.release(synopsis, cold)
 
     # -- inside ----------------------------------------------------------------------------
+
+    @property
+    def _carries(self) -> int:
+        """Words of a group that is carried beside its entry: about a row of each synopsis.
+
+        Where rows expire, groups have many of them: none is carried.
+        """
+        expire = any(synopsis.expiry is not None for synopsis in self._synopses)
+        if expire or len(self._codecs) > carried.MOST_SYNOPSES:
+            return 0
+        return min(self.options.carried_words, sum(codec.width for codec in self._codecs))
 
     def _append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
         encoded = self._codecs[synopsis].encode(rows)

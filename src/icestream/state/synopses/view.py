@@ -25,6 +25,10 @@ class Shared(Groups, Protocol):
         """Set the instant of a synopsis of each group."""
         ...
 
+    def hasten_of(self, synopsis: int, slots: Slots, due: Ints) -> None:
+        """Set the instant of a synopsis of each group, unless it has an earlier one."""
+        ...
+
     def due_of(self, synopsis: int, watermark: Micros) -> Slots:
         """Return groups with a synopsis that is due."""
         ...
@@ -74,6 +78,10 @@ class GroupView(Groups):
     def remind(self, slots: Slots, due: Ints) -> None:
         """Set the instant at which this operator wants to be woken for each group."""
         self._store.remind_of(self._first, slots, due)
+
+    def hasten(self, slots: Slots, due: Ints) -> None:
+        """Wake this operator for groups at these instants, but for those it waits for less."""
+        self._store.hasten_of(self._first, slots, due)
 
     def due(self, watermark: Micros) -> Slots:
         """Return groups for which this operator wants to be woken."""

@@ -34,7 +34,17 @@ from icestream.state.update_queue.reader import Dequeued, QueueReader
 
 
 class AppendQueue(QueueReader):
-    """Keeps every update, or all but a part of them chosen at random, in order of arrival."""
+    """Keeps every update, or all but a part of them chosen at random, in order of arrival.
+
+    Examples:
+        >>> import numpy as np, pyarrow as pa
+        >>> queue = ice.AppendQueue(pa.schema([("price", pa.float64())]))
+        >>> queue.enqueue(
+        ...     None, None, np.array([1, 2]), pa.record_batch({"price": [20.0, 21.0]})
+        ... )
+        >>> queue.dequeue(10, now=3).rows.to_pydict()
+        {'price': [20.0, 21.0]}
+    """
 
     def __init__(
         self,
@@ -80,12 +90,21 @@ class AppendQueue(QueueReader):
 
     @property
     def line(self) -> Line:
-        """The arrays of the line, for kernels."""
+        """The arrays of the line, for kernels.
+
+        Examples:
+            >>> facts = appends.line.facts
+        """
         return Line(self._facts.view, self._shedding.view)
 
     @property
     def shed(self) -> float:
-        """Part of the updates that is dropped at random."""
+        """Part of the updates that is dropped at random.
+
+        Examples:
+            >>> appends.shed
+            0.0
+        """
         return float(self._shedding.view[0])
 
     @shed.setter
@@ -97,17 +116,32 @@ class AppendQueue(QueueReader):
 
     @property
     def dropped(self) -> int:
-        """Updates shed so far."""
+        """Updates shed so far.
+
+        Examples:
+            >>> appends.dropped
+            0
+        """
         return int(self._facts.view[k.SHED])
 
     @property
     def keys(self) -> int:
-        """Keys that are known."""
+        """Keys that are known.
+
+        Examples:
+            >>> appends.keys
+            2
+        """
         return self.cells.keys
 
     @property
     def pages(self) -> OnDemandPages:
-        """The memory of its entries."""
+        """The memory of its entries.
+
+        Examples:
+            >>> appends.pages.used
+            2
+        """
         return self.cells.pages
 
     def __len__(self) -> int:
@@ -117,7 +151,17 @@ class AppendQueue(QueueReader):
     def enqueue(
         self, hi: Identity | None, lo: Identity | None, arrived: Ints, rows: pa.RecordBatch
     ) -> None:
-        """Let updates arrive, in this order; `UpdateQueue.enqueue` explains the rest."""
+        """Let updates arrive, in this order; `UpdateQueue.enqueue` explains the rest.
+
+        Examples:
+            >>> import numpy as np, pyarrow as pa
+            >>> queue = ice.AppendQueue(pa.schema([("price", pa.float64())]))
+            >>> queue.enqueue(
+            ...     None, None, np.array([1, 2]), pa.record_batch({"price": [20.0, 21.0]})
+            ... )
+            >>> len(queue)
+            2
+        """
         if hi is None or lo is None:
             hi = lo = np.zeros(rows.num_rows, dtype=np.uint64)
         slots, encoded = self.cells.place(hi, lo, arrived, rows, self._reserve)
@@ -125,7 +169,12 @@ class AppendQueue(QueueReader):
         k.append_batch(store, reader, self.line, slots, arrived, encoded.words, encoded.offsets)
 
     def dequeue(self, count: int, now: Micros) -> Dequeued:
-        """Take up to `count` updates, in order of arrival."""
+        """Take up to `count` updates, in order of arrival.
+
+        Examples:
+            >>> appends.dequeue(1, now=3).rows.to_pydict()
+            {'price': [21.0]}
+        """
         entries = np.empty(min(count, len(self)), dtype=np.int64)
         k.leave_batch(self.cells.kernel, self.order.kernel, self.line, now, entries)
         taken = self._entries(entries)
@@ -133,14 +182,24 @@ class AppendQueue(QueueReader):
         return taken
 
     def read(self, count: int, now: Micros | None = None) -> Dequeued:
-        """Return what `dequeue` would, and take nothing; time does not matter here."""
+        """Return what `dequeue` would, and take nothing; time does not matter here.
+
+        Examples:
+            >>> len(appends.read(10))
+            2
+        """
         del now
         entries = np.empty(min(count, len(self)), dtype=np.int64)
         k.first_entries(self.cells.kernel, self.line, entries)
         return self._entries(entries)
 
     def reading(self, size: int = 1024, now: Micros | None = None) -> Iterator[Dequeued]:
-        """Go over all updates that wait, `size` at a time; nothing may be dequeued meanwhile."""
+        """Go over all updates that wait, `size` at a time; nothing may be dequeued meanwhile.
+
+        Examples:
+            >>> [len(some) for some in appends.reading(size=1)]
+            [1, 1]
+        """
         del now
         entries = np.empty(len(self), dtype=np.int64)
         k.first_entries(self.cells.kernel, self.line, entries)

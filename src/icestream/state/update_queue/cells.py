@@ -215,11 +215,19 @@ class KeyCells:
         found: npt.NDArray[np.float64] = self._cells.view.view(np.float64)[: self.seen, k.GAP]
         return found
 
+    def idle_since(self, before: Micros) -> Ints:
+        """Return cells of keys without an update since `before` that nobody waits for."""
+        idle = (self.column(k.WAITED_FOR) == 0) & (self.column(k.COUNT) >= 0)
+        return np.flatnonzero(idle & (self.column(k.ARRIVED) < before))
+
+    def drop(self, slots: Ints) -> None:
+        """Forget keys that nobody waits for."""
+        batch.drop_keys(self.kernel, slots)
+
     def forget(self, before: Micros) -> int:
         """Forget keys without an update since `before` that nobody waits for; return how many."""
-        idle = (self.column(k.WAITED_FOR) == 0) & (self.column(k.COUNT) >= 0)
-        old = np.flatnonzero(idle & (self.column(k.ARRIVED) < before))
-        batch.drop_keys(self.kernel, old)
+        old = self.idle_since(before)
+        self.drop(old)
         return len(old)
 
     def _check(self, slots: Ints, arrived: Ints) -> None:

@@ -55,7 +55,7 @@ class KeyOrder:
             msg = f"a queue has at most {MOST_READERS + 1} readers; use another queue for the rest"
             raise DefinitionError(msg)
         self.schedule = schedule
-        lists = k.CLASSES if schedule == "index" else 1
+        lists = k.LISTS_OF_INDEX if schedule == "index" else 1
         #: whether its arrays were not there before
         self.is_new = arrays.array(f"{name}.facts", np.int64).capacity == 0
         self._facts = arrays.array(f"{name}.facts", np.int64, 1, k.READER_FACTS)

@@ -33,7 +33,17 @@ from icestream.state.update_queue.reader import QueueReader
 
 
 class UpdateQueue(QueueReader):
-    """Keeps the newest value of every key that waits, for one query."""
+    """Keeps the newest value of every key that waits, for one query.
+
+    Examples:
+        >>> import numpy as np, pyarrow as pa
+        >>> queue = ice.UpdateQueue(pa.schema([("price", pa.float64())]))
+        >>> key = np.array([7, 7, 9], np.uint64)
+        >>> rows = pa.record_batch({"price": [20.0, 21.0, 5.0]})
+        >>> queue.enqueue(key, key, np.array([1, 2, 3]), rows)
+        >>> queue.dequeue(10, now=4).rows.to_pydict()
+        {'price': [21.0, 5.0]}
+    """
 
     def __init__(
         self,
@@ -93,36 +103,76 @@ class UpdateQueue(QueueReader):
 
         Raises `Refused` when memory does not suffice, InputError for an update that goes back in
         time where late is "refuse"; both change nothing.
+
+        Examples:
+            >>> import numpy as np, pyarrow as pa
+            >>> queue = ice.UpdateQueue(pa.schema([("price", pa.float64())]))
+            >>> queue.enqueue(
+            ...     None, None, np.array([1, 2]), pa.record_batch({"price": [20.0, 21.0]})
+            ... )
+            >>> queue.superseded
+            1
         """
         if hi is None or lo is None:
             hi = lo = np.zeros(rows.num_rows, dtype=np.uint64)
         self.cells.enqueue(hi, lo, arrived, rows)
 
     def forget(self, before: Micros) -> int:
-        """Forget keys that do not wait and had no update since `before`; return how many."""
+        """Forget keys that do not wait and had no update since `before`; return how many.
+
+        Examples:
+            >>> taken = updates.dequeue(10, now=4)
+            >>> updates.forget(before=3)
+            2
+        """
         return self.cells.forget(before)
 
     @property
     def keys(self) -> int:
-        """Keys that are known, whether they wait or not."""
+        """Keys that are known, whether they wait or not.
+
+        Examples:
+            >>> updates.keys
+            2
+        """
         return self.cells.keys
 
     @property
     def pages(self) -> OnDemandPages:
-        """The memory of its values: pages and locations in use, now and at most."""
+        """The memory of its values: pages and locations in use, now and at most.
+
+        Examples:
+            >>> updates.pages.used
+            2
+        """
         return self.cells.pages
 
     @property
     def effective_use(self) -> float:
-        """Part of the locations in use that hold a value somebody waits for."""
+        """Part of the locations in use that hold a value somebody waits for.
+
+        Examples:
+            >>> updates.effective_use
+            1.0
+        """
         return len(self) / self.pages.used if self.pages.used else 1.0
 
     @property
     def superseded(self) -> int:
-        """Updates that a newer one of their key replaced before they were dequeued."""
+        """Updates that a newer one of their key replaced before they were dequeued.
+
+        Examples:
+            >>> updates.superseded
+            0
+        """
         return self.cells.fact(k.SUPERSEDED)
 
     @property
     def late(self) -> int:
-        """Updates dropped because they went back in time."""
+        """Updates dropped because they went back in time.
+
+        Examples:
+            >>> updates.late
+            0
+        """
         return self.cells.fact(k.LATE)

@@ -64,12 +64,22 @@ class QueueReader:
 
     @property
     def schedule(self) -> str:
-        """Name of the schedule."""
+        """Name of the schedule.
+
+        Examples:
+            >>> updates.schedule
+            'inplace'
+        """
         return self.order.schedule
 
     @property
     def cost(self) -> float:
-        """Microseconds that processing one update takes; LINECUTTING goes by it."""
+        """Microseconds that processing one update takes; LINECUTTING goes by it.
+
+        Examples:
+            >>> updates.cost
+            0.0
+        """
         return self.order.cost
 
     @cost.setter
@@ -77,7 +87,12 @@ class QueueReader:
         self.order.cost = cost
 
     def dequeue(self, count: int, now: Micros) -> Dequeued:
-        """Take up to `count` keys with their newest values, in the order of the schedule."""
+        """Take up to `count` keys with their newest values, in the order of the schedule.
+
+        Examples:
+            >>> updates.dequeue(1, now=4).rows.to_pydict()
+            {'price': [21.0]}
+        """
         most = min(count, len(self))
         slots, since, arrived = (np.empty(most, dtype=np.int64) for _ in range(3))
         batch.take_batch(self.cells.kernel, self.order.kernel, now, slots, since, arrived)
@@ -90,6 +105,10 @@ class QueueReader:
         """Return what `dequeue` would, and take nothing; `now` is the newest arrival if left out.
 
         Only the schedule "index" asks for the time.
+
+        Examples:
+            >>> len(updates.read(10))
+            2
         """
         return self._peeked(self._next(count, now))
 
@@ -97,6 +116,10 @@ class QueueReader:
         """Go over all keys that wait now, `size` at a time, and take nothing.
 
         Keys taken meanwhile are left out; values are the newest when their slice is made.
+
+        Examples:
+            >>> [len(some) for some in updates.reading(size=1)]
+            [1, 1]
         """
         slots = self._next(len(self), now)
         for first in range(0, len(slots), size):
@@ -122,6 +145,10 @@ class QueueReader:
             since: of the dequeued updates; needed where several updates of one key are on their
                 way at once.
             arrived: as `since`.
+
+        Examples:
+            >>> taken = updates.dequeue(10, now=4)
+            >>> updates.delivered(taken.hi, taken.lo, at=5)
         """
         slots = self.cells.find(hi, lo)
         nothing = np.full(len(slots), NONE, dtype=np.int64)
@@ -153,6 +180,10 @@ class QueueReader:
             access: how often the application looks at the key, against 1 for others.
             cost: what processing an update of the key costs, against 1 for others.
             gap: mean microseconds between updates where that is known; updates still correct it.
+
+        Examples:
+            >>> waiting = updates.read(10)
+            >>> updates.weigh(waiting.hi, waiting.lo, importance=10.0)
         """
         weights = np.broadcast_to(np.asarray(importance * access / cost, np.float64), len(hi))
         if len(hi) and not (weights > 0).all():
@@ -169,18 +200,31 @@ class QueueReader:
         )
 
     def measure_from(self, at: Micros) -> None:
-        """Forget staleness before an instant, for instance that of a warm-up."""
+        """Forget staleness before an instant, for instance that of a warm-up.
+
+        Examples:
+            >>> updates.measure_from(2)
+        """
         k.begin_measuring(self.order.kernel, self.cells.seen, at)
 
     def staleness(self, now: Micros) -> StalenessReport:
-        """Measure how old answers were, of the queue and of the application, over all keys."""
+        """Measure how old answers were, of the queue and of the application, over all keys.
+
+        Examples:
+            >>> report = updates.staleness(now=10)
+        """
         cells = np.flatnonzero(self.cells.column(k.COUNT) > 0)
         return staleness.report(self.order.kernel, cells, self._began(now), now)
 
     def staleness_of(
         self, hi: Identity, lo: Identity, now: Micros
     ) -> tuple[KeyStaleness, KeyStaleness]:
-        """Measure the queue's and the application's staleness of each of some known keys."""
+        """Measure the queue's and the application's staleness of each of some known keys.
+
+        Examples:
+            >>> waiting = updates.read(10)
+            >>> of_queue, of_application = updates.staleness_of(waiting.hi, waiting.lo, now=10)
+        """
         cells = self.cells.find(hi, lo)
         if (cells < 0).any():
             msg = "staleness is known of keys that were updated; leave the others out"

@@ -1,0 +1,255 @@
+"""A Spark cluster of several processes: tasks come back to their state, and kills change no row.
+
+Idea: a master and two workers on loopback, each executor with a working folder of its own, so that
+a shard that runs on another executor than before finds no arena and is rebuilt from the checkpoint,
+which all share. One query runs over the same files undisturbed, with an executor killed in the
+middle of every tenth batch, by turns, and on local mode with as many cores. Rows are compared by
+count and by the sum of their hashes, version by version. A task is at home if the shards it runs
+found their arenas; the two versions that a kill can strike are counted apart, because what the dead
+executor held is nowhere.
+
+    version    10        11         12 ......................... 20
+    executors   2    one dies        1 ...... 2 again: tasks spread
+    counted   at home   struck    struck ... at home or not     struck
+
+Limits: one machine with one disk: the network is the loopback device.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import icestream as ice
+from icestream.bench.harness import scratch, workspace
+from icestream.bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+
+if TYPE_CHECKING:
+    from icestream.testing.cluster import Cluster
+
+#: kills, and events of each micro-batch
+CASES = {Size.SMALL: (2, 5_000), Size.FULL: (20, 50_000)}
+#: batches from kill to kill
+EVERY = 10
+#: versions after a kill that it can strike
+STRUCK = 2
+#: seconds after the end of a batch in which the kill comes
+MIDDLE = 0.3
+KEYS = 2_000
+SHARDS = 8
+TASKS = 4
+WORKERS = 2
+#: versions that warm up
+WARM = 4
+#: the share of tasks that must be at home
+WANTED = 0.95
+
+
+@dataclass
+class Run:
+    """Rows of each version, and what its tasks did."""
+
+    #: count of the rows of each version, and the sum of their hashes
+    rows: dict[int, tuple[int, int]] = field(default_factory=dict)
+    reports: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    #: versions after whose end an executor was killed
+    kills: list[int] = field(default_factory=list)
+
+    def at_home(self, *, struck: bool) -> float:
+        """Return the share of tasks whose shards found their arenas.
+
+        With `struck` also of the versions that lost an executor.
+        """
+        out = {kill + after for kill in self.kills for after in range(1, STRUCK + 1)}
+        own = [
+            each["icestream"]
+            for version, each in self.reports.items()
+            if version > 1 and (struck or version not in out)
+        ]
+        away: int = sum(len({r["taskOfShard"][s] for s in r["rebuiltShards"]}) for r in own)
+        tasks: int = sum(each["parallelism"] for each in own)
+        return 1 - away / tasks
+
+    @property
+    def milliseconds(self) -> float:
+        """Return the median time of a batch."""
+        timed = sorted(self.reports.items())[WARM:]
+        took: list[float] = [each["durationMs"]["triggerExecution"] for _, each in timed]
+        return statistics.median(took)
+
+    @property
+    def longest_after_kill(self) -> float | None:
+        """Return the longest batch that lost an executor, in milliseconds."""
+        struck = [kill + after for kill in self.kills for after in range(1, STRUCK + 1)]
+        took = [self.reports[v]["durationMs"]["triggerExecution"] for v in struck]
+        return max(took, default=None)
+
+
+def measure(size: Size, progress: Progress) -> Measurement:
+    """Run the query on the cluster, calm and killed, and in local mode."""
+    kills, events = CASES[size]
+    folder = scratch(workspace(), "cluster")
+    _write_files(folder / "in", EVERY * (kills + 1), events)
+    progress.plan(4)
+    progress.step("starting master and workers")
+    from icestream.testing.cluster import Cluster  # noqa: PLC0415 - needs Spark
+
+    with Cluster(WORKERS) as cluster:
+        spark = cluster.session("cluster")
+        progress.step("undisturbed")
+        calm = _run(spark, folder, "undisturbed")
+        progress.step(f"{kills} kills")
+        killed = _run(spark, folder, "killed", _Killer(cluster, spark, kills))
+        spark.stop()
+    progress.step("local mode")
+    spark = ice.local_session("cluster", cores=WORKERS)
+    local = _run(spark, folder, "local")
+    spark.stop()
+    wrong = sum(calm.rows.get(v) != rows for v, rows in (killed.rows | local.rows).items())
+    figures = {
+        "workers": WORKERS,
+        "tasks": TASKS,
+        "batches": len(calm.reports),
+        "events_per_batch": events,
+        "rows": sum(count for count, _ in calm.rows.values()),
+        "kills": len(killed.kills),
+        "at_home": {
+            "undisturbed": calm.at_home(struck=False),
+            "between kills": killed.at_home(struck=False),
+            "with kills": killed.at_home(struck=True),
+        },
+        "longest_batch_after_kill_ms": killed.longest_after_kill,
+        "batch_ms": {
+            "cluster": calm.milliseconds,
+            "cluster, killed": killed.milliseconds,
+            "local mode": local.milliseconds,
+        },
+        "events_per_second": {
+            name: 1000 * events / run.milliseconds
+            for name, run in (("cluster", calm), ("cluster, killed", killed), ("local mode", local))
+        },
+    }
+    bars = (
+        Bar.at_least("tasks at home, undisturbed", WANTED, calm.at_home(struck=False)),
+        Bar.at_least("tasks at home, executors lost", WANTED, killed.at_home(struck=False)),
+        Bar.at_least("executors killed", kills, len(killed.kills)),
+        Bar.at_most("versions with other rows", 0, wrong + abs(len(killed.rows) - len(calm.rows))),
+    )
+    return Measurement(figures, bars)
+
+
+class _Killer:
+    """Kills executors by turns, each in the middle of a batch."""
+
+    def __init__(self, cluster: Cluster, spark: Any, kills: int) -> None:
+        self._cluster = cluster
+        self._spark = spark
+        self._kills = kills
+        self._dice = random.Random(7)
+
+    def after(self, version: int) -> bool:
+        """Hear that a version has ended; kill a little later if it is time."""
+        if version % EVERY or version // EVERY > self._kills:
+            return False
+        # the one that was killed before runs again, or both would be gone
+        self._cluster.await_registered(self._spark)
+        worker = version // EVERY % WORKERS
+        later = self._dice.random() * MIDDLE
+        threading.Timer(later, self._cluster.kill_executor, (worker,)).start()
+        return True
+
+
+def _run(spark: Any, folder: Path, name: str, killer: _Killer | None = None) -> Run:
+    """Run the query to the end of its files."""
+    found = Run()
+    running: list[Any] = []
+
+    def take(rows: Any, number: int) -> None:
+        # sinks count versions from 0, reports from 1
+        version = number + 1
+        texts = ("count(*)", "coalesce(sum(xxhash64(*) % 1000003), 0)")
+        found.rows[version] = tuple(rows.selectExpr(*texts).first())
+        if version % (5 * EVERY) == 0:
+            # a query remembers its last hundred versions only
+            _note(found, running[0])
+        if killer is not None and killer.after(version):
+            found.kills.append(version)
+
+    stream = (
+        spark.readStream.schema("ts timestamp, key bigint, value bigint")
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(folder / "in"))
+    )
+    windows = ice.stream(stream, time="ts", slack="1 second").window("1 minute", slide="5 seconds")
+    result = windows.groupBy("key").agg(ice.count().alias("n"), ice.max("value").alias("top"))
+    query = (
+        result.writeStream.foreachBatch(take)
+        .option("checkpointLocation", str(folder / name))
+        # in the working folder of each executor
+        .option("localDir", "arenas")
+        .option("rebalance", "off")
+        .memory("256 MB")
+        .shards(SHARDS)
+        .parallelism(TASKS)
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+    running.append(query)
+    query.processAllAvailable()
+    query.stop()
+    _note(found, query)
+    return found
+
+
+def _note(found: Run, query: Any) -> None:
+    found.reports |= {each["version"]: each for each in query.recentProgress}
+
+
+def _write_files(folder: Path, batches: int, events: int) -> None:
+    folder.mkdir(parents=True)
+    dice = np.random.default_rng(23)
+    for number in range(batches):
+        times = np.sort(dice.integers(number * 5_000_000, (number + 1) * 5_000_000, events))
+        columns = {
+            "ts": pa.array(times).cast(pa.timestamp("us", "UTC")),
+            "key": dice.integers(0, KEYS, events),
+            "value": dice.integers(0, 1_000, events),
+        }
+        path = folder / f"{number:05d}.parquet"
+        pq.write_table(pa.table(columns), path)
+        os.utime(path, (1e9 + number, 1e9 + number))
+
+
+def plot(figures: Figures, target: Path) -> None:
+    """Draw the shares of tasks at home, and batch times."""
+    import matplotlib.pyplot as plt  # noqa: PLC0415 - measuring needs no plots
+
+    chart, (homes, times) = plt.subplots(1, 2, figsize=(9, 3.2))
+    shares = figures["at_home"]
+    homes.bar(list(shares), list(shares.values()), color="#4878b0")
+    homes.axhline(WANTED, color="gray", lw=1, ls="--")
+    homes.set(title="tasks at the executor with their arenas", ylim=(0, 1.05))
+    took = figures["batch_ms"]
+    times.bar(list(took), list(took.values()), color="#c9d8ea")
+    times.set(title=f"ms of a batch of {figures['events_per_batch']:,} events")
+    chart.tight_layout()
+    chart.savefig(target, dpi=120)
+    plt.close(chart)
+
+
+BENCH = Bench(
+    "cluster",
+    "tasks come back to the executor that holds their state, and 20 killed executors cost no row",
+    measure,
+    plot,
+)

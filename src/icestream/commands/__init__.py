@@ -1,0 +1,1 @@
+"""What the commands `run`, `sql` and `plan` do."""

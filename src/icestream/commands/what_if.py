@@ -1,0 +1,179 @@
+"""`icestream plan`: what a query will take, and how far off that was on past runs.
+
+Idea: a statement or the results of a program become plans, `plan.forecast` says what they take.
+Past runs are read from the history that every query keeps in its checkpoint: what was estimated
+when the log's plan was chosen, and what the log took in the last version of each run.
+
+Invariants:
+1. A program is imported, not run as one (`test_a_program_is_planned_and_not_started`).
+2. The ratio is that of the last version of a run
+   (`test_past_runs_tell_how_far_off_the_estimate_was`).
+
+Limits: estimates of past runs exist for windows on a grid only.
+"""
+
+from __future__ import annotations
+
+import math
+import runpy
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import icestream as ice
+from icestream.api.planned import computation
+from icestream.commands.statement import statement
+from icestream.core.errors import DefinitionError
+from icestream.core.units import format_bytes, parse_bytes
+from icestream.dashboard.reading import HistoryReader
+from icestream.plan.forecast import Forecast, Load, forecast
+from icestream.plan.nodes import Computation
+from icestream.runtime.history import PROGRESS, START, history_folder
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """What a run of a query took, against what was said."""
+
+    started: str
+    versions: int
+    store: str
+    #: bytes that log and rows were estimated to take
+    estimated: int
+    #: bytes of the log at the end
+    log: int
+
+    @property
+    def ratio(self) -> float:
+        """Return what happened as a multiple of the estimate."""
+        return self.log / self.estimated if self.estimated else math.inf
+
+
+def planned(query: str, columns: str | None, time: str | None) -> dict[str, Computation]:
+    """Return the plans of a statement, of a file with one, or of the results of a program."""
+    if query.endswith(".py"):
+        return _of_program(Path(query))
+    text = Path(query).read_text() if query.endswith((".sql", ".cql")) else query
+    if columns is None:
+        msg = 'say which columns the stream has: --columns "at timestamp, shop string"'
+        raise DefinitionError(msg)
+    spark = ice.local_session(app_name="icestream plan")
+    with tempfile.TemporaryDirectory() as folder:
+        frame = ice.files(spark, folder, schema=columns)
+        stamps = [name for name, kind in frame.dtypes if kind.startswith("timestamp")]
+        if time is None and len(stamps) != 1:
+            msg = f"say which column has the event time with --time; timestamps are {stamps}"
+            raise DefinitionError(msg)
+        result = statement(text, ice.stream(frame, time=time or stamps[0]))
+        return {"statement": computation(result)}
+
+
+def _of_program(program: Path) -> dict[str, Computation]:
+    if not program.is_file():
+        msg = f"there is no program {program}"
+        raise DefinitionError(msg)
+    names = runpy.run_path(str(program), run_name="planned")
+    found = {
+        name: computation(value)
+        for name, value in names.items()
+        if not name.startswith("_")
+        and hasattr(type(value), "writeStream")
+        and type(value).__module__.startswith("icestream.")
+    }
+    if not found:
+        msg = (
+            f"{program} has no results to plan: give them names outside of functions, and start "
+            'queries under `if __name__ == "__main__":` only'
+        )
+        raise DefinitionError(msg)
+    return found
+
+
+def what_if(plans: Mapping[str, Computation], load: Load, memory: str | None) -> dict[str, Any]:
+    """Return the forecasts of plans as JSON."""
+    budget = None if memory is None else parse_bytes(memory)
+    made = {name: forecast(plan, load) for name, plan in plans.items()}
+    queries = {name: [_told(each, budget) for each in parts] for name, parts in made.items()}
+    return {"load": asdict(load), "budget": budget, "queries": queries}
+
+
+def _told(each: Forecast, budget: int | None) -> dict[str, Any]:
+    return {
+        "operator": each.operator,
+        "memoryBytes": round(each.memory),
+        "diskBytes": round(each.disk),
+        "requestsPerSecond": round(each.traffic.requests, 2),
+        "bytesPerSecond": round(each.traffic.bytes),
+        "fits": None if budget is None else each.memory <= budget,
+        "note": each.note,
+    }
+
+
+def past_runs(checkpoint: str) -> list[PastRun]:
+    """Return the runs of a checkpoint that had an estimate, the first one first."""
+    folder = history_folder(checkpoint)
+    if not folder.is_dir():
+        msg = f"{checkpoint} has no history: give the checkpointLocation of a query"
+        raise DefinitionError(msg)
+    runs: list[list[dict[str, Any]]] = []
+    begins: list[str] = []
+    for event in HistoryReader(folder).look():
+        if event.get("kind") == START:
+            runs.append([])
+            begins.append(str(event.get("timestamp")))
+        elif event.get("kind") == PROGRESS and runs:
+            runs[-1].append(event.get("icestream") or {})
+    found = (_past(begin, run) for begin, run in zip(begins, runs, strict=True) if run)
+    return [each for each in found if each is not None]
+
+
+def _past(started: str, versions: list[dict[str, Any]]) -> PastRun | None:
+    last = versions[-1]
+    estimated, store = last.get("estimatedBytes"), str(last.get("store"))
+    if not isinstance(estimated, dict) or store not in estimated:
+        return None
+    return PastRun(started, len(versions), store, round(estimated[store]), int(last["logBytes"]))
+
+
+def plan_text(told: Mapping[str, Any]) -> str:
+    """Write forecasts for people."""
+    lines = []
+    for name, operators in told["queries"].items():
+        lines += [name]
+        for each in operators:
+            lines += [
+                f"  {each['operator']}",
+                f"    memory  {format_bytes(each['memoryBytes'])} with all groups in it"
+                + _fitting(each["memoryBytes"], told["budget"]),
+                f"    disk    {format_bytes(each['diskBytes'])}",
+                f"    moves   {format_bytes(each['bytesPerSecond'])} in "
+                f"{each['requestsPerSecond']:,.1f} requests, per second of event time",
+                f"    {each['note']}",
+            ]
+    return "\n".join(lines)
+
+
+def _fitting(memory: float, budget: int | None) -> str:
+    if budget is None:
+        return ""
+    if memory <= budget:
+        return f": fits in {format_bytes(budget)}"
+    part = budget / memory
+    return f": {part:.0%} of it fits in {format_bytes(budget)}, the rest is read when needed"
+
+
+def past_text(runs: list[PastRun]) -> str:
+    """Write past runs for people."""
+    if not runs:
+        return "no run of this checkpoint had an estimate: only windows on a grid have one"
+    lines = [
+        f"{'started':<28} {'versions':>8} {'plan':<7} {'estimated':>10} {'log':>10} {'ratio':>6}"
+    ]
+    lines += [
+        f"{each.started:<28} {each.versions:>8} {each.store:<7} {format_bytes(each.estimated):>10} "
+        f"{format_bytes(each.log):>10} {each.ratio:>6.2f}"
+        for each in runs
+    ]
+    return "\n".join(lines)

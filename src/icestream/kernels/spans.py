@@ -1,0 +1,68 @@
+"""Rows merged over the numbered segments that each spans, without ever taking one back.
+
+Idea: segments are the leaves of a tree in which a node covers those below it. A row is merged into
+the few nodes that cover its span exactly, and in the end every node into its two children: a leaf
+has then met each row that spans it, once.
+
+Invariants:
+1. Each segment holds the merge of the rows that span it (`test_parity_merging_over_spans`).
+2. What a segment holds does not depend on rows that do not span it, floats included
+   (`test_a_row_leaves_no_trace_where_it_is_not`).
+
+Cost: O(rows x fields x log segments).
+
+References: range updates with point queries on a segment tree.
+"""
+
+from __future__ import annotations
+
+from icestream.kernels.compile import kernel
+from icestream.kernels.words import Ints, Table, merge_field, merge_words_reference
+
+
+@kernel
+def merge_spans(first: Ints, last: Ints, rows: Table, ops: Ints, places: Ints, tree: Table) -> None:
+    """Merge every row into the segments from `first` up to `last`.
+
+    `tree` has two rows for each segment, all identities; the second half of it is the answer.
+    """
+    size = tree.shape[0] // 2
+    for row in range(first.size):
+        left = first[row] + size
+        right = last[row] + size
+        while left < right:
+            if left & 1:
+                for f in range(ops.size):
+                    merge_field(tree, left, places[f], rows, row, places[f], ops[f])
+                left += 1
+            if right & 1:
+                right -= 1
+                for f in range(ops.size):
+                    merge_field(tree, right, places[f], rows, row, places[f], ops[f])
+            left >>= 1
+            right >>= 1
+    for node in range(1, size):
+        for child in range(2 * node, 2 * node + 2):
+            for f in range(ops.size):
+                merge_field(tree, child, places[f], tree, node, places[f], ops[f])
+
+
+def merge_spans_reference(
+    first: list[int],
+    last: list[int],
+    rows: list[list[int]],
+    ops: list[int],
+    places: list[int],
+    identity: list[int],
+    segments: int,
+) -> list[list[int]]:
+    """Merge the rows that span each segment, one segment at a time."""
+    out = []
+    for segment in range(segments):
+        total = list(identity)
+        for row, begin, end in zip(rows, first, last, strict=True):
+            if begin <= segment < end:
+                for op, place in zip(ops, places, strict=True):
+                    merge_words_reference(total, row, place, op)
+        out.append(total)
+    return out

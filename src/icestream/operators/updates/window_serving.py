@@ -1,0 +1,256 @@
+"""Windows under update semantics in one shard: the newest window of every key, whole, in time.
+
+Idea: the tuples of a batch enter the window queue in the order of time; then tuples of windows that
+are committed to are processed, slice by slice, until the time of the batch is used, and what
+windows answer goes through the step. All state is arrays of the arena. The queue does the same to
+the same calls, so a version logs its tuples and how many were processed in each call; a snapshot is
+the arrays as they are.
+
+Invariants:
+1. Every answer is over all tuples of its key in its window, also over restarts at any batch
+   (`test_oracle_windows_are_whole_over_restarts`).
+2. A restored queue goes on as the one before (the same test: rows are equal).
+
+Cost: tuples that wait, with 24 bytes each; a version logs its tuples.
+
+Limits: keys are remembered for good and must fit into the shard's memory, as must the tuples of
+windows that wait. A key's tuples of one instant but the first, and those older than its latest, are
+dropped and counted as outdated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.clock import Clock
+from icestream.core.times import Micros
+from icestream.operators.aggregates import Aggregate
+from icestream.operators.protocol import Emitted, PastVersion, Shard
+from icestream.operators.updates.appending import UpdateInputs
+from icestream.operators.updates.folding import Folded, joined
+from icestream.operators.updates.kept import Kept, Named, records_of, restored, state_of
+from icestream.operators.updates.pacing import Pace
+from icestream.operators.updates.serving_log import CHANGED, RECORD_ROWS
+from icestream.operators.updates.step import UpdateStep
+from icestream.operators.updates.telling import Told
+from icestream.operators.updates.window_aggregate import WindowedUpdates
+from icestream.state.log.format import SegmentInfo
+from icestream.state.log.ipc import read_batch, write_table
+from icestream.state.snapshots import SnapshotSchedule
+from icestream.state.update_queue.pages import PagePool
+from icestream.state.update_queue.windows.spec import UpdateWindows
+from icestream.state.versions import BASE
+
+#: kinds of records: tuples, counts as JSON, arrays of the queue, other arrays
+TUPLES, CALLS, QUEUE, OTHERS = range(4)
+
+
+@dataclass(frozen=True)
+class WindowedBy:
+    """What windows are over and what is asked of them."""
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    time: str
+    windows: UpdateWindows
+    aggregates: tuple[Aggregate, ...]
+    #: group-by columns, the key or more than it
+    by: tuple[str, ...]
+
+    def operator(self, schedule: str, pool: PagePool | None = None) -> WindowedUpdates:
+        """Return the operator; DefinitionError for what cannot be."""
+        order: Literal["inplace", "fifo"] = "fifo" if schedule == "fifo" else "inplace"
+        return WindowedUpdates(
+            self.schema,
+            keys=self.keys,
+            time=self.time,
+            windows=self.windows,
+            aggregates=self.aggregates,
+            by=self.by,
+            schedule=order,
+            pool=pool,
+        )
+
+
+@dataclass(frozen=True)
+class WindowServing:
+    """What a shard is told of a version."""
+
+    windowed: WindowedBy
+    step: UpdateStep
+    schedule: str
+    #: microseconds for serving
+    budget: Micros
+    clock: Clock
+
+
+class WindowServingOperator:
+    """Serves the windows of one shard."""
+
+    def __init__(self, spec: WindowServing, shard: Shard) -> None:
+        """Look at the shard's state; it is opened with the first batch, or when it is restored."""
+        self._spec = spec
+        self._shard = shard
+        self._header: dict[str, Any] = shard.arena.header
+        self._named = Named(shard.arena)
+        self._kept = Kept(shard.arena, shard.account)
+        self._core: WindowedUpdates | None = None
+        self._pace = Pace(list(self._header.get("pace", [0.0] * 6)))
+        self._snapshots = SnapshotSchedule(self._header)
+        self._segments: list[int] = self._header.setdefault("changed", [])
+        self._batch: pa.RecordBatch | None = None
+        self._told = Told()
+        self.released: tuple[int, ...] = ()
+
+    @property
+    def _windows(self) -> WindowedUpdates:
+        """Return the operator over the arena's arrays."""
+        if self._core is None:
+            pool = PagePool(self._named, name="windows.pool")
+            self._core = self._spec.windowed.operator(self._spec.schedule, pool)
+            known = self._kept.load()
+            if known is not None:
+                self._core.recall(known)
+        return self._core
+
+    # -- a version -------------------------------------------------------------------------
+
+    def on_batch(self, inputs: UpdateInputs) -> None:
+        """Let the tuples of the batch enter the queue, in the order of time."""
+        parts = [Folded(batch).rows for batch in inputs.newest.tuples()]
+        late = self._windows.facts["late"]
+        if parts:
+            updates = Folded(joined(parts))
+            self._shard.account.reserve(2 * updates.rows.nbytes)
+            order = np.argsort(updates.last, kind="stable")
+            self._batch = updates.take(order).payload
+            self._take(self._batch)
+        self._told = Told(outdated=self._windows.facts["late"] - late)
+
+    def _take(self, rows: pa.RecordBatch) -> None:
+        times = np.asarray(rows.column(self._spec.windowed.time).cast(pa.int64()).to_numpy())
+        self._windows.enqueue(rows, times)
+
+    def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
+        """Serve until the time of the batch is used, then write the log."""
+        calls: list[int] = []
+        yield from self._serve(calls)
+        self._header["pace"] = self._pace.sums
+        known = self._windows.state()
+        self._kept.save(known)
+        self._write(calls)
+        facts = self._windows.facts
+        self._told = replace(self._told, waiting=facts["waiting"] + facts["ready"])
+
+    def _serve(self, calls: list[int]) -> Iterator[Emitted]:
+        clock, windows = self._spec.clock, self._windows
+        began = clock.monotonic()
+        made: list[pa.RecordBatch] = []
+        rows = 0
+        while True:
+            started = clock.monotonic()
+            left = int(self._spec.budget - 1e6 * (started - began))
+            count = self._pace.slice(left, first=not calls)
+            before = windows.processed
+            answers = windows.serve(count) if count else None
+            if answers is None or windows.processed == before:
+                break
+            calls.append(count)
+            if answers.num_rows:
+                made.append(self._spec.step(answers))
+                rows += answers.num_rows
+            self._pace.learn(windows.processed - before, 1e6 * (clock.monotonic() - started))
+            if sum(each.num_rows for each in made) >= RECORD_ROWS:
+                yield 0, joined(made)
+                made = []
+        if any(each.num_rows for each in made):
+            yield 0, joined(made)
+        took = int(1e6 * (clock.monotonic() - began))
+        self._told = replace(self._told, served=rows, calls=len(calls), serving=took)
+
+    # -- log -------------------------------------------------------------------------------
+
+    def _write(self, calls: Sequence[int]) -> None:
+        """Write what the version did; now and then everything."""
+        if self._snapshots.version_ends(self._shard.arena.bytes):
+            others = {**self._windows.state(), "pace": np.array(self._pace.sums)}
+            for kind, state in ((QUEUE, self._named.state()), (OTHERS, others)):
+                for payload in records_of(state):
+                    self._shard.segment(BASE).append(payload, synopsis=kind)
+            self._shard.seal(BASE)
+            self._snapshots.take()
+            self.released = tuple(self._segments)
+            self._segments.clear()
+            return
+        if self._batch is None and not calls:
+            return
+        segment = self._shard.segment(CHANGED)
+        rows = 0 if self._batch is None else self._batch.num_rows
+        for first in range(0, rows, RECORD_ROWS):
+            assert self._batch is not None
+            part = self._batch.slice(first, RECORD_ROWS)
+            segment.append(write_table(part), synopsis=TUPLES, rows=part.num_rows)
+        told = {"calls": list(calls), "pace": self._pace.sums}
+        segment.append(json.dumps(told).encode(), synopsis=CALLS)
+        info = self._shard.seal(CHANGED)
+        if info is not None:
+            self._segments.append(info.ordinal)
+            self._snapshots.log(info.bytes)
+
+    def restore(self, history: Sequence[PastVersion]) -> None:
+        """Take in the snapshot, then do what each version after it did."""
+        logged = 0
+        for past in history:
+            for lifetime, info in past.segments:
+                found = self._records(info)
+                if lifetime == BASE:
+                    restored(self._shard.arena, state_of(found[QUEUE]))
+                    others = state_of(found[OTHERS])
+                    self._windows.recall(others)
+                    self._pace.sums[:] = others["pace"].tolist()
+                    continue
+                self._replay(found)
+                self._segments.append(info.ordinal)
+                logged += info.bytes
+        based = bool(history) and any(lifetime == BASE for lifetime, _ in history[0].segments)
+        self._snapshots.resume(len(history) - based, logged)
+
+    def _replay(self, found: dict[int, list[bytes]]) -> None:
+        parts = [read_batch(payload) for payload in found[TUPLES]]
+        if parts:
+            self._take(joined(parts))
+        for payload in found[CALLS]:
+            told = json.loads(payload)
+            for count in told["calls"]:
+                self._windows.serve(count)
+            self._pace.sums[:] = told["pace"]
+
+    def _records(self, info: SegmentInfo) -> dict[int, list[bytes]]:
+        found: dict[int, list[bytes]] = {kind: [] for kind in (TUPLES, CALLS, QUEUE, OTHERS)}
+        with closing(self._shard.reader(info)) as reader:
+            for record in reader.read_many(reader.directory["marker"]):
+                found[record.synopsis].append(bytes(record.payload))
+        return found
+
+    # -- telling ---------------------------------------------------------------------------
+
+    @property
+    def took_snapshot(self) -> bool:
+        """Tell whether the version just written stands without those before it."""
+        return self._snapshots.taken
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Return what the progress report tells of this shard."""
+        return {
+            "groups": self._windows.keys,
+            "partitions": 1,
+            "updates": replace(self._told, keys=self._windows.keys).to_json(),
+        }

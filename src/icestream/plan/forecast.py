@@ -1,0 +1,219 @@
+"""What a query will take before it runs: memory, disk and traffic of each operator.
+
+Idea: a plan says what is kept, a load says how much comes; the formulas that choose between plans
+turn both into bytes. For windows on a grid they are those of `cost`, for joins those of
+`join_cost`. What else is kept is counted by rows: events that are alive, keys that wait.
+
+Invariants:
+1. Windows on a grid take what `cost` says (`test_windows_take_what_the_cost_model_says`).
+2. No forecast falls when the rate or the number of keys grows
+   (`test_more_load_never_takes_less`).
+
+Limits: keys are taken to be spread evenly; compression, processor time and what user code keeps are
+not estimated. Events that live for ever are counted for a day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
+from icestream.core.units import format_interval
+from icestream.operators.dataflow.steps import JoinMany, Stateful
+from icestream.operators.ordered import Frame
+from icestream.operators.panes import Cumulative, Windows
+from icestream.operators.session import Session
+from icestream.plan import cost, lower
+from icestream.plan.dataflow import Dataflow
+from icestream.plan.join_cost import HEAD_BYTES, StreamStatistics, join_plans, row_bytes
+from icestream.plan.nodes import Computation, Plan
+from icestream.plan.parts import Part, parts_of
+from icestream.plan.space import BLOCK_BYTES, Traffic, traffic
+from icestream.plan.updates import Updates
+
+#: for how long events are counted that live for ever
+DAY: Micros = 86_400 * cost.SECOND
+#: bytes of a group beside its row: its place in the directory
+GROUP_BYTES = 24
+#: bytes of a waiting key beside its value: identity, times, its place in the order
+WAITING_BYTES = 96
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is expected of a stream."""
+
+    #: events per second of event time
+    rate: float
+    #: groups in the longest window
+    keys: float
+    #: groups in a pane; None: as many as there are, or events in a pane if these are fewer
+    pane_keys: float | None = None
+    #: bytes of an event as it is kept; None: by its columns
+    event_bytes: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse loads that cannot be."""
+        if self.rate <= 0 or self.keys < 1:
+            msg = f"a load has events and keys; got {self.rate} events per second, {self.keys} keys"
+            raise DefinitionError(msg)
+
+    def in_pane(self, pane: Micros) -> float:
+        """Return the groups in a pane."""
+        if self.pane_keys is not None:
+            return min(self.pane_keys, self.keys)
+        return min(self.keys, max(1.0, self.rate * pane / cost.SECOND))
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What an operator will take."""
+
+    operator: str
+    #: bytes with all of its groups in memory
+    memory: float
+    #: bytes that wait on disk
+    disk: float
+    #: block requests and bytes, per second of event time
+    traffic: Traffic
+    #: what was assumed, or chosen
+    note: str
+
+
+def forecast(plan: Computation, load: Load) -> list[Forecast]:
+    """Return what each operator of a plan will take."""
+    if isinstance(plan, Plan):
+        return [_of_part(part, load, plan.store) for part in parts_of(plan)]
+    if isinstance(plan, Dataflow):
+        return list(_of_dataflow(plan, load))
+    if isinstance(plan, Updates):
+        return [_of_updates(plan, load)]
+    msg = f"there are no formulas for a {type(plan).__name__}"
+    raise DefinitionError(msg)
+
+
+def _of_part(part: Part, load: Load, store: str) -> Forecast:
+    plan = part.plan
+    windows = plan.views[0].windows
+    event = load.event_bytes or row_bytes(plan.batch_schema)
+    key = load.keys * (row_bytes(plan.keys) + GROUP_BYTES)
+    if part.folded:
+        return _of_panes(plan, load, store, event, key)
+    if isinstance(windows, Frame):
+        return _of_frame(windows, plan, load, event, key)
+    if isinstance(windows, Session):
+        row = HEAD_BYTES + 16 * len(plan.views[0].aggregates) + row_bytes(plan.keys)
+        return Forecast(
+            f"sessions with a gap of {format_interval(windows.gap)}",
+            load.keys * row / BLOCK_BYTES * 64,
+            load.keys * row,
+            traffic(load.rate, row),
+            "as many sessions open as there are keys",
+        )
+    assert isinstance(windows, Windows | Cumulative)
+    kept = load.rate * windows.range / cost.SECOND * event * 4 / 3
+    return Forecast(
+        f"objects over {format_interval(windows.range)}",
+        key,
+        kept,
+        traffic(load.rate, event, 3),
+        "every event kept, and a third more for pairs of panes; sketches take less",
+    )
+
+
+def _of_panes(plan: Plan, load: Load, store: str, event: float, key: float) -> Forecast:
+    spec = lower.window_spec(plan)
+    pane, longest = spec.grid.pane, max(each.range for each in spec.windows)
+    points = [(pane, load.in_pane(pane)), (longest, load.keys)]
+    statistics = cost.Statistics(
+        rate=load.rate,
+        tuple_bytes=event,
+        keys=cost.KeyCounts(tuple(points[pane == longest :])),
+        entry_bytes=8 * spec.layout.entry_width,
+        group_bytes=8 * max(each.group_width for each in spec.layouts),
+        invertible=spec.layout.front_words == 0,
+    )
+    compared = cost.estimate([view.windows for view in spec.views], statistics)
+    chosen = compared.choose(None if store == lower.AUTO else store)
+    estimate = compared[chosen.plan]
+    ranges = ", ".join(dict.fromkeys(format_interval(each.range) for each in spec.windows))
+    space = estimate.space
+    return Forecast(
+        f"windows of {ranges}", space.memory + key, space.log, estimate.traffic, chosen.reason
+    )
+
+
+def _of_frame(frame: Frame, plan: Plan, load: Load, event: float, key: float) -> Forecast:
+    if frame.range is not None:
+        kept, name = load.rate * frame.range / cost.SECOND, format_interval(frame.range)
+    else:
+        rows = frame.rows or 0
+        kept, name = rows * (load.keys if frame.partition == "key" else 1.0), f"{rows} rows"
+    row = load.keys * 16 * len(plan.views[0].aggregates)
+    return Forecast(
+        f"a row per event over {name}",
+        key + row + kept * event / BLOCK_BYTES * 32,
+        kept * event,
+        traffic(load.rate, event, 3),
+        "events are written as they come, written in order, and read when they leave",
+    )
+
+
+def _of_dataflow(plan: Dataflow, load: Load) -> Iterator[Forecast]:
+    alive = min(plan.reach, DAY) or cost.SECOND
+    assumed = f"events alive for {format_interval(alive)}"
+    assumed += " of those that live longer" if plan.reach > DAY else ""
+    rows = load.rate * alive / cost.SECOND
+    for number, steps in enumerate(plan.components):
+        for step in steps:
+            if isinstance(step, Stateful):
+                payloads = [steps[each].payload for each in step.inputs]
+                yield _of_rows(f"component {number}: {step.text}", payloads, rows, load, assumed)
+            elif isinstance(step, JoinMany):
+                yield _of_join(
+                    number, step, [steps[each].payload for each in step.inputs], rows, load
+                )
+
+
+def _of_rows(name: str, payloads: list[pa.Schema], rows: float, load: Load, note: str) -> Forecast:
+    each = [row_bytes(payload) + HEAD_BYTES for payload in payloads]
+    kept = rows * sum(each) / len(each)
+    return Forecast(
+        name, kept + load.keys * GROUP_BYTES, kept, traffic(load.rate, sum(each) / len(each)), note
+    )
+
+
+def _of_join(
+    number: int, step: JoinMany, payloads: list[pa.Schema], rows: float, load: Load
+) -> Forecast:
+    part = rows / len(payloads)
+    streams = [
+        StreamStatistics(f"stream {place}", part, min(load.keys, part), row_bytes(payload))
+        for place, payload in enumerate(payloads)
+    ]
+    plans = join_plans(streams)
+    kept = plans.flat.state
+    return Forecast(
+        f"component {number}: join of {len(step.inputs)}",
+        kept + load.keys * GROUP_BYTES,
+        kept,
+        traffic(load.rate, kept / rows),
+        f"{plans.results:,.0f} results while {rows:,.0f} rows are alive",
+    )
+
+
+def _of_updates(plan: Updates, load: Load) -> Forecast:
+    row = load.event_bytes or row_bytes(plan.columns)
+    newest = plan.latest is not None
+    keys = load.keys if newest else 0.0
+    return Forecast(
+        "the newest of each key" if newest else "every event",
+        keys * (row + WAITING_BYTES),
+        keys * row,
+        traffic(load.rate, row, 1),
+        "all keys wait, and all must fit in memory" if newest else "nothing is kept",
+    )

@@ -1,0 +1,270 @@
+"""The windows of one key group on one node: an arena on the node's disk, and a log.
+
+Idea: a node keeps each of its key groups in a folder of its own, so that what a move takes along
+can be seen and timed. A group leaves in one of two ways: *copied*, every byte of its files to the
+folder of another node, or *handed over*, the log left where it lies and only its markers told. The
+arena then goes along by a rename where both nodes see one disk, and is rebuilt from the log where
+they do not.
+
+Invariants:
+1. However and whenever a group is moved, it emits what it would have emitted
+   (`test_oracle_rows_are_those_of_an_undisturbed_run`).
+2. A copy takes all files of the group, and leaves none behind
+   (`test_a_copy_takes_every_byte_along`).
+3. Files that neither windows nor a rebuild need are removed
+   (`test_bounded_files_of_a_group`).
+
+Limits: copies are not synced; whoever wants the source's files back must wait for the disk first.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.kernels.words import Table
+from icestream.operators.fold import Run
+from icestream.operators.protocol import Emitted, PastVersion
+from icestream.plan.nodes import Plan
+from icestream.runtime.shard import ShardSpace, ShardTask, WindowShard
+from icestream.state.arena import Arena
+from icestream.state.budget import Budget
+from icestream.state.files import PRIVATE_FILE, Files
+from icestream.state.versions import SEGMENTS, LiveSegment, is_base
+
+ARENAS = "arenas"
+
+
+@dataclass(frozen=True)
+class Folded:
+    """What came for a key group, folded: the inputs of its operator."""
+
+    runs: Sequence[Run] = ()
+
+    def entries(self) -> Iterator[Table]:
+        """Yield tables of entries, each row led by its pane."""
+        for run in self.runs:
+            yield np.concatenate([run.panes[:, None], run.entries], axis=1)
+
+    def leaving(self, family: int) -> Iterator[Table]:
+        """Yield nothing: panes are kept."""
+        del family
+        yield from ()
+
+    def groups(self) -> Iterator[pa.Table]:
+        """Yield the keys of the entries' groups."""
+        for run in self.runs:
+            yield run.keys
+
+    def tuples(self) -> Iterator[pa.RecordBatch]:
+        """Yield nothing: events are folded."""
+        yield from ()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a key group has got, wherever it is."""
+
+    version: int = 0
+    #: watermark of the snapshot that `history` begins with
+    base: Micros = MINUS_INFINITY
+    #: versions since the last snapshot
+    history: tuple[PastVersion, ...] = ()
+    live: tuple[LiveSegment, ...] = field(default=())
+
+
+class GroupState:
+    """A key group that a node holds."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        group: int,
+        files: Files,
+        folder: str,
+        quota: int,
+        *,
+        log: str | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Begin empty in a folder of a node; the log is there too, unless it is elsewhere."""
+        self._work = WindowShard(plan)
+        self._group = group
+        self._files = files
+        self._folder = folder
+        self._log = folder if log is None else log
+        self._quota = quota
+        self._budget = Budget(quota)
+        self._progress = progress or Progress()
+        self._arena: Arena | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of all files of the group."""
+        return sum(os.path.getsize(path) for path in self._files_of())
+
+    @property
+    def files(self) -> int:
+        """Return the number of files of the group."""
+        return len(self._files_of())
+
+    def run(self, inputs: Folded, watermark: Micros) -> list[Emitted]:
+        """Take in what came, bring windows forward, and return the rows of those that close."""
+        before = self._progress
+        space = self._space(before.version + 1, watermark)
+        operator = self._work.operator(space)
+        operator.on_batch(inputs)
+        rows = list(self._work.emitted(operator.on_watermark(watermark)))
+        space.table.expire(watermark)
+        past = PastVersion(before.version + 1, watermark, tuple(space.sealed))
+        history = (past,) if operator.took_snapshot else (*before.history, past)
+        base = watermark if operator.took_snapshot else before.base
+        live = (
+            *before.live,
+            *(LiveSegment(self._group, past.version, *each) for each in space.sealed),
+        )
+        needed = tuple(
+            each
+            for each in live
+            if each.version >= history[0].version
+            or (not is_base(each.lifetime) and each.info.expiry > base)
+        )
+        for each in {*live} - {*needed}:
+            self._files.unlink(f"{self._log}/{SEGMENTS}/{each.info.name}")
+        self._progress = Progress(past.version, base, history, needed)
+        space.close()
+        return rows
+
+    def copied(self, folder: str) -> GroupState:
+        """Copy every byte to a folder of another node, and go on there."""
+        name = self._released()
+        target = self._moved(folder, folder)
+        pairs = [
+            (f"{self._folder}/{ARENAS}/{name}", f"{folder}/{ARENAS}/{name}"),
+            (f"{self._log}/{SEGMENTS}", f"{folder}/{SEGMENTS}"),
+        ]
+        for source, destination in pairs:
+            os.makedirs(destination)
+            for file in os.listdir(source) if os.path.isdir(source) else ():
+                _copy_file(os.path.join(source, file), os.path.join(destination, file))
+        target._claim(name)
+        return target
+
+    def handed_over(self, folder: str, *, one_disk: bool) -> GroupState:
+        """Go on in a folder of another node, with the log where it is.
+
+        On one disk the arena is renamed; else it is rebuilt from the log.
+        """
+        target = self._moved(folder, self._log)
+        if one_disk:
+            name = self._released()
+            os.makedirs(f"{folder}/{ARENAS}", exist_ok=True)
+            os.rename(f"{self._folder}/{ARENAS}/{name}", f"{folder}/{ARENAS}/{name}")
+            target._claim(name)
+        else:
+            self._discard()
+            target._rebuild()
+        return target
+
+    def drop(self) -> None:
+        """Remove all files of the group."""
+        self._discard()
+        for folder in {self._folder, self._log}:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def leave(self) -> None:
+        """Remove what the node keeps beside a log that another one goes on with."""
+        self._discard()
+        shutil.rmtree(f"{self._folder}/{ARENAS}", ignore_errors=True)
+
+    def open(self) -> None:
+        """Be ready to take rows in."""
+        self._opened()
+
+    def _moved(self, folder: str, log: str) -> GroupState:
+        return GroupState(
+            self._work.plan,
+            self._group,
+            self._files,
+            folder,
+            self._quota,
+            log=log,
+            progress=self._progress,
+        )
+
+    def _space(self, version: int, watermark: Micros) -> ShardSpace:
+        task = ShardTask(
+            work=self._work,
+            files=self._files,
+            root=self._log,
+            arenas=f"{self._folder}/{ARENAS}",
+            shard=self._group,
+            place=0,
+            version=version,
+            watermark=watermark,
+            first_ordinal=version * len(self._work.lifetimes),
+            quota=self._quota,
+            arena=None,
+            parcels=(),
+            parcel_files=self._files,
+        )
+        return ShardSpace(task, self._budget, self._opened(), uuid.uuid4().hex[:16])
+
+    def _opened(self) -> Arena:
+        if self._arena is None:
+            account = self._budget.account("groups")
+            self._arena = Arena.create(f"{self._folder}/{ARENAS}", account)
+        return self._arena
+
+    def _released(self) -> str:
+        """Leave the arena for whoever takes the group over; return its name."""
+        name = f"group-{self._group}.v{self._progress.version}"
+        self._opened().release(name)
+        self._arena = None
+        return name
+
+    def _claim(self, name: str) -> None:
+        account = self._budget.account("groups")
+        self._arena = Arena.claim(f"{self._folder}/{ARENAS}", name, account)
+        assert self._arena is not None, f"the arena {name} did not arrive"
+
+    def _rebuild(self) -> None:
+        space = self._space(self._progress.version, MINUS_INFINITY)
+        operator = self._work.operator(space)
+        space.learn(self._progress.live, self._group)
+        operator.restore(self._progress.history)
+        space.close()
+
+    def _discard(self) -> None:
+        if self._arena is not None:
+            self._arena.discard()
+            self._arena = None
+
+    def _files_of(self) -> list[str]:
+        folders = {f"{self._log}/{SEGMENTS}", f"{self._folder}/{ARENAS}"}
+        return [
+            os.path.join(at, name)
+            for folder in folders
+            for at, _, names in os.walk(folder)
+            for name in names
+        ]
+
+
+def _copy_file(source: str, target: str) -> None:
+    """Copy the bytes of a file inside the kernel."""
+    origin = os.open(source, os.O_RDONLY)
+    copy = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+    try:
+        left = os.fstat(origin).st_size
+        while left:
+            left -= os.copy_file_range(origin, copy, left)
+    finally:
+        os.close(origin)
+        os.close(copy)

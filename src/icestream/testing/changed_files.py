@@ -1,0 +1,58 @@
+"""Files with other content than the disk has, as whoever reads them sees it.
+
+Idea: the files on the disk stay as they are; reads of some paths are answered from memory, so that
+many changes of a file can be tried, one after the other, without writing one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from icestream.state.files import LocalFiles, OpenFile
+
+
+class ChangedFiles(LocalFiles):
+    """The local disk, with the content of some files replaced."""
+
+    def __init__(self, contents: Mapping[str, bytes | bytearray]) -> None:
+        """Answer reads of the paths in `contents` with what it holds at that moment."""
+        self._contents = contents
+
+    def open(self, path: str) -> OpenFile:
+        """Open a file for reading."""
+        data = self._contents.get(path)
+        return super().open(path) if data is None else _InMemory(bytes(data))
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a file or folder is there."""
+        return path in self._contents or super().exists(path)
+
+
+class _InMemory:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.size = len(data)
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        return self._data[offset : offset + length]
+
+    def close(self) -> None:
+        pass
+
+
+class FlippedFiles(ChangedFiles):
+    """The local disk with one byte of one file changed."""
+
+    def __init__(self, path: str) -> None:
+        """Change nothing yet."""
+        self._data = bytearray(LocalFiles().read(path))
+        super().__init__({path: self._data})
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of the file."""
+        return len(self._data)
+
+    def flip(self, place: int, mask: int) -> None:
+        """Change the bits of a byte; the same call changes them back."""
+        self._data[place] ^= mask

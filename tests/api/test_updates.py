@@ -1,0 +1,231 @@
+"""Update streams on Spark: steps that share a queue, unions, joins and windows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+import icestream as ice
+from icestream.core.errors import DefinitionError
+from icestream.operators.aggregates import Aggregate
+from icestream.operators.updates.window_aggregate import WindowedUpdates
+from icestream.state.update_queue.windows.spec import UpdateWindows
+from icestream.testing.feed import Feed
+
+pytestmark = pytest.mark.spark
+
+SECOND = 1_000_000
+KIND = pa.timestamp("us", "UTC")
+SCORES = "symbol string, price long"
+
+
+def quotes(first: int, last: int, *, lag: int = 0, symbols: int = 10) -> pa.Table:
+    numbers = list(range(first, last))
+    return pa.table(
+        {
+            "ts": pa.array([(n + 1 - lag) * SECOND // 10 for n in numbers], KIND),
+            "symbol": [f"s{n % symbols}" for n in numbers],
+            "price": pa.array(numbers, pa.int64()),
+        }
+    )
+
+
+def same(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows.select(["symbol", "price"])
+
+
+class Newest:
+    """Keeps the newest row of every symbol."""
+
+    def __init__(self, column: str = "price") -> None:
+        self.rows: dict[str, Any] = {}
+        self.count = 0
+        self._column = column
+
+    def __call__(self, rows: DataFrame, version: int) -> None:
+        for row in rows.collect():
+            self.rows[row["symbol"]] = row[self._column]
+            self.count += 1
+
+
+def run(result: Any, folder: Path, into: Any) -> None:
+    writer = result.writeStream.foreachBatch(into).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(folder)).start().awaitTermination()
+
+
+@pytest.fixture
+def feed(spark: SparkSession, tmp_path: Path) -> Feed:
+    return Feed(spark, str(tmp_path / "in"), quotes(0, 500), quotes(500, 1000))
+
+
+def expected(count: int) -> dict[str, int]:
+    return {f"s{n % 10}": n for n in range(count)}
+
+
+def test_steps_over_one_stream_share_a_queue_and_every_event_goes_beside_it(
+    feed: Feed, tmp_path: Path
+) -> None:
+    stream = ice.stream(feed.stream(), time="ts")
+    latest = stream.latestBy("symbol")
+    one, other, every = Newest(), Newest("twice"), Newest()
+    twice = latest.map(
+        lambda row: {"symbol": row["symbol"], "twice": 2 * row["price"]},
+        "symbol string, twice long",
+    )
+    query = ice.start(
+        stream.apply(same, SCORES).writeStream.foreachBatch(every),
+        latest.apply(same, SCORES).writeStream.foreachBatch(one),
+        twice.writeStream.foreachBatch(other),
+        checkpointLocation=str(tmp_path / "chk"),
+        trigger={"availableNow": True},
+    )
+    query.awaitTermination()
+    assert one.rows == expected(1000)
+    assert other.rows == {key: 2 * price for key, price in expected(1000).items()}
+    assert every.count == 1000
+    assert one.count == other.count <= 20
+
+
+def test_all_available_is_processed_when_nothing_waits(feed: Feed, tmp_path: Path) -> None:
+    newest = Newest()
+    result = ice.stream(feed.stream(), time="ts").latestBy("symbol", budget="5 milliseconds")
+    query = (
+        result.apply(same, SCORES)
+        .writeStream.foreachBatch(newest)
+        .trigger(processingTime="100 milliseconds")
+        .option("checkpointLocation", str(tmp_path / "chk"))
+        .start()
+    )
+    query.processAllAvailable()
+    assert newest.rows == expected(1000)
+    feed.add(quotes(1000, 1500))
+    query.processAllAvailable()
+    assert newest.rows == expected(1500)
+    query.stop()
+
+
+def test_a_union_takes_the_newest_of_both_and_believes_its_truth(
+    spark: SparkSession, feed: Feed, tmp_path: Path
+) -> None:
+    other = quotes(0, 1000).set_column(2, "price", pa.array([-n for n in range(1000)]))
+    behind = Feed(spark, str(tmp_path / "other"), other.slice(0, 995))
+    a = ice.stream(feed.stream(), time="ts", name="a").latestBy("symbol")
+    b = ice.stream(behind.stream(), time="ts", name="b").latestBy("symbol")
+    newest = Newest()
+    run(a.union(b, truth="b").apply(same, SCORES), tmp_path / "chk", newest)
+    # both have the same times: b counts where it has the last quote of a symbol
+    assert newest.rows == {f"s{n % 10}": (-n if n < 995 else n) for n in range(990, 1000)}
+
+
+def test_a_join_delivers_the_newest_match(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
+    sizes = quotes(0, 1000, lag=2).rename_columns(["at", "symbol", "size"])
+    a = ice.stream(feed.stream(), time="ts").latestBy("symbol").where("price % 2 = 0")
+    b = ice.stream(Feed(spark, str(tmp_path / "sizes"), sizes).stream(), time="at")
+    joined = a.join(b.latestBy("symbol"), on="symbol", within="1 second")
+    found: dict[str, tuple[int, int]] = {}
+
+    def take(rows: DataFrame, version: int) -> None:
+        for row in rows.collect():
+            found[row["symbol"]] = row["price"], row["size"]
+
+    schema = "symbol string, price long, size long"
+    run(joined.apply(lambda rows: rows, schema), tmp_path / "chk", take)
+    assert found == {f"s{n % 10}": (n, n) for n in range(990, 1000, 2)}
+
+
+@pytest.mark.parametrize("semantics", ["lazy", "eager"])
+def test_oracle_windows_answer_as_the_library_does(
+    feed: Feed, semantics: Any, tmp_path: Path
+) -> None:
+    schema = quotes(0, 1).schema
+    plain = WindowedUpdates(
+        schema,
+        keys=["symbol"],
+        time="ts",
+        windows=UpdateWindows(20 * SECOND, 5 * SECOND, semantics),
+        aggregates=[Aggregate("count", None, "n"), Aggregate("sum", "price", "total")],
+    )
+    found: list[tuple[Any, ...]] = []
+    wanted: list[tuple[Any, ...]] = []
+    for first in (0, 500):
+        batch = quotes(first, first + 500).combine_chunks().to_batches()[0]
+        plain.enqueue(batch, batch.column("ts").cast(pa.int64()).to_numpy())
+        for row in plain.serve(10_000).to_pylist():
+            wanted.append((row["symbol"], row["window_end"], row["n"], row["total"]))
+
+    def take(rows: DataFrame, version: int) -> None:
+        for row in rows.toArrow().to_pylist():
+            found.append((row["symbol"], row["window_end"], row["n"], row["total"]))
+
+    windows = (
+        ice.stream(feed.stream(), time="ts")
+        .latestBy("symbol")
+        .window("20 seconds", "5 seconds", semantics=semantics)
+    )
+    answers = windows.agg(ice.count().alias("n"), ice.sum("price").alias("total"))
+    run(answers, tmp_path / "chk", take)
+    # what is newest when a window is served depends on what came; the last windows do not
+    last = {row[0]: row for row in sorted(wanted)}
+    assert {row[0]: row for row in sorted(found)} == last
+    assert len(last) == 10
+
+
+def stepped(stream: Any) -> Any:
+    return stream.latestBy("symbol")
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda s: stepped(s).withColumn("symbol", sf.lit("x")), "may not change the update key"),
+        (lambda s: stepped(s).select("ts", "price"), "may not change the update key"),
+        (lambda s: stepped(s).select("symbol"), "may not change the update time"),
+        (lambda s: stepped(s).where("nothing > 1"), "nothing"),
+        (lambda s: stepped(s).union(stepped(s), truth="a"), "each with a name of its own"),
+        (lambda s: stepped(s).union(s, truth="a"), "takes another update stream"),
+        (lambda s: stepped(s).union(s.latestBy("price"), truth="a"), "with the same key"),
+        (lambda s: stepped(s).join(stepped(s), on="price", within=1), "joined on their key"),
+        (lambda s: stepped(s).join(stepped(s), on="symbol", within=1), r"have columns \['price'\]"),
+        (lambda s: stepped(s).window("1 second", "2 seconds"), "leaves time between windows"),
+        (lambda s: stepped(s).window("2 seconds", semantics="laizy"), "no windows are called"),
+        (
+            lambda s: stepped(s).window("2 seconds").groupBy("price").agg(ice.count()),
+            "groups by its key",
+        ),
+        (lambda s: stepped(s).window("2 seconds").agg(sf.count("*")), "takes Icestream's"),
+        (
+            lambda s: ice.start(
+                stepped(s).apply(same, SCORES).writeStream.format("noop"),
+                s.latestBy("price").apply(same, SCORES).writeStream.format("noop"),
+                checkpointLocation="nowhere",
+            ),
+            r"call latestBy\(...\) once",
+        ),
+        (
+            lambda s: ice.start(
+                stepped(s).apply(same, SCORES).writeStream.format("noop"),
+                s.window("2 seconds").count().writeStream.format("noop"),
+                checkpointLocation="nowhere",
+            ),
+            "queries of their own",
+        ),
+        (
+            lambda s: ice.start(
+                s.window("2 seconds").count().writeStream.format("noop"),
+                stepped(s).apply(same, SCORES).writeStream.format("noop"),
+                checkpointLocation="nowhere",
+            ),
+            "results of one kind",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_when_it_is_written(
+    feed: Feed, make: Any, complaint: str
+) -> None:
+    with pytest.raises(DefinitionError, match=complaint):
+        make(ice.stream(feed.stream(), time="ts"))

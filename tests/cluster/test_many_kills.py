@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import SparkSession
+
+from icestream.testing.cluster import Cluster
+
+if TYPE_CHECKING:
+    from tests.cluster.conftest import Scene
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(3600)]
+
+KILLS = 20
+EVERY = 10
+#: seconds after the start of the shards' tasks in which the kill comes
+MIDDLE = 0.2
+
+
+@pytest.fixture(scope="module")
+def spark(cluster: Cluster) -> Iterator[SparkSession]:
+    session = cluster.session("many-kills")
+    yield session
+    session.stop()
+
+
+def test_crash_an_executor_is_killed_in_every_tenth_batch(
+    scene: Scene, spark: SparkSession, cluster: Cluster
+) -> None:
+    scene.write_input(EVERY * (KILLS + 1))
+    undisturbed = scene.run(spark, "shuffle")
+    dice, struck = random.Random(3), []
+
+    def kill(version: int) -> None:
+        if version % EVERY == 0 and version // EVERY <= KILLS and version not in struck:
+            cluster.await_registered(spark)
+            struck.append(version)
+            worker = version // EVERY % 2
+            later = dice.random() * MIDDLE
+            threading.Timer(later, cluster.kill_executor, (worker,)).start()
+
+    assert scene.run(spark, "shuffle", before_shards=kill, apart=True) == undisturbed
+    assert len(struck) == KILLS

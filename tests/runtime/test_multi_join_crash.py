@@ -1,0 +1,51 @@
+"""Trees of joins that spill and clean up, killed at a sample of their steps and on full disks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from icestream.state.versions import VersionStore
+from icestream.testing.dataflow_conformance import small_sizes
+from icestream.testing.dataflow_rehearsal import JoinScript, spills_by_version
+from icestream.testing.rehearsal import ROOT, Rehearsal
+
+SCRIPT = JoinScript(batches=6, events=16)
+
+
+def test_crash_any_step_of_a_run_with_spills_and_clean_ups(tmp_path: Path) -> None:
+    with small_sizes(), spills_by_version():
+        rehearsal = Rehearsal(SCRIPT, str(tmp_path))
+        disk = rehearsal.undisturbed()
+        rows = [len(rows) for rows, _ in rehearsal.expected]
+        # the flushes clean up: they emit what spills have kept back
+        cleaned = [place for place, action in enumerate(SCRIPT.actions) if action is None]
+        assert all(rows[place] for place in cleaned)
+        last = VersionStore(disk, ROOT).load(len(SCRIPT.actions))
+        assert not any(last.decisions["joins"]["owing"].values())
+        every = disk.steps // 12
+        rehearsal.crash_everywhere(lambda step: step % every == 0)
+    assert rehearsal.points >= 12
+    assert rehearsal.differences == []
+
+
+@pytest.mark.slow
+def test_crash_every_step_of_a_run_with_spills_and_clean_ups(tmp_path: Path) -> None:
+    with small_sizes(), spills_by_version():
+        rehearsal = Rehearsal(SCRIPT, str(tmp_path))
+        disk = rehearsal.undisturbed()
+        rehearsal.crash_everywhere()
+    assert rehearsal.points == disk.steps
+    assert rehearsal.differences == []
+
+
+@pytest.mark.parametrize("restart", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_a_full_disk_at_any_step_of_a_clean_up_loses_nothing(tmp_path: Path, restart: bool) -> None:
+    with small_sizes(), spills_by_version():
+        rehearsal = Rehearsal(JoinScript(batches=4, events=16), str(tmp_path))
+        disk = rehearsal.undisturbed()
+        for step in range(1 + restart, disk.steps + 1, disk.steps // 4):
+            rehearsal.refuse(step, restart=restart)
+    assert rehearsal.points >= 4
+    assert rehearsal.differences == []

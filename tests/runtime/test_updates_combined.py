@@ -1,0 +1,227 @@
+"""Unions, joins and windows of update streams, through the driver and over restarts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from icestream.operators.aggregates import Aggregate
+from icestream.operators.updates.join import UpdateJoin
+from icestream.operators.updates.joining import JoinedBy
+from icestream.operators.updates.step import UpdateStep
+from icestream.operators.updates.streams import UpdateStream
+from icestream.operators.updates.union import UpdateUnion
+from icestream.operators.updates.window_serving import WindowedBy
+from icestream.plan.nodes import Source
+from icestream.plan.updates import Updates
+from icestream.runtime.local import LocalQuery, Splits
+from icestream.state.update_queue.windows.spec import Semantics, UpdateWindows
+from icestream.testing.rehearsal import staged
+from icestream.testing.update_streams import (
+    QUOTES,
+    SECOND,
+    Costly,
+    ManualClock,
+    Quote,
+    open_updates,
+    quotes,
+    quotes_plan,
+)
+
+#: symbol, price, time, source
+Told = tuple[str, int, int, int]
+
+
+def told(rows: Sequence[Told]) -> pa.RecordBatch:
+    """Return rows of several sources as ingest reads them."""
+    batch = quotes([row[:3] for row in rows])
+    sources = pa.array([row[3] for row in rows], pa.int32())
+    return batch.set_column(1, "source", sources)
+
+
+def story(seed: int, batches: int, *, grid: int) -> list[list[Told]]:
+    dice = random.Random(seed)
+    return [
+        [
+            (f"s{dice.randrange(6)}", 100 * batch + n, batch * 100 + grid * dice.randrange(20), s)
+            for n in range(dice.choice([0, 4, 12]))
+            for s in [dice.randrange(2)]
+        ]
+        for batch in range(batches)
+    ]
+
+
+def rows_of(plan: Updates, folder: Path, batches: Sequence[Splits], *, restart: bool) -> Iterator:  # type: ignore[type-arg]
+    """Yield the rows that each batch makes, then those of a flush."""
+    clock = plan.clock
+    assert isinstance(clock, ManualClock)
+    with staged():
+        query: LocalQuery = open_updates(plan, folder)
+        for number, splits in enumerate(batches):
+            clock.at = (number + 1) * SECOND
+            if restart:
+                query = open_updates(plan, folder)
+            yield query.feed(splits, number).to_pylist()
+        yield query.flush().to_pylist()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_oracle_a_union_believes_its_source_of_truth(restart: bool, tmp_path: Path) -> None:
+    clock = ManualClock()
+    plan = replace(
+        quotes_plan(Costly(clock), budget=15_000),
+        sources=(Source("a", 0), Source("b", 0)),
+        ranks=(1, 0),
+    )
+    stream = UpdateStream(QUOTES, ("symbol",), "ts")
+    union = UpdateUnion([stream, stream], truth=[1])
+    expected: dict[str, int] = {}
+    batches = story(3, 30, grid=10)
+    for rows in batches:
+        sides = [told([row for row in rows if row[3] == s]) for s in (0, 1)]
+        inputs = {
+            s: pa.RecordBatch.from_arrays(b.columns[2:], schema=QUOTES) for s, b in enumerate(sides)
+        }
+        for row in union.merge(inputs).to_pylist():
+            expected[row["symbol"]] = row["price"]
+    found: dict[str, int] = {}
+    times: dict[str, Any] = {}
+    parts = [[[told(rows[:5])], [told(rows[5:])]] for rows in batches]
+    for made in rows_of(plan, tmp_path, parts, restart=restart):
+        for row in made:
+            assert row["symbol"] not in times or times[row["symbol"]] < row["ts"]
+            times[row["symbol"]], found[row["symbol"]] = row["ts"], row["price"]
+    assert found == expected
+    assert union.late > 0
+
+
+LEFT = UpdateStream(
+    pa.schema([QUOTES.field("ts"), QUOTES.field("symbol"), ("bid", pa.int64())]), ("symbol",), "ts"
+)
+RIGHT = UpdateStream(
+    pa.schema([QUOTES.field("ts"), QUOTES.field("symbol"), ("ask", pa.int64())]), ("symbol",), "ts"
+)
+BOTH = pa.schema(
+    [QUOTES.field("ts"), QUOTES.field("symbol"), ("bid", pa.int64()), ("ask", pa.int64())]
+)
+
+
+def sides_of(rows: Sequence[Told]) -> pa.RecordBatch:
+    """Return rows of two sides as ingest reads them: prices are bids or asks."""
+    batch = told(rows)
+    prices = [[row[1] if row[3] == side else None for row in rows] for side in (0, 1)]
+    columns = [*batch.columns[:4], *(pa.array(each, pa.int64()) for each in prices)]
+    return pa.RecordBatch.from_arrays(columns, ["time", "source", "c0", "c1", "c2", "c3"])
+
+
+@pytest.mark.parametrize("condition", [pytest.param(None, marks=pytest.mark.slow), "ask > bid"])
+@pytest.mark.parametrize("restart", [False, True])
+def test_oracle_the_newest_match_of_every_key_is_served(
+    restart: bool, condition: str | None, tmp_path: Path
+) -> None:
+    join = JoinedBy(LEFT, RIGHT, 60, condition)
+    result = join.operator().result.schema
+    plan = replace(
+        quotes_plan(Costly(ManualClock()), budget=15_000),
+        sources=(Source("bids", 0), Source("asks", 0)),
+        columns=BOTH,
+        join=join,
+    )
+    clock = plan.clock
+    assert isinstance(clock, ManualClock)
+
+    def slow(rows: pa.RecordBatch) -> pa.RecordBatch:
+        clock.at += 10_000 * rows.num_rows
+        return rows
+
+    plan = replace(plan, steps=(UpdateStep(slow, result, result, ("symbol",)),))
+    plain = UpdateJoin(LEFT, RIGHT, within=60, condition=condition)
+    batches = story(4, 30, grid=7)
+    expected: dict[str, Any] = {}
+    for rows in batches:
+        for port, stream in ((0, LEFT), (1, RIGHT)):
+            mine = sorted((row for row in rows if row[3] == port), key=lambda row: row[2])
+            batch = sides_of(mine)
+            columns = [batch.column(2), batch.column(3), batch.column(4 + port)]
+            for row in plain.on_rows(
+                port, pa.RecordBatch.from_arrays(columns, schema=stream.schema)
+            ).to_pylist():
+                expected[row["symbol"]] = row
+    found: dict[str, Any] = {}
+    served = 0
+    for made in rows_of(plan, tmp_path, [[[sides_of(rows)]] for rows in batches], restart=restart):
+        for row in made:
+            assert row["symbol"] not in found or found[row["symbol"]]["ts"] <= row["ts"]
+            found[row["symbol"]] = row
+            served += 1
+    assert found == expected
+    assert served > len(expected)
+
+
+def windows_plan(semantics: Semantics, by: tuple[str, ...], clock: ManualClock) -> Updates:
+    windowed = WindowedBy(
+        QUOTES,
+        ("symbol",),
+        "ts",
+        UpdateWindows(30, 10, semantics),
+        (Aggregate("count", None, "n"), Aggregate("sum", "price", "total")),
+        by,
+    )
+    result = windowed.operator("inplace").result.schema
+
+    def slow(rows: pa.RecordBatch) -> pa.RecordBatch:
+        clock.at += 10_000 * rows.num_rows
+        return rows
+
+    plan = replace(quotes_plan(Costly(clock), budget=15_000), windowed=windowed)
+    return replace(plan, steps=(UpdateStep(slow, result, result, by),))
+
+
+def ticks(seed: int, batches: int = 30) -> list[list[Quote]]:
+    """Quotes of uneven rates, in batches; no symbol has two of one instant."""
+    dice = random.Random(seed)
+    found = []
+    for batch in range(batches):
+        instants = sorted(
+            dice.sample(range(1 + 40 * batch, 41 + 40 * batch), dice.choice([0, 12, 30]))
+        )
+        found.append(
+            [(f"s{int(4 * dice.random() ** 2)}", n % 3, t) for n, t in enumerate(instants)]
+        )
+    return found
+
+
+@pytest.mark.parametrize("by", [("symbol",), ("symbol", "price")])
+@pytest.mark.parametrize("semantics", ["lazy", pytest.param("eager", marks=pytest.mark.slow)])
+def test_oracle_windows_are_whole_over_restarts(
+    semantics: Semantics, by: tuple[str, ...], tmp_path: Path
+) -> None:
+    batches = ticks(7)
+    runs = []
+    for name, restart in (("running", False), ("restarted", True)):
+        plan = windows_plan(semantics, by, ManualClock())
+        splits: list[Splits] = [[[quotes(batch[1::2])], [quotes(batch[0::2])]] for batch in batches]
+        runs.append(list(rows_of(plan, tmp_path / name, splits, restart=restart)))
+    assert runs[0] == runs[1]
+    rows = [row for made in runs[0] for row in made]
+    every = [quote for batch in batches for quote in batch]
+    ends: dict[Any, Any] = {}
+    for row in rows:
+        key = tuple(row[name] for name in by)
+        first, last = (
+            np.datetime64(row[name].replace(tzinfo=None), "us").astype(int)
+            for name in ("window_start", "window_end")
+        )
+        inside = [q[1] for q in every if (q[0], q[1])[: len(by)] == key and first <= q[2] <= last]
+        assert (row["n"], row["total"]) == (len(inside), sum(inside))
+        assert key not in ends or ends[key] < last
+        ends[key] = last
+    assert len(rows) > 20
+    assert {row["symbol"] for row in rows} == {"s0", "s1", "s2", "s3"}
