@@ -90,7 +90,7 @@ def answer() -> Counter[tuple[Any, ...]]:
         )
 
 
-@pytest.mark.parametrize("shards", [2, 4])
+@pytest.mark.parametrize("shards", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_oracle_a_tree_that_spills_all_the_time(
     spark: SparkSession, world: World, tmp_path: Path, shards: int
 ) -> None:

@@ -138,7 +138,7 @@ def test_a_join_delivers_the_newest_match(spark: SparkSession, feed: Feed, tmp_p
     assert found == {f"s{n % 10}": (n, n) for n in range(990, 1000, 2)}
 
 
-@pytest.mark.parametrize("semantics", ["lazy", "eager"])
+@pytest.mark.parametrize("semantics", [pytest.param("lazy", marks=pytest.mark.slow), "eager"])
 def test_oracle_windows_answer_as_the_library_does(
     feed: Feed, semantics: Any, tmp_path: Path
 ) -> None:

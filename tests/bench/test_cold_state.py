@@ -89,6 +89,7 @@ def test_a_run_in_part_of_memory_is_compared_with_one_in_all(tmp_path: Path) -> 
     assert figures["limited"]["peak_bytes"] <= figures["budget_bytes"]
 
 
+@pytest.mark.slow
 def test_classifiers_see_the_same_events(tmp_path: Path) -> None:
     figures = classified(Case("profiles", 90_000, 30_000, 15_000, drift=0.5), str(tmp_path))
     assert list(figures) == list(CLASSIFIERS)

@@ -6,7 +6,7 @@ import pytest
 
 from icestream.bench.fuzz import findings, tried
 from icestream.bench.fuzz_targets import Target, make_samples, targets
-from icestream.core.errors import InputError
+from icestream.core.errors import IcestreamError, InputError
 from icestream.testing.checkpoints import KINDS
 
 
@@ -42,6 +42,19 @@ def test_an_error_that_is_not_ours_is_a_finding() -> None:
 def test_an_input_depends_on_its_number_alone(folder: Path) -> None:
     for target in targets(folder):
         assert repr(target.input(7)) == repr(target.input(7))
+
+
+def test_changed_state_is_listed_as_it_is(folder: Path) -> None:
+    """No input of state is refused before its records are read."""
+    refused: list[str] = []
+    for target in targets(folder):
+        if target.name.startswith("state of"):
+            for number in range(4):
+                try:
+                    target.feed(target.input(number))
+                except IcestreamError as error:
+                    refused.append(str(error))
+    assert not [why for why in refused if "this is another segment" in why]
 
 
 @pytest.mark.slow

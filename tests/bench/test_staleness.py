@@ -20,6 +20,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staleness, "OPTIMA", dict([first]))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 def test_figures_are_the_same_every_time(tmp_path: Path) -> None:
     one, other = (staleness.measure(Size.SMALL, Silent()) for _ in range(2))

@@ -14,6 +14,7 @@ def small(**changes: Any) -> Run:
     return Run(**{"name": "small", "range": 1, "rate": 20_000, **changes})
 
 
+@pytest.mark.slow
 def test_runs_agree_and_are_exact(tmp_path: Path) -> None:
     runs = [
         run_fast(small(), str(tmp_path / "a")),

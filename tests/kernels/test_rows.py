@@ -54,3 +54,31 @@ def test_parity_ragged_pieces_in_and_out(seed: int, unit: int) -> None:
     assert places.tolist() == places_twin.tolist()
     pieces = [data[b * unit : (b + c) * unit].tolist() for b, c in zip(begins, counts, strict=True)]
     assert out.tolist() == [byte for piece in pieces for byte in piece]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_parity_rows_that_fit(seed: int) -> None:
+    """Rows fit; with one number changed the kernel and its twin agree, whatever they say."""
+    dice = np.random.default_rng(seed)
+    places, units = np.array([[], []] if seed % 4 == 0 else [[1, 2, 2], [1, 8, 1]], dtype=np.int64)
+    rows = []
+    for _ in range(int(dice.integers(0, 6))):
+        counts = dice.integers(0, 12, 2) if len(places) else np.array([7, -7])
+        pieces = [-(-int(counts[p - 1]) * u // 8) for p, u in zip(places, units, strict=True)]
+        size = 3 + int(sum(pieces))
+        rows.append(np.array([size << 32 | 5, *counts, *dice.integers(-9, 9, size - 3)]))
+    words = np.concatenate([np.empty(0, dtype=np.int64), *rows])
+    offsets = np.cumsum([0, *map(len, rows)])
+    ways = [(offsets[:-1], offsets[1:]), (offsets[:1], offsets[-1:])]
+    for begins, ends in ways:
+        assert kernels.rows_fit(words, begins, ends, 3, 2, places, units)
+        assert kernels.rows_fit_reference(words, begins, ends, 3, 2, places, units)
+    edges = (2**31, 2**62, -(2**63), 2**63 - 1, 2**63 - 2**32)
+    strange = [-1, 0, 1, 1 << 32, 2 << 32, 3 << 32 | 2, 4 << 32, *edges]
+    for place in range(len(words)):
+        for value in strange:
+            changed = words.copy()
+            changed[place] = value
+            for begins, ends in ways:
+                expected = kernels.rows_fit_reference(changed, begins, ends, 3, 2, places, units)
+                assert kernels.rows_fit(changed, begins, ends, 3, 2, places, units) == expected

@@ -69,3 +69,10 @@ def test_a_full_disk_is_a_storage_error(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(StorageError, match="No space left"):
         stack.push(np.zeros((1, 1), dtype=np.int64))
     assert stack.size == 0
+
+
+def test_more_than_there_is_cannot_be_taken(tmp_path: Path) -> None:
+    stack = FrontStack(str(tmp_path / "fronts"), 3, 0)
+    stack.push(np.zeros((2, 3), dtype=np.int64))
+    with pytest.raises(StorageError, match="ends too early"):
+        stack.pop(3)

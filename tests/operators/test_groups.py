@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icestream.core.errors import CheckpointError
 from icestream.kernels.groups import FIELDS
 from icestream.operators import groups as module
 from icestream.operators.fields import Field, Layout, SlidingLayout
@@ -129,7 +130,7 @@ def test_cleared_groups_give_their_memory_back(tmp_path: Path) -> None:
 
 def test_a_slice_of_an_unknown_group_is_a_defect(tmp_path: Path) -> None:
     groups = make(tmp_path)
-    with pytest.raises(AssertionError, match="1 groups of a pane slice"):
+    with pytest.raises(CheckpointError, match="groups that the checkpoint does not know"):
         groups.locate(np.zeros((1, LAYOUT.entry_width), dtype=np.int64))
 
 

@@ -54,6 +54,7 @@ def check(plan: Plan, items: list[Item], folder: str) -> None:
         assert not differences(rows_of(table), rows, len(plan.group_keys)), f"batch {number}"
 
 
+@pytest.mark.slow
 class TestRawEventsOfEveryAggregate(QueryConformance):
     """The suite, with raw events on the log."""
 

@@ -104,7 +104,7 @@ def test_oracle_kinds_side_by_side_equal_kinds_alone(tmp_path: Path, *, restarts
     check(tmp_path, 1 + restarts, restarts=restarts, loses=False)
 
 
-@pytest.mark.parametrize("snapshot", [2, 20])
+@pytest.mark.parametrize("snapshot", [pytest.param(2, marks=pytest.mark.slow), 20])
 def test_crash_restored_kinds_emit_the_same_rows(tmp_path: Path, snapshot: int) -> None:
     check(tmp_path, 3, restarts=False, loses=True, snapshot=snapshot)
 

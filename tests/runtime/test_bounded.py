@@ -16,7 +16,11 @@ from icestream.testing.rehearsal import Process, Script, staged
 
 CASES = (
     Case("panes", 1 << 20, 1_500, 121, 10, 170, 1, 5, shards=1),
-    Case("groups", 1 << 20, 216_000, 2, 1, 3, 1, 1, shards=1),
+    pytest.param(
+        Case("groups", 1 << 20, 216_000, 2, 1, 3, 1, 1, shards=1),
+        marks=pytest.mark.slow,
+        id="groups",
+    ),
 )
 
 

@@ -31,6 +31,7 @@ def test_crash_every_step_of_a_run(tmp_path: Path) -> None:
     assert rehearsal.differences == []
 
 
+@pytest.mark.slow
 def test_crash_every_step_of_a_run_whose_groups_exceed_the_quota(tmp_path: Path) -> None:
     with staged(tight=True):
         rehearsal, disk = rehearse(TIGHT, tmp_path)
@@ -39,6 +40,7 @@ def test_crash_every_step_of_a_run_whose_groups_exceed_the_quota(tmp_path: Path)
     assert rehearsal.differences == []
 
 
+@pytest.mark.slow
 def test_crash_after_more_versions_than_a_listing_covers(tmp_path: Path) -> None:
     with staged():
         rehearsal, disk = rehearse(Script(batches=70, events=16), tmp_path)
@@ -74,7 +76,7 @@ def _die(rehearsal: Rehearsal, disk: SimulatedDisk) -> int:
     pytest.fail("the disk did not crash")
 
 
-@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("restart", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_full_disk_at_any_step_loses_nothing(tmp_path: Path, restart: bool) -> None:
     with staged():
         rehearsal, disk = rehearse(Script(batches=6), tmp_path)

@@ -32,7 +32,7 @@ def test_crash_every_step_of_a_run(tmp_path: Path) -> None:
     assert rehearsal.differences == []
 
 
-@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("restart", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_full_disk_at_any_step_loses_nothing(tmp_path: Path, restart: bool) -> None:
     with small_sizes():
         rehearsal = Rehearsal(DataflowScript(batches=4, budget=8 << 20), str(tmp_path))

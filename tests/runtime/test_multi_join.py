@@ -196,6 +196,7 @@ def test_oracle_random_trees_with_spills_restarts_and_clean_up_anywhere(
     assert found == case.answer(batches)
 
 
+@pytest.mark.slow
 def test_oracle_rescaling_at_any_batch_changes_no_row(tmp_path: Path) -> None:
     case = five(25 * SECOND)
     batches = batches_for(5, 4, 40, 20, 4)
@@ -239,6 +240,7 @@ def test_oracle_spills_by_pressure_alone(
     assert found == case.answer(batches)
 
 
+@pytest.mark.slow
 def test_oracle_a_deferring_join_gives_the_rows_of_a_fetching_one(tmp_path: Path) -> None:
     case = five(25 * SECOND)
     batches = batches_for(5, 4, 40, 20, 9)

@@ -111,7 +111,7 @@ def test_no_more_tasks_than_shards(wrong: int) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("exchange", ["files", "shuffle"])
+@pytest.mark.parametrize("exchange", ["files", pytest.param("shuffle", marks=pytest.mark.slow)])
 def test_oracle_a_running_query_is_rescaled_without_a_trace(
     spark: SparkSession, tmp_path: Path, exchange: str
 ) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 
 from icestream.testing.mutations import changed_bytes, changed_json, changed_numbers, changed_text
 
@@ -31,3 +32,11 @@ def test_changed_numbers_keep_the_length() -> None:
     for length in (0, 1, 7, 8, 48, 100):
         for _ in range(50):
             assert len(changed_numbers(bytes(length), dice)) == length
+
+
+def test_numbers_that_are_written_out_stay_numbers() -> None:
+    dice = random.Random(3)
+    sample = b'{"start": 1700000000, "done": 12}'
+    changed = {changed_numbers(sample, dice) for _ in range(500)}
+    found = [re.fullmatch(rb'{"start": ([0-9]+), "done": [0-9]+}', each) for each in changed]
+    assert len({match[1] for match in found if match is not None}) > 5

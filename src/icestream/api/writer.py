@@ -318,8 +318,9 @@ class StreamWriter:
             ...     calls = ice.stream(df, time="timestamp", slack="5 seconds")
             ...     kpis = calls.window("1 hour").groupBy("serviceId").count()
             ...     return kpis.writeStream.option("checkpointLocation", "chk/bootstrap")
-            >>> per_service(spark.read.schema(df.schema).parquet("events")).bootstrap() > 0
-            True
+            >>> history = spark.sql("SELECT TIMESTAMP'2026-02-28' AS timestamp, 'a' AS serviceId")
+            >>> per_service(history).bootstrap()
+            1
             >>> query = per_service(df).format("noop").trigger(availableNow=True).start()
             >>> query.awaitTermination()
         """

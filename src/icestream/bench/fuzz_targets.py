@@ -181,9 +181,8 @@ def _segments(roots: dict[str, str]) -> Iterator[Target]:
 def _state(kind: str, root: str) -> Target:
     """Restore and read the newest state, one of its segments changed inside and signed again."""
     checkpoint = Checkpoint(root)
-    last = checkpoint.commit()
-    path = f"{root}/{COMMITS}/{last.version:012d}.json"
-    live = checkpoint.live(last.version)
+    commits = [checkpoint.store.load(version) for version in checkpoint.versions]
+    live = checkpoint.live(commits[-1].version)
     contents = {each.info.name: Path(root, SEGMENTS, each.info.name).read_bytes() for each in live}
 
     def make_input(dice: random.Random) -> dict[str, bytes]:
@@ -193,7 +192,12 @@ def _state(kind: str, root: str) -> Target:
             data = changed_segment(data, "directory", dice)
         return {
             f"{root}/{SEGMENTS}/{name}": data,
-            path: sealed(_listing(last, live, name, data).to_json()),
+            **{
+                f"{root}/{COMMITS}/{commit.version:012d}.json": sealed(
+                    _listing(commit, name, data).to_json()
+                )
+                for commit in commits
+            },
         }
 
     def feed(changes: dict[str, bytes]) -> None:
@@ -203,7 +207,7 @@ def _state(kind: str, root: str) -> Target:
     return Target(f"state of {kind}, signed", make_input, feed, signed=True, thousands=3)
 
 
-def _listing(last: Commit, live: Sequence[Any], name: str, data: bytes) -> Commit:
+def _listing(commit: Commit, name: str, data: bytes) -> Commit:
     """Return a commit that knows a segment as it is now."""
     checksum = TRAILER.unpack(data[-TRAILER.size :])[7]
 
@@ -213,9 +217,8 @@ def _listing(last: Commit, live: Sequence[Any], name: str, data: bytes) -> Commi
             return each
         return replace(each, info=replace(info, bytes=len(data), footer_checksum=checksum))
 
-    return replace(
-        last, added=tuple(map(known, last.added)), live=tuple(known(each) for each in live)
-    )
+    live = None if commit.live is None else tuple(map(known, commit.live))
+    return replace(commit, added=tuple(map(known, commit.added)), live=live)
 
 
 def _bytes(samples: Sequence[bytes], dice: random.Random) -> bytes:

@@ -8,6 +8,8 @@ layer up.
 Invariants:
 1. What `put_ragged` writes `take_ragged` reads back (`test_parity_ragged_pieces_in_and_out`).
 2. `row_starts` visits every row once (`test_parity_row_starts_and_fixed_parts`).
+3. `rows_fit` accepts what rows can be and nothing that leads a walk or a copy astray
+   (`test_parity_rows_that_fit`).
 
 Cost: one pass over what is copied.
 """
@@ -43,6 +45,52 @@ def row_starts_reference(words: Ints, starts: Ints) -> int:
         at += int(words[at]) >> 32
     starts[: len(found)] = found
     return len(found)
+
+
+@kernel
+def rows_fit(
+    words: Ints, begins: Ints, ends: Ints, width: int, never: int, places: Ints, units: Ints
+) -> bool:
+    """Tell whether whole rows, and nothing else, lie between some places.
+
+    A row has `width` words and its ragged pieces: as many units of a size as one of its words says.
+    Of the bits for nulls in its first word those in `never` are not set.
+    """
+    for i in range(begins.size):
+        at = begins[i]
+        end = ends[i]
+        while at < end:
+            size = words[at] >> 32
+            if size < width or size > end - at or words[at] & never:
+                return False
+            needed = width
+            for p in range(places.size):
+                count = words[at + places[p]]
+                if count < 0 or count > 8 * size:
+                    return False
+                needed += (count * units[p] + 7) >> 3
+            if needed != size:
+                return False
+            at += size
+    return True
+
+
+def rows_fit_reference(
+    words: Ints, begins: Ints, ends: Ints, width: int, never: int, places: Ints, units: Ints
+) -> bool:
+    """Do what `rows_fit` does, one slice at a time."""
+    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+        rows = words[begin:end].tolist()
+        while rows:
+            size = rows[0] >> 32
+            row, rows = rows[: max(0, size)], rows[max(0, size) :]
+            if size < width or len(row) < size or row[0] & never:
+                return False
+            counts = [row[place] for place in places.tolist()]
+            pieces = [-(-c * u // 8) for c, u in zip(counts, units.tolist(), strict=True)]
+            if min(counts, default=0) < 0 or width + sum(pieces) != size:
+                return False
+    return True
 
 
 @kernel

@@ -71,7 +71,8 @@ class FrontStack:
         length = rows * self._width * 8
         self.size -= length
         block = np.empty((rows, self._width), dtype=np.int64)
-        if length and os.preadv(self._file, [block.data], self.size) != length:
+        missing = self.size < 0
+        if missing or (length and os.preadv(self._file, [block.data], self.size) != length):
             msg = f"{self._path} ends too early; remove its folder and restart"
             raise StorageError(msg)
         return block

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.errors import CheckpointError
 from icestream.kernels import groups as kernels
 from icestream.kernels import strides
 from icestream.kernels.words import Table
@@ -37,6 +38,10 @@ Ids = npt.NDArray[np.uint64]
 IMAGE_CHUNK = 1024
 #: one more than the greatest hi
 HI_END = 2**64
+_STRANGERS = (
+    "slices on the log have groups that the checkpoint does not know; restore the checkpoint from "
+    "a copy, or start from another one"
+)
 
 
 class Groups:
@@ -77,8 +82,7 @@ class Groups:
         """Return the row of each entry's group; all must be here."""
         slots, missing = self._find(_ids(entries, 0), _ids(entries, 1))
         if missing:
-            msg = f"{missing} groups of a pane slice are not among the resident groups"
-            raise AssertionError(msg)
+            raise CheckpointError(_STRANGERS)
         return slots
 
     def admit(self, hi: Ids, lo: Ids, last: Ints, keys: pa.Table) -> Ints:
@@ -169,8 +173,7 @@ class Groups:
             state,
         )
         if why == strides.IS_MISSING:
-            msg = "groups of a pane slice are not among the resident groups"
-            raise AssertionError(msg)
+            raise CheckpointError(_STRANGERS)
         return why
 
     def empty(self, end: int) -> Ints:

@@ -44,6 +44,7 @@ from icestream.state.log.format import SegmentInfo
 from icestream.state.log.ipc import read_batch, write_table
 from icestream.state.log.reader import SegmentReader
 from icestream.state.log.writer import SegmentWriter
+from icestream.state.sense import sensible
 from icestream.state.versions import SEGMENTS
 
 #: bytes of events in one block, about
@@ -127,7 +128,10 @@ class Leaving:
         """Read the blocks that have events of some span; each with whom it is for."""
         for info in segments:
             path = f"{self.root}/{SEGMENTS}/{info.name}"
-            with closing(SegmentReader(self.files, path, info=info)) as reader:
+            with (
+                closing(SegmentReader(self.files, path, info=info)) as reader,
+                sensible(path),
+            ):
                 blocks = reader.directory
                 meets = {
                     family: dict.fromkeys(blocks["marker"][self._meets(family, blocks)].tolist())

@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,6 +34,8 @@ _STRANGE: tuple[Any, ...] = (
 )
 #: changes of one input
 _MOST = 4
+#: numbers that are written out
+_DIGITS = re.compile(rb"[1-9][0-9]+")
 
 
 def changed_bytes(sample: bytes, others: Sequence[bytes], dice: random.Random) -> bytes:
@@ -47,7 +50,10 @@ def changed_numbers(sample: bytes, dice: random.Random) -> bytes:
     """Return bytes of the same length, with a few numbers at the edge of their range."""
     data = bytearray(sample)
     for _ in range(dice.randint(1, _MOST)):
-        if data:
+        written = [match.span() for match in _DIGITS.finditer(data)] if dice.random() < 0.2 else []
+        if written:
+            _put_digits(data, *dice.choice(written), dice)
+        elif data:
             _put_number(data, (), dice)
     return bytes(data[: len(sample)])
 
@@ -107,6 +113,13 @@ def _put_number(data: bytearray, others: Sequence[bytes], dice: random.Random) -
     if dice.random() < 0.7:
         place &= -width
     data[place : place + width] = struct.pack(form, dice.choice(EDGES) % (1 << 8 * width))
+
+
+def _put_digits(data: bytearray, first: int, last: int, dice: random.Random) -> None:
+    """Write another number of as many digits."""
+    few = dice.choice(("0", "9", "0123456789"))
+    digits = [dice.choice("19"), *(dice.choice(few) for _ in range(last - first - 1))]
+    data[first:last] = "".join(digits).encode()
 
 
 def _cut(data: bytearray, others: Sequence[bytes], dice: random.Random) -> None:

@@ -223,3 +223,9 @@ def test_events_counted_by_a_column_and_grouped_by_others_are_refused(clause: st
 def test_types_that_would_change_on_the_way_are_refused() -> None:
     with pytest.raises(DefinitionError, match="the type TIME cannot be used"):
         read("SELECT max(CAST(Symbol AS TIME)) FROM Stock [ROWS 5]")
+
+
+@pytest.mark.parametrize("text", ["AS", "ELSE SELECT sum(price) FROM Stock"])
+def test_what_is_no_statement_at_all_is_refused(text: str) -> None:
+    with pytest.raises(DefinitionError, match="this is no statement; begin with SELECT"):
+        read(text)

@@ -5,11 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icestream.core.errors import BudgetError
 from icestream.core.times import INFINITY
-from icestream.operators.dataflow.results import LifetimeRows, Telling
+from icestream.operators.dataflow.results import ROWS_AT_ONCE, LifetimeRows, Telling
 from icestream.operators.temporal.changes import changes_of
 from icestream.testing.temporal_oracle import heads
 
@@ -32,7 +34,7 @@ def at(instant: int) -> datetime:
 
 
 def test_a_lifetime_without_an_end_has_a_null_there() -> None:
-    rows = LifetimeRows(PAYLOAD, INSTANT, "append")(
+    (rows,) = LifetimeRows(PAYLOAD, INSTANT, "append")(
         changes((-5, INFINITY, 1, "a"), (1, 2, 1, None))
     )
     assert rows.to_pylist() == [
@@ -42,7 +44,7 @@ def test_a_lifetime_without_an_end_has_a_null_there() -> None:
 
 
 def test_an_event_that_comes_several_times_is_several_rows() -> None:
-    rows = LifetimeRows(PAYLOAD, INSTANT, "update")(changes((1, 2, 3, "a"), (1, 2, -2, "b")))
+    (rows,) = LifetimeRows(PAYLOAD, INSTANT, "update")(changes((1, 2, 3, "a"), (1, 2, -2, "b")))
     assert rows.column("change").to_pylist() == [1, 1, 1, -1, -1]
     assert rows.column("name").to_pylist() == ["a", "a", "a", "b", "b"]
 
@@ -50,10 +52,27 @@ def test_an_event_that_comes_several_times_is_several_rows() -> None:
 def test_rows_have_the_columns_that_were_promised() -> None:
     for mode in ("append", "update"):
         rows = LifetimeRows(PAYLOAD, pa.timestamp("us"), mode)
-        made = rows(changes((1, 2, 1, "a")))
+        (made,) = rows(changes((1, 2, 1, "a")))
         assert made.schema.equals(rows.schema)
         assert ("change" in made.schema.names) == (mode == "update")
-        assert rows(changes()).num_rows == 0
+        assert [each.num_rows for each in rows(changes())] == [0]
+
+
+def test_bounded_an_event_that_comes_very_often() -> None:
+    rows = LifetimeRows(PAYLOAD, INSTANT, "update")
+    often = rows(changes((1, 2, -2, "a"), (1, 2, 1 << 29, "b"), (1, 2, 1, "c")))
+    first, second = next(often), next(often)
+    assert first.num_rows == second.num_rows == ROWS_AT_ONCE
+    assert first.column("name").to_pylist()[:3] == ["a", "a", "b"]
+    assert first.column("change").to_pylist()[:3] == [-1, -1, 1]
+    made = list(rows(changes((1, 2, 2 * ROWS_AT_ONCE, "a"), (1, 2, 1, "b"))))
+    assert [each.num_rows for each in made] == [ROWS_AT_ONCE, ROWS_AT_ONCE, 1]
+
+
+@pytest.mark.parametrize("count", [1 << 31, -(2**63), 2**63 - 1])
+def test_events_that_come_too_often_are_refused(count: int) -> None:
+    with pytest.raises(BudgetError, match="too many rows of a result"):
+        list(LifetimeRows(PAYLOAD, INSTANT, "append")(changes((1, 2, count, "a"))))
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([-1, 1])), max_size=5)))

@@ -223,7 +223,7 @@ def test_oracle_grouping_sets_are_frames_of_their_own(frame: Frame, tmp_path: Pa
 @pytest.mark.parametrize(
     "frame",
     [
-        Frame(range=100 * SECOND),
+        pytest.param(Frame(range=100 * SECOND), marks=pytest.mark.slow),
         Frame(rows=30_000, slide=RowsSlide(20_000), partition="stream"),
         Frame(rows=40),
     ],

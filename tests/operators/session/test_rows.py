@@ -124,3 +124,13 @@ def test_portions_are_the_same_events_in_batches_of_a_size(size: int) -> None:
     assert pa.concat_batches(cut).equals(batch)
     assert len(cut) == {1: 90, 10**6: 1}.get(size, len(cut))
     assert all(part.nbytes < 2 * size + 200 for part in cut)
+
+
+def test_sessions_without_their_keys_are_refused() -> None:
+    spec = spec_of()
+    found = fragments_of(tuples(spec, [("a", 1.0, 0), ("b", 1.0, 5)]), 0, spec)
+    payload = found.to_bytes()
+    assert shown(Sessions.from_bytes(payload, 2, spec)) == shown(found)
+    short = Sessions(found.rows, found.keys.slice(1)).to_bytes()
+    with pytest.raises(ValueError, match="2 sessions have 1 keys"):
+        Sessions.from_bytes(short, 2, spec)

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from icestream.kernels import update_queue as k
-from icestream.operators.updates.folding import Folded, folded
-from icestream.operators.updates.waiting import Waiting
+from icestream.operators.updates.folding import HI, LO, Folded, folded
+from icestream.operators.updates.waiting import PLACE, Waiting
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.update_queue.queue import UpdateQueue
@@ -41,3 +41,20 @@ def test_parity_folded_updates_make_the_rates_of_all(tmp_path: object) -> None:
     assert ours.gaps[mine[known]] == pytest.approx(gaps, rel=0.6)
     few = counts < 32
     assert ours.gaps[mine[known]][few] == pytest.approx(gaps[few])
+
+
+@pytest.mark.parametrize(("name", "wrong"), [(HI, 77), (HI, 1), (PLACE, -1), (PLACE, 2**62)])
+def test_an_order_that_makes_no_sense_is_refused(tmp_path: object, name: str, wrong: int) -> None:
+    """Keys nobody knows, keys that come twice, and lists there are none of."""
+    arena = Arena.create(str(tmp_path), Budget(64 << 20).account("test"))
+    waiting = Waiting(VALUES, "fifo", arena)
+    keys, times = np.arange(3, dtype=np.uint64), np.arange(3)
+    rows = pa.record_batch([np.arange(3)], schema=VALUES)
+    waiting.take_in(Folded.of(keys, keys, times, times, np.ones(3, dtype=np.int64), rows))
+    described = dict(waiting.in_order(0))
+    waiting.put_in_order(0, described, same=True)
+    changed = described[name].copy()
+    changed[0] = wrong
+    both = {HI: changed, LO: changed} if name == HI else {name: changed}
+    with pytest.raises(ValueError, match="do not wait, or not in its lists"):
+        waiting.put_in_order(0, {**described, **both}, same=True)

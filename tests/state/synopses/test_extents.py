@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from icestream.core.errors import DamageError
 from icestream.core.times import INFINITY
 from icestream.kernels import extents as kernels
 from icestream.kernels.heap import HI, LO, NO_ROOT
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.synopses.extents import ExtentLog, Extents, headers_of
+from icestream.state.synopses.options import ROWS
+from icestream.state.synopses.rows import RowCodec
 from icestream.state.synopses.spec import Ints
 from icestream.state.synopses.tail import Tail
 from icestream.testing.group_space import GroupSpace, Task
@@ -39,6 +43,7 @@ class Chains:
         expiry = np.maximum(expiry, self.expiries[groups])
         headers = np.zeros((len(groups), kernels.HEADER), dtype=np.int64)
         headers[:, HI], headers[:, LO] = IDS[groups].view(np.int64), groups
+        headers[:, kernels.SHAPE] = [1 + len(self.words[group]) << 32 for group in groups.tolist()]
         headers[:, kernels.LENGTH] = sizes
         headers[:, kernels.BACK] = self.roots[groups]
         headers[:, kernels.LATEST] = expiry
@@ -122,6 +127,47 @@ def test_records_keep_to_their_size_unless_an_extent_does_not(tmp_path: Path) ->
     reader.close()
     assert sum(length > 1024 for length in lengths) == 1
     assert found[:, 1].tolist() == list(range(GROUPS))
+
+
+SOUND = [1, 0, 0, 1 << 32 | 1, 2, NO_ROOT, INFINITY, -1, 2 << 32, 77]
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ([], "extents it tells of"),
+        ([-1, *SOUND[1:]], "extents it tells of"),
+        ([2, *SOUND[1:]], "extents it tells of"),
+        ([1 << 61, *SOUND[1:]], "extents it tells of"),
+        (SOUND[:-1], "extents it tells of"),
+        ([*SOUND[:4], 2**32 - 1, *SOUND[5:]], "extents it tells of"),
+        ([1, 1, *SOUND[2:]], "lacks a group"),
+        ([*SOUND[:5], 0, *SOUND[6:]], "beginning of a chain"),
+        ([*SOUND[:8], 0, 77], "no rows"),
+        ([*SOUND[:8], 1 << 62, 77], "no rows"),
+        ([*SOUND[:8], -1, 77], "no rows"),
+    ],
+)
+def test_extents_that_make_no_sense_are_damage(tmp_path: Path, words: list[int], what: str) -> None:
+    chains = Chains(tmp_path)
+    codec = RowCodec(pa.schema([("x", pa.int64())]))
+    writer = chains.task.segment(ROWS)
+    marker = writer.ordinal << 32
+    record = np.array(words, dtype=np.int64)
+    if what == "beginning of a chain":
+        record[5:8] = marker, INFINITY, INFINITY
+    assert writer.append(record, operator=0, synopsis=0, rows=1, expiry=INFINITY) == marker
+    chains.seal()
+    one, roots = np.zeros(1, dtype=np.uint64), np.full(1, marker)
+    with pytest.raises(DamageError, match=what):
+        chains.log.read_chains(one, one, roots, np.full(1, INFINITY), 0, codec=codec)
+
+
+def test_headers_that_do_not_fit_their_record_are_refused() -> None:
+    assert headers_of(np.array(SOUND).tobytes()).tolist() == [SOUND[1:8]]
+    for count in (-1, 0, 2, 1 << 61):
+        with pytest.raises(ValueError, match="does not hold the extents"):
+            headers_of(np.array([count, *SOUND[1:]]).tobytes())
 
 
 def test_a_tail_reads_what_it_kept(tmp_path: Path) -> None:

@@ -90,6 +90,31 @@ def test_equal_batches_make_equal_words(batch: pa.RecordBatch) -> None:
         assert codec.encode(batch).words.tolist() == codec.encode(again).words.tolist()
 
 
+def test_words_that_are_no_rows_do_not_fit() -> None:
+    codec = RowCodec(pa.schema([("n", pa.int64()), ("s", pa.string()), ("l", pa.list_(pa.int8()))]))
+    rows = [{"n": 1, "s": "ab", "l": [1, None]}, {"n": 2, "s": None, "l": []}]
+    encoded = codec.encode(pa.RecordBatch.from_pylist(rows, schema=codec.schema))
+    begins, ends = encoded.offsets[:-1], encoded.offsets[1:]
+    assert codec.fits(encoded.words, begins, ends)
+    assert codec.fits(encoded.words, begins[:1], ends[-1:])
+    assert not codec.fits(encoded.words, begins, ends - 1)
+    for place, wrong in [(0, 0), (0, -1), (0, 1 << 62), (2, -1), (2, 9), (3, 2**62), (3, 0)]:
+        words = encoded.words.copy()
+        words[place] = wrong
+        assert not codec.fits(words, begins, ends), (place, wrong)
+
+
+def test_nulls_where_operators_never_have_any_do_not_fit() -> None:
+    ours = [pa.field("__le", pa.int64(), nullable=False), pa.field("__w0", pa.int64())]
+    codec = RowCodec(pa.schema([*ours, pa.field("x", pa.int64(), nullable=False)]))
+    columns = [pa.array([n], pa.int64()) for n in range(3)]
+    encoded = codec.encode(pa.RecordBatch.from_arrays(columns, schema=codec.schema))
+    for bit, fits in enumerate((False, True, True)):
+        words = encoded.words.copy()
+        words[0] |= 1 << bit
+        assert codec.fits(words, encoded.offsets[:-1], encoded.offsets[1:]) == fits
+
+
 def test_words_of_a_column() -> None:
     schema = pa.schema([("name", pa.string()), ("until", pa.int64()), ("x", pa.float64())])
     batch = pa.record_batch([["a", None, "long enough"], [7, 8, 9], [0.5, None, 1.5]], schema)

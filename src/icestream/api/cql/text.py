@@ -82,6 +82,8 @@ class Text:
             trees = [tree for tree in Cql().parse(visible) if tree is not None]
         except ParseError as error:
             raise self._misread(error) from None
+        if not trees:
+            raise self.error(self.place, "this is no statement; begin with SELECT")
         return trees[0]
 
     def _misread(self, error: ParseError) -> DefinitionError:

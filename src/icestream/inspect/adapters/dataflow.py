@@ -153,14 +153,16 @@ def _joined(
     numbers.setdefault("watermark", 0)
     resident = Resident(space.arena, name, len(join.inputs), join.partitions, numbers)
     generations = Generations(space.arena, name, join.partitions, numbers)
-    past = History(join.number, "joined", space, resident, generations, numbers, _RECORD_BYTES)
+    codecs = [RowCodec(schema) for schema in join.inputs]
+    past = History(
+        join.number, "joined", space, resident, generations, numbers, _RECORD_BYTES, codecs
+    )
     past.restore(history)
     owing = resident.facts[:, k.OLDER] + (resident.facts[:, k.MEMBERS] > 0) > 1
     floor = np.array(resident.facts[:, k.FLOOR])
-    codecs = [RowCodec(schema) for schema in join.inputs]
     markers = np.sort(generations.records[:, MARKER].view(np.uint64))
     for record in space.log.read_many(markers):
-        rows = LoggedRows.of(record, len(join.inputs), space.log.folder)
+        rows = LoggedRows.of(record, codecs, space.log.folder)
         table = tables[rows.port]
         if table not in asked.tables:
             continue

@@ -341,7 +341,8 @@ class ComponentOperator:
         """Return changes as rows of a view."""
         for changes in batches:
             if changes.num_rows:
-                yield view, self._spec.rows_of[view](changes)
+                for rows in self._spec.rows_of[view](changes):
+                    yield view, rows
 
     # -- pushing ---------------------------------------------------------------------------
 

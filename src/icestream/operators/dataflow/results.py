@@ -5,6 +5,8 @@ Invariants:
    (`test_oracle_changes_that_are_held_back_add_up`).
 2. No more changes are held back than there is room for
    (`test_bounded_changes_are_held_back_while_there_is_room`).
+3. However often an event comes, few rows are in memory
+   (`test_bounded_an_event_that_comes_very_often`).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.errors import BudgetError
 from icestream.core.times import INFINITY
 from icestream.operators.temporal.changes import DIFF, LE, RE, column_of, payload_of
 from icestream.operators.temporal.consolidate import consolidated
@@ -22,6 +25,9 @@ from icestream.operators.temporal.consolidate import consolidated
 #: the first column of every row, and the one that tells what happens to it in update mode
 LIFETIME = "lifetime"
 CHANGE = "change"
+#: rows made at once where events come several times, and the most that changes can be
+ROWS_AT_ONCE = 65_536
+MOST_ROWS = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -47,13 +53,27 @@ class LifetimeRows:
     def _lifetime(self) -> pa.DataType:
         return pa.struct([pa.field("start", self.time), pa.field("end", self.time)])
 
-    def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of changes."""
-        diff = column_of(changes, DIFF)
-        if (np.abs(diff) != 1).any():
-            changes = changes.take(pa.array(np.repeat(np.arange(len(diff)), np.abs(diff))))
-            diff = column_of(changes, DIFF)
-        ends = column_of(changes, RE)
+    def __call__(self, changes: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of changes, not too many at once."""
+        counts = np.abs(column_of(changes, DIFF))
+        if (counts == 1).all():
+            yield self._rows(changes)
+            return
+        total = float(counts.astype(np.float64).sum())
+        if (counts < 0).any() or total > MOST_ROWS:
+            msg = (
+                f"events that come {total:.0f} times are too many rows of a result; aggregate "
+                "before, or join on more columns"
+            )
+            raise BudgetError(msg)
+        ends = np.cumsum(counts)
+        for first in range(0, int(total), ROWS_AT_ONCE):
+            numbers = np.arange(first, min(first + ROWS_AT_ONCE, int(total)))
+            chosen = np.searchsorted(ends, numbers, side="right")
+            yield self._rows(changes.take(pa.array(chosen)))
+
+    def _rows(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        diff, ends = column_of(changes, DIFF), column_of(changes, RE)
         lifetime = pa.StructArray.from_arrays(
             [
                 changes.column(LE).cast(self.time),

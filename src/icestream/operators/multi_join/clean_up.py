@@ -202,7 +202,7 @@ class CleanUp:
                 self._spare -= size
 
     def _rows_of(self, record: Record) -> LoggedRows:
-        return LoggedRows.of(record, self.ports, self.log.folder)
+        return LoggedRows.of(record, self.results.codecs, self.log.folder)
 
     def _taken_back(self, marker: int) -> LoggedRows | None:
         """Return rows that were kept, and keep them no more."""

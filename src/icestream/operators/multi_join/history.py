@@ -46,6 +46,7 @@ from icestream.operators.multi_join.spec import partitions_of
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.state.log.format import MAX_PAYLOAD, Record, SegmentInfo, whole
 from icestream.state.log.reader import SegmentReader
+from icestream.state.synopses.rows import RowCodec
 from icestream.state.versions import BASE
 
 Mask = npt.NDArray[np.bool_]
@@ -71,6 +72,8 @@ class History:
     #: part of the arena's header with what else is remembered
     numbers: dict[str, Any]
     record_bytes: int
+    #: of rows, by port
+    codecs: Sequence[RowCodec]
 
     # -- writing ---------------------------------------------------------------------------
 
@@ -170,7 +173,7 @@ class History:
         self.resident.facts[:, k.BYTES] = 0
         records = self._rows(reader, RECORDS, RECORD)
         first, last = self.generations.partitions_of(records)
-        _within(records[:, PORT], self.resident.ports)
+        _within(records[:, PORT], len(self.codecs))
         _within(records[:, EPOCH], EPOCHS)
         _within(records[:, ROWS], MAX_PAYLOAD // 8)
         _within(records[:, WORDS], MAX_PAYLOAD // 8)
@@ -212,7 +215,7 @@ class History:
                 np.add.at(facts[:, k.MEMBERS], partitions[ended[partitions] < epoch], 1)
 
     def _rows_of(self, record: Record) -> LoggedRows:
-        return LoggedRows.of(record, self.resident.ports, self.shard.log.folder)
+        return LoggedRows.of(record, self.codecs, self.shard.log.folder)
 
     def _records(self, reader: SegmentReader, kind: int) -> Iterator[Record]:
         directory = reader.directory

@@ -7,6 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from icestream.kernels.multi_join_rows import LOG_HEAD, LOG_HI, LOG_LE, LOG_LO, 
 from icestream.kernels.words import Ints
 from icestream.operators.multi_join.spec import Ids
 from icestream.state.log.format import Record, show_marker
+from icestream.state.synopses.rows import RowCodec
 
 #: epochs there can be
 EPOCHS = 1 << 31
@@ -32,10 +34,10 @@ class LoggedRows:
     starts: Ints
 
     @classmethod
-    def of(cls, record: Record, ports: int, folder: str) -> LoggedRows:
-        """Find the rows of a record; DamageError names the folder of the log."""
+    def of(cls, record: Record, codecs: Sequence[RowCodec], folder: str) -> LoggedRows:
+        """Find the rows of a record, given those of each port; DamageError names the folder."""
         what = f"record {show_marker(record.marker)} does not hold rows of a join"
-        known = record.synopsis < ports and 0 <= record.group < EPOCHS
+        known = record.synopsis < len(codecs) and 0 <= record.group < EPOCHS
         if not known or len(record.payload) % 8:
             raise DamageError(folder, what)
         words = np.frombuffer(record.payload, dtype=np.int64)
@@ -44,7 +46,9 @@ class LoggedRows:
         if count < 1:
             raise DamageError(folder, what)
         rows = cls(record.synopsis, record.group, words, starts[:count])
-        if (rows.hi[1:] < rows.hi[:-1]).any():
+        ends = np.append(rows.starts[1:], len(words))
+        fit = codecs[rows.port].fits(words, rows.payloads, ends)
+        if not fit or (rows.hi[1:] < rows.hi[:-1]).any():
             raise DamageError(folder, what)
         return rows
 

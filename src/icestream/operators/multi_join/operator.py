@@ -97,6 +97,9 @@ class MultiJoin:
         self._record_bytes = max(1024, min(RECORD_BYTES, quota // 128))
         self._resident = Resident(shard.arena, name, spec.ports, spec.partitions, numbers)
         self._generations = Generations(shard.arena, name, spec.partitions, numbers)
+        #: bytes of each of the uses of work buffers
+        self._work = quota // WORK // USES
+        self._results = Results(spec, self._work)
         self._history = History(
             spec.number,
             lifetime,
@@ -105,6 +108,7 @@ class MultiJoin:
             self._generations,
             numbers,
             self._record_bytes,
+            self._results.codecs,
         )
         #: what happened to partitions in this version: kind, and rows of (partition, epoch)
         self._events: list[tuple[int, Table]] = []
@@ -112,9 +116,6 @@ class MultiJoin:
         self._released: tuple[int, ...] = ()
         #: whether rows can be logged no more in this version, and whether some were discarded
         self._sealed = self._discarded = False
-        #: bytes of each of the uses of work buffers
-        self._work = quota // WORK // USES
-        self._results = Results(spec, self._work)
         self._with_room(lambda: shard.account.reserve(USES * self._work))
 
     def reserve(self, size: int) -> None:

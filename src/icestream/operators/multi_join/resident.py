@@ -71,11 +71,6 @@ class Resident:
         return self._facts.view[: self.partitions]
 
     @property
-    def ports(self) -> int:
-        """Return the number of ports."""
-        return len(self._numbers["ports"])
-
-    @property
     def words(self) -> int:
         """Return the words of all rows."""
         return int(self._numbers["words"])

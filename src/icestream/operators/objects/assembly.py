@@ -27,6 +27,7 @@ from icestream.operators.objects.directory import Slices
 from icestream.operators.objects.states import States
 from icestream.operators.objects.tree import Piece, portions
 from icestream.operators.protocol import Shard
+from icestream.state.sense import sensible
 
 Ints = npt.NDArray[np.int64]
 
@@ -96,9 +97,18 @@ class Assembly:
         ends = {end for _, rows in first for end in self._states.ends(rows)}
         kept: dict[int, pa.RecordBatch] = {}
         uses = Counter(marker for _, marker in wanted)
+        claimed = {
+            marker: size
+            for each in {id(each): each for each, _ in wanted}.values()
+            for marker, size in each.slices[["marker", "bytes"]].tolist()
+        }
         piece = wanted[0][0]
         for record in self._shard.log.read_many(np.array(sorted(uses), dtype=np.uint64)):
-            rows = self._states.read(bytes(record.payload))
+            with sensible(self._shard.log.folder):
+                if claimed[record.marker] != len(record.payload):
+                    msg = f"a slice of {claimed[record.marker]} bytes has {len(record.payload)}"
+                    raise ValueError(msg)
+                rows = self._states.read(bytes(record.payload))
             if not piece.whole:
                 rows = self._states.inside(rows, piece.low, piece.high)
             kept[record.marker] = rows

@@ -28,6 +28,8 @@ from icestream.operators.updates.identities import places_among
 from icestream.operators.updates.joining import JoinFront
 from icestream.operators.updates.kept import records_of, state_of
 from icestream.operators.updates.waiting import (
+    EVENNESS,
+    GAP,
     HEFT,
     PLACE,
     SINCE_FIRST,
@@ -51,6 +53,13 @@ RECORD_ROWS = 16_384
 #: bytes of a key in a snapshot, and of one that waits for a reader
 KEY_BYTES = 56
 ORDER_BYTES = 32
+
+#: types of what is told of keys
+_TYPES = {
+    **dict.fromkeys((HI, LO), pa.uint64()),
+    **dict.fromkeys((FIRST, LAST, COUNT, SINCE_FIRST, PLACE), pa.int64()),
+    **dict.fromkeys((GAP, HEFT, EVENNESS), pa.float64()),
+}
 
 #: keys that were served to each reader
 Served = Sequence[tuple[Ids, Ids]]
@@ -179,7 +188,7 @@ class ServingLog:
         facts, records = self._records(info)
         same = facts["schedule"] == self._waiting.readers[0].schedule
         for kind in (KEYS, VALUES):
-            for rows in (read_batch(bytes(each.payload)) for each in records[kind]):
+            for rows in (_typed(read_batch(bytes(each.payload))) for each in records[kind]):
                 described = _described(rows)
                 values = None
                 if kind == VALUES:
@@ -200,7 +209,7 @@ class ServingLog:
         taken = [read_batch(bytes(each.payload)) for each in records[TAKEN]]
         if taken and self._front is not None:
             self._front.take(joined(taken))
-        parts = [read_batch(bytes(each.payload)) for each in records[VALUES]]
+        parts = [_typed(read_batch(bytes(each.payload))) for each in records[VALUES]]
         for rows in _of_reader(records[KEYS], 0):
             changed = rows.filter(pa.array(np.asarray(rows.column(COUNT).to_numpy()) > 0))
             if changed.num_rows:
@@ -233,7 +242,7 @@ def _of_reader(records: Sequence[Record], reader: int) -> Iterator[pa.RecordBatc
     """Yield the rows of records that are a reader's."""
     for record in records:
         if record.operator == reader:
-            yield read_batch(bytes(record.payload))
+            yield _typed(read_batch(bytes(record.payload)))
 
 
 def _ordered(records: Sequence[Record], reader: int) -> dict[str, Any]:
@@ -248,6 +257,15 @@ def _ordered(records: Sequence[Record], reader: int) -> dict[str, Any]:
         SINCE_FIRST: nothing,
         PLACE: nothing,
     }
+
+
+def _typed(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows that were read; ValueError if what kernels take of them is of another type."""
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if column.type != _TYPES.get(name, column.type) or (name in _TYPES and column.null_count):
+            msg = f"column {name} is of type {column.type}, or has nulls"
+            raise ValueError(msg)
+    return rows
 
 
 def _described(rows: pa.RecordBatch) -> dict[str, Any]:

@@ -266,11 +266,16 @@ class Waiting:
         """
         order, cells = self.readers[reader].order.kernel, self.cells
         slots = cells.find(described[HI], described[LO])
+        places = np.asarray(described[PLACE]) if same else self._places(reader, slots)
+        waits = (slots >= 0) & (order.keys[slots, LIST] > 0)
+        waits &= (places >= 0) & (places < len(order.lists))
+        if not waits.all() or len(np.unique(slots)) < len(slots):
+            msg = "a snapshot has keys in order that do not wait, or not in its lists"
+            raise ValueError(msg)
         others = np.setdiff1d(self.waiting_slots(), slots)
         take_cells(cells.kernel, order, others, cells.newest)
         order.keys[others, FLYING] = order.keys[others, LACKS] = NONE
         order.keys[slots, SINCE] = order.keys[slots, LACKS] = described[SINCE_FIRST]
-        places = np.asarray(described[PLACE]) if same else self._places(reader, slots)
         put_in_lists(order, slots, places)
 
     def take_out(self, reader: int, hi: Ids, lo: Ids, now: Micros) -> None:

@@ -22,7 +22,10 @@ def write_table(table: pa.Table | pa.RecordBatch) -> pa.Buffer:
 
 def read_batch(payload: memoryview | bytes) -> pa.RecordBatch:
     """Return the only batch of an Arrow IPC stream, without copying its values."""
-    batch = pa.ipc.open_stream(pa.py_buffer(payload)).read_next_batch()
+    batch = next(iter(pa.ipc.open_stream(pa.py_buffer(payload))), None)
+    if batch is None:
+        msg = "an Arrow stream has no batch"
+        raise ValueError(msg)
     batch.validate(full=True)
     return batch
 

@@ -14,6 +14,8 @@ Invariants:
    (`test_bounded_a_pass_reads_each_record_once`,
    `test_bounded_chains_of_different_lengths_read_each_record_once`).
 4. Damage names the file (`test_damage_in_an_extent_names_the_file`).
+5. A record whose extents do not fit, or hold no rows, is damage, and so is a chain that does not
+   lead back (`test_extents_that_make_no_sense_are_damage`).
 
 Cost: 56 bytes per extent; a pass per segment that chains have extents in.
 
@@ -37,7 +39,8 @@ from icestream.kernels import extents as kernels
 from icestream.kernels.heap import NO_ROOT
 from icestream.state.log.format import show_marker
 from icestream.state.synopses.options import ROWS, Space, forever
-from icestream.state.synopses.ranked import Best
+from icestream.state.synopses.ranked import PIECES, Best
+from icestream.state.synopses.rows import RowCodec
 from icestream.state.synopses.spec import Ids, Ints
 from icestream.state.synopses.tail import Tail
 
@@ -154,13 +157,17 @@ class ExtentLog:
         expiries: Ints,
         watermark: int,
         best: Best | None = None,
+        codec: RowCodec | None = None,
     ) -> tuple[Ints, Ints]:
         """Return the words behind roots, oldest first, and where each group's begin and end.
 
         What the watermark shows to be expired as a whole is not read; single rows may be expired.
-        If only the best rows are wanted, a chain is left where it has enough of them.
+        If only the best rows are wanted, a chain is left where it has enough of them. With a codec
+        the words must be rows of it (DamageError).
         """
         total = np.zeros(len(hi), dtype=np.int64)
+        # extents that may still follow, as their places in the chain descend
+        left = np.full(len(hi), np.iinfo(np.int64).max)
         passes = []
         waiting = np.flatnonzero((roots != NO_ROOT) & (expiries > watermark))
         markers = roots[waiting]
@@ -173,6 +180,12 @@ class ExtentLog:
             words, sizes, headers = self._fetch(theirs, hi[active], lo[active])
             total[active] += sizes
             begins = np.cumsum(sizes) - sizes
+            places = PIECES * (headers[:, kernels.SHAPE] >> 32)
+            left[active] = np.minimum(left[active] - 1, places + PIECES - 1)
+            if (left[active] < places).any():
+                raise self._damage(theirs, "does not lead back to the beginning of a chain")
+            if codec is not None and not codec.fits(words, begins, begins + sizes):
+                raise self._damage(theirs, "holds no rows of its groups")
             passes.append((active, words, begins, sizes))
             further = (headers[:, kernels.BACK] != NO_ROOT) & (
                 headers[:, kernels.BACK_LATEST] > watermark
@@ -203,20 +216,26 @@ class ExtentLog:
         for marker, payload in self._records(distinct):
             number = int(np.searchsorted(distinct, np.uint64(marker)))
             wanted = slice(int(firsts[number]), int(ends[number]))
+            if len(payload) % 8 or not _holds_extents(np.frombuffer(payload, dtype=np.int64)):
+                raise self._damage(markers[wanted], "does not hold the extents it tells of")
             record = np.frombuffer(payload, dtype=np.int64)
             found = np.empty(wanted.stop - wanted.start, dtype=np.int64)
             size = kernels.find_extents(record, hi[wanted], lo[wanted], found)
             if (found < 0).any():
-                what = f"the record at {show_marker(marker)} lacks a group that points to it"
-                raise DamageError(self._space.log.folder, what)
-            table = record[1 : 1 + int(record[0]) * kernels.HEADER].reshape(-1, kernels.HEADER)
-            headers[wanted] = table[found]
+                raise self._damage(markers[wanted], "lacks a group that points to it")
+            headers[wanted] = _headers(record)[found]
             out = np.empty(size, dtype=np.int64)
             kernels.copy_extents(record, found, out, sizes[wanted])
             pieces[number] = out
             self.traffic.records_read += 1
             self.traffic.bytes_read += len(payload)
         return np.concatenate(pieces), sizes, headers
+
+    def _damage(self, markers: Ints, what: str) -> DamageError:
+        """Return an error that names a record, the only one or the first of several."""
+        others = "" if (markers == markers[0]).all() else ", or one behind it,"
+        told = f"the record at {show_marker(int(markers[0]))}{others} {what}"
+        return DamageError(self._space.log.folder, told)
 
     def _records(self, markers: Ids) -> Iterator[tuple[int, bytes | memoryview]]:
         """Yield records with their markers, those of finished segments first."""
@@ -230,9 +249,24 @@ class ExtentLog:
 
 
 def headers_of(payload: bytes | memoryview) -> Ints:
-    """Return the headers of a record."""
+    """Return the headers of a record; ValueError if it does not hold what they tell of."""
     record = np.frombuffer(payload, dtype=np.int64)
+    if not _holds_extents(record):
+        msg = "a record does not hold the extents it tells of"
+        raise ValueError(msg)
+    return _headers(record)
+
+
+def _headers(record: Ints) -> Ints:
     return record[1 : 1 + int(record[0]) * kernels.HEADER].reshape(-1, kernels.HEADER)
+
+
+def _holds_extents(record: Ints) -> bool:
+    """Tell whether a record is as long as its extents say."""
+    if not len(record) or not 0 <= record[0] <= len(record) // kernels.HEADER:
+        return False
+    lengths = _headers(record)[:, kernels.LENGTH] & kernels.WORDS
+    return bool(1 + record[0] * kernels.HEADER + lengths.sum() == len(record))
 
 
 def picked(words: Ints, begins: Ints, sizes: Ints) -> tuple[Ints, Ints]:

@@ -138,9 +138,9 @@ class History:
         width = entry_width(store.directory.synopses)
         count = int(reader.directory["rows"][self._chosen(reader, ENTRIES)].sum())
         if count > store.directory.most // 2:
-            store.index.fill(self._rows(reader, ENTRIES, width))
+            store.index.fill(_in_order(self._rows(reader, ENTRIES, width)))
             return
-        for entries in self._rows(reader, ENTRIES, width):
+        for entries in _in_order(self._rows(reader, ENTRIES, width)):
             slots = store.directory.open(*identities(entries), store.facts[Fact.CHUNK])
             store.directory.adopt(slots, entries)
 
@@ -176,6 +176,9 @@ class History:
     def _recall(self, info: SegmentInfo) -> None:
         with closing(self.space.reader(info)) as reader:
             for rows in self._rows(reader, REMINDERS, 4):
+                if ((rows[:, 3] < 0) | (rows[:, 3] >= self.store.directory.synopses)).any():
+                    msg = "an instant is that of no synopsis"
+                    raise ValueError(msg)
                 for some in self._pieces(rows):
                     slots = self._slots(some)
                     columns = k.GROUP + some[:, 3] * k.PARTS + k.DUE
@@ -211,3 +214,15 @@ class History:
         """Return the slots of groups; those named before may leave the directory."""
         self.store.facts.next(Fact.CHUNK)
         return self.store.locate(*identities(rows))
+
+
+def _in_order(blocks: Iterator[Ints]) -> Iterator[Ints]:
+    """Yield the entries of a snapshot; ValueError unless each group comes once, and in order."""
+    last = np.empty((0, 2), dtype=np.int64)
+    for entries in blocks:
+        hi, lo = identities(np.concatenate((last, entries[:, :2])))
+        if not ((hi[1:] > hi[:-1]) | ((hi[1:] == hi[:-1]) & (lo[1:] > lo[:-1]))).all():
+            msg = "the groups of a snapshot are not in order"
+            raise ValueError(msg)
+        last = entries[-1:, :2]
+        yield entries

@@ -17,7 +17,7 @@ References: migrating dirty state only, add-only access, partial reconstruction 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,7 @@ from icestream.state.synopses.facts import Fact
 from icestream.state.synopses.memory import Gathered, Memory
 from icestream.state.synopses.options import StoreOptions
 from icestream.state.synopses.ranked import Best
+from icestream.state.synopses.rows import RowCodec
 from icestream.state.synopses.spec import Ints, Slots
 from icestream.state.synopses.writing import ExtentWriter
 
@@ -48,6 +49,8 @@ class Mover:
     options: StoreOptions
     #: makes room for so many blocks
     make_room: Callable[[int], None]
+    #: of rows, by synopsis
+    codecs: Sequence[RowCodec]
 
     # -- coming back -----------------------------------------------------------------------
 
@@ -60,7 +63,9 @@ class Mover:
         at = part(synopsis)
         hi, lo = self.memory.identities(cold)
         roots, expiries = (self.memory.column(synopsis, c, cold) for c in (k.ROOT, k.ROOT_EXPIRY))
-        behind = self.writer.log.read_chains(hi, lo, roots, expiries, self.memory.watermark)
+        behind = self.writer.log.read_chains(
+            hi, lo, roots, expiries, self.memory.watermark, codec=self.codecs[synopsis]
+        )
         live = self.memory.gather_behind(synopsis, cold, behind)
         self.make_room(int(self.memory.heap.blocks_for(np.diff(live.offsets)).sum()))
         self.memory.heap.drop(synopsis, cold)
@@ -80,7 +85,9 @@ class Mover:
         behind = np.full(len(slots), k.NO_ROOT)
         behind[cold] = roots[cold]
         hi, lo = memory.identities(slots)
-        found = self.writer.log.read_chains(hi, lo, behind, expiries, memory.watermark, best)
+        found = self.writer.log.read_chains(
+            hi, lo, behind, expiries, memory.watermark, best, self.codecs[synopsis]
+        )
         return memory.gather_behind(synopsis, slots, found)
 
     # -- leaving ---------------------------------------------------------------------------

@@ -8,6 +8,7 @@ Invariants:
 1. Decoding gives back the batch, of exactly its schema (`test_parity_any_batch_survives`).
 2. Equal batches make equal words (`test_equal_batches_make_equal_words`).
 3. The value of a fixed column is at the same word of every row (`test_words_of_a_column`).
+4. What `fits` accepts can be walked along and decoded (`test_words_that_are_no_rows_do_not_fit`).
 
 Cost: one pass per column; 8 bytes for each value, 8 for each row.
 
@@ -86,6 +87,16 @@ class RowCodec:
         self.width = place
         self._variable = [node for node in nodes if node.units]
         self._nodes = nodes
+        pieces = [(node.place, unit) for node in self._variable for unit in node.units]
+        #: of the pieces of variable length: the word with the count, bytes of a unit
+        self._pieces = np.array(pieces, dtype=np.int64).reshape(-1, 2).T.copy()
+        ours = [
+            node.bit
+            for item, node in zip(schema, self._columns, strict=True)
+            if item.name.startswith("__") and not item.nullable and node.bit < BITS
+        ]
+        #: bits for nulls of columns that operators add to those of users, and that have none
+        self._never = sum(1 << bit for bit in ours)
 
     @property
     def is_fixed(self) -> bool:
@@ -147,6 +158,13 @@ class RowCodec:
             fixed[:, node.place : node.place + node.width] = values
 
     # -- and back --------------------------------------------------------------------------
+
+    def fits(self, words: Ints, begins: Ints, ends: Ints) -> bool:
+        """Tell whether whole rows, and nothing else, lie between places; to ask of what was read.
+
+        Nothing else looks: rows in memory are taken at their word.
+        """
+        return bool(kernels.rows_fit(words, begins, ends, self.width, self._never, *self._pieces))
 
     def decode(self, words: Ints, count: int) -> pa.RecordBatch:
         """Return `count` rows, which all of `words` hold, as a batch."""

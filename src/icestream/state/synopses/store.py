@@ -137,7 +137,8 @@ class GroupStore(Groups):
         widths = [codec.width if codec.is_fixed else 0 for codec in self._codecs]
         self.memory = Memory(self.directory, self.heap, self.facts, expiries, widths)
         writer = ExtentWriter(self.memory, self.log, self.options.durability, ranks)
-        self.mover = Mover(self.memory, writer, self.options, self._residency.make_room)
+        make_room = self._residency.make_room
+        self.mover = Mover(self.memory, writer, self.options, make_room, self._codecs)
         self._cleaner = Cleaner(arena, self.name, self.facts)
         self._history = History(self, space, scope, self._cleaner, self.options.record_bytes)
         self._forever = forever(scope)
