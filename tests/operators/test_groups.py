@@ -128,7 +128,7 @@ def test_cleared_groups_give_their_memory_back(tmp_path: Path) -> None:
     assert admit(groups, keys_of([1])) == [0]
 
 
-def test_a_slice_of_an_unknown_group_is_a_defect(tmp_path: Path) -> None:
+def test_a_slice_of_an_unknown_group_is_refused(tmp_path: Path) -> None:
     groups = make(tmp_path)
     with pytest.raises(CheckpointError, match="groups that the checkpoint does not know"):
         groups.locate(np.zeros((1, LAYOUT.entry_width), dtype=np.int64))
