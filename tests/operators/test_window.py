@@ -78,6 +78,7 @@ class TestSlidingWindows(QueryConformance):
     tiny_budget = 448 * 1024
 
 
+@pytest.mark.slow
 class TestSlidingWindowsWithoutFronts(QueryConformance):
     plan = window_plan(
         "7 seconds",
@@ -133,6 +134,7 @@ class TestUpdates(QueryConformance):
     tiny_budget = 448 * 1024
 
 
+@pytest.mark.slow
 class TestUpdatesFromTuples(QueryConformance):
     plan = window_plan(
         "10 seconds",

@@ -442,6 +442,7 @@ def _groups_after(configuration: str, folder: Path) -> list[int]:
     return groups
 
 
+@pytest.mark.slow
 class TestPartials(DataflowConformance):
     """Windows of partials pass what every dataflow passes."""
 

@@ -26,6 +26,7 @@ class TestWindowedAggregate(DataflowConformance):
     flow = plans.running_aggregate("append")
 
 
+@pytest.mark.slow
 class TestRevisedAggregate(DataflowConformance):
     flow = plans.revised_aggregate()
 
@@ -44,6 +45,7 @@ class TestDifference(DataflowConformance):
     flow = plans.difference()
 
 
+@pytest.mark.slow
 class TestSettledDifference(DataflowConformance):
     flow = plans.difference("append")
     many_groups = 1500
@@ -54,6 +56,7 @@ class TestBest(DataflowConformance):
     flow = plans.best()
 
 
+@pytest.mark.slow
 class TestSettledBest(DataflowConformance):
     flow = plans.best("append")
 

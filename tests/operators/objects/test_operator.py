@@ -128,6 +128,7 @@ class TestSketchesOfGroupingSets(ObjectConformance):
     many_groups = 700
 
 
+@pytest.mark.slow
 class TestCumulativeWindows(ObjectConformance):
     plan = window_plan(
         slack="1 second",

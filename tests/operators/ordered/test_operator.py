@@ -203,6 +203,7 @@ class TestRowsOfEachGroup(FrameConformance):
     plan = plan_of(Frame(rows=5))
 
 
+@pytest.mark.slow
 class TestRowsOfEachGroupAtInstants(FrameConformance):
     plan = plan_of(Frame(rows=12, slide=4 * SECOND))
 

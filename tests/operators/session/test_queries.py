@@ -44,6 +44,7 @@ class TestSessions(SessionConformance):
     plan = window_plan(windows=Session(2 * SECOND), slack="1 second", inputs=TWO)
 
 
+@pytest.mark.slow
 class TestSessionsWithoutSlack(SessionConformance):
     plan = window_plan(
         windows=Session(3 * SECOND),
