@@ -27,6 +27,8 @@ from icestream.testing.feed import Feed
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs" / "guide").glob("*.md"))]
+#: what is read first runs with the fast tests, the rest with the slow ones
+FIRST_READ = ("README.md", "tutorial.md", "windows.md", "groups.md", "joins.md", "updates.md")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 #: folders that examples name
@@ -85,7 +87,13 @@ def given(spark: SparkSession, tmp_path: Path) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(each, marks=() if each.name in FIRST_READ else pytest.mark.slow, id=each.name)
+        for each in DOCUMENTS
+    ],
+)
 def test_examples_run_and_print_what_is_shown(
     document: Path,
     given: dict[str, Any],

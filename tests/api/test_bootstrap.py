@@ -72,7 +72,10 @@ def state(folder: Path) -> list[str]:
     return sorted(as_text(row) for row in rows)
 
 
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize(
+    "query",
+    ["windows", *(pytest.param(each, marks=pytest.mark.slow) for each in ("sessions", "groups"))],
+)
 def test_oracle_history_leaves_the_state_that_streaming_it_leaves(
     spark: SparkSession, query: str, tmp_path: Path
 ) -> None:

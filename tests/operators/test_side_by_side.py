@@ -131,6 +131,7 @@ def check(folder: Path, seed: int, *, restarts: bool, loses: bool, snapshot: int
             assert found[number] == wanted, f"view {number}, batch {place}"
 
 
+@pytest.mark.slow
 def test_bounded_kinds_share_the_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # the parts on panes, of objects, of sessions, of events
     plan = replace(PLAN, views=(VIEWS[0], VIEWS[1], VIEWS[2], VIEWS[5]))

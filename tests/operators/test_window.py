@@ -92,6 +92,7 @@ class TestSlidingWindowsWithoutFronts(QueryConformance):
     many_groups = 2500
 
 
+@pytest.mark.slow
 class TestTumblingWindowsOfGroupingSets(QueryConformance):
     plan = window_plan(
         "6 seconds",
@@ -129,6 +130,7 @@ class TestWindowsFoldedAgainFromTuples(QueryConformance):
     many_groups = 2500
 
 
+@pytest.mark.slow
 class TestUpdates(QueryConformance):
     plan = window_plan("10 seconds", "2 seconds", slack="1 second", inputs=TWO, mode="update")
     tiny_budget = 448 * 1024

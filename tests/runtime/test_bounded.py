@@ -24,6 +24,7 @@ CASES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_bounded_state_of_ten_times_the_budget(tmp_path: Path, case: Case) -> None:
     # a process of its own, so that what it takes can be told from what this one takes

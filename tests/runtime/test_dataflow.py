@@ -36,6 +36,7 @@ class TestSelfJoin(DataflowConformance):
     exact = True
 
 
+@pytest.mark.slow
 class TestJoinWithin(DataflowConformance):
     flow = plans.join_within()
     exact = True
@@ -61,6 +62,7 @@ class TestSettledBest(DataflowConformance):
     flow = plans.best("append")
 
 
+@pytest.mark.slow
 class TestNested(DataflowConformance):
     flow = plans.nested()
 

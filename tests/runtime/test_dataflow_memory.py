@@ -19,6 +19,7 @@ from icestream.testing.dataflow_plans import RATINGS, SECOND, Stream, dataflow
 from icestream.testing.sources import Shape, batches_of
 
 
+@pytest.mark.slow
 def test_bounded_memory_goes_to_components_that_miss_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from icestream.testing.rehearsal import ROOT, Rehearsal
 SCRIPT = JoinScript(batches=6, events=16)
 
 
+@pytest.mark.slow
 def test_crash_any_step_of_a_run_with_spills_and_clean_ups(tmp_path: Path) -> None:
     with small_sizes(), spills_by_version():
         rehearsal = Rehearsal(SCRIPT, str(tmp_path))

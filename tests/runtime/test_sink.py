@@ -125,6 +125,7 @@ def _events(*seconds: int) -> pa.Table:
     return pa.table({"ts": times, "key": [each % 3 for each in seconds]})
 
 
+@pytest.mark.slow
 def test_versions_reach_the_sink_without_gaps(spark: SparkSession, tmp_path: Path) -> None:
     """Restart between our commit and Spark's: nothing is computed or written a second time."""
     feed = Feed(spark, f"{tmp_path}/in", _events(1, 2, 3), _events(11, 12), _events(21))

@@ -160,6 +160,9 @@ class _Program:
     def kill(self) -> None:
         """End the process group at once, then what had left it."""
         strays: list[psutil.Process] = []
+        # who stands still starts nothing more while its children are counted
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGSTOP)
         with suppress(psutil.NoSuchProcess):
             strays = psutil.Process(self._process.pid).children(recursive=True)
         with suppress(ProcessLookupError):

@@ -10,6 +10,7 @@ from icestream.apps.lending.demo import demo
 from icestream.core.errors import DefinitionError
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_oracle_the_demo_tells_what_duckdb_computes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -16,6 +16,7 @@ from icestream.core.errors import DefinitionError
 MINUTE = 60_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_oracle_the_demo_ends_with_the_figures_of_the_last_window(tmp_path: Path) -> None:
     output = io.StringIO()

@@ -138,6 +138,7 @@ class TestCumulativeWindows(ObjectConformance):
     )
 
 
+@pytest.mark.slow
 class TestTumblingWindowsWithoutKeys(ObjectConformance):
     plan = window_plan("9 seconds", slack=0, keys=pa.schema([]), inputs=TWO, aggregates=EXACT[1:4])
 

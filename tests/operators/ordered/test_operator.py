@@ -118,6 +118,7 @@ def test_oracle_every_frame_equals_the_obvious_computation(
     seed=st.integers(0, 2**32 - 1),
     ties=st.sampled_from((1, SECOND)),
 )
+@pytest.mark.slow
 @settings(max_examples=15)
 def test_oracle_a_row_per_event_equals_sql_window_functions(
     frame: Frame, seed: int, ties: int
@@ -195,6 +196,7 @@ class TestRange(FrameConformance):
     plan = plan_of(Frame(range=20 * SECOND))
 
 
+@pytest.mark.slow
 class TestRowsOfTheStream(FrameConformance):
     plan = plan_of(Frame(rows=900, slide=7 * SECOND, partition="stream"))
 

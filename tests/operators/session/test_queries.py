@@ -64,6 +64,7 @@ class TestSessionsOfGroupingSets(SessionConformance):
     )
 
 
+@pytest.mark.slow
 class TestSessionsWithoutKeys(SessionConformance):
     plan = window_plan(windows=Session(SECOND // 3), slack=0, keys=pa.schema([]), inputs=TWO)
 
