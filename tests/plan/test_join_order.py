@@ -14,10 +14,9 @@ from icestream.core.errors import DefinitionError
 from icestream.operators.dataflow.steps import JoinMany, Trace
 from icestream.plan import join_order
 from icestream.plan.dataflow import Dataflow
-from icestream.plan.event_nodes import Joined
+from icestream.plan.event_nodes import Joined, upstream
 from icestream.plan.explain_dataflow import explained_dataflow
 from icestream.plan.join_order import Tree
-from icestream.plan.multi_join import upstream
 from icestream.plan.spilling import Spilling
 from icestream.testing.dataflow_conformance import open_dataflow
 from icestream.testing.dataflow_plans import Stream, dataflow

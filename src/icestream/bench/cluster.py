@@ -17,7 +17,6 @@ Limits: one machine with one disk: the network is the loopback device.
 
 from __future__ import annotations
 
-import os
 import random
 import statistics
 import threading
@@ -26,13 +25,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 import icestream as ice
 from icestream.bench.harness import scratch, workspace
 from icestream.bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from icestream.bench.rows import write_batches
 
 if TYPE_CHECKING:
     from icestream.testing.cluster import Cluster
@@ -99,7 +95,7 @@ def measure(size: Size, progress: Progress) -> Measurement:
     """Run the query on the cluster, calm and killed, and in local mode."""
     kills, events = CASES[size]
     folder = scratch(workspace(), "cluster")
-    _write_files(folder / "in", EVERY * (kills + 1), events)
+    write_batches(folder / "in", EVERY * (kills + 1), events, keys=KEYS, span=5_000_000, seed=23)
     progress.plan(4)
     progress.step("starting master and workers")
     from icestream.testing.cluster import Cluster  # noqa: PLC0415 - needs Spark
@@ -213,21 +209,6 @@ def _run(spark: Any, folder: Path, name: str, killer: _Killer | None = None) -> 
 
 def _note(found: Run, query: Any) -> None:
     found.reports |= {each["version"]: each for each in query.recentProgress}
-
-
-def _write_files(folder: Path, batches: int, events: int) -> None:
-    folder.mkdir(parents=True)
-    dice = np.random.default_rng(23)
-    for number in range(batches):
-        times = np.sort(dice.integers(number * 5_000_000, (number + 1) * 5_000_000, events))
-        columns = {
-            "ts": pa.array(times).cast(pa.timestamp("us", "UTC")),
-            "key": dice.integers(0, KEYS, events),
-            "value": dice.integers(0, 1_000, events),
-        }
-        path = folder / f"{number:05d}.parquet"
-        pq.write_table(pa.table(columns), path)
-        os.utime(path, (1e9 + number, 1e9 + number))
 
 
 def plot(figures: Figures, target: Path) -> None:

@@ -6,6 +6,8 @@ the window is limited by memory, as it is in engines that keep windows there.
 
 from __future__ import annotations
 
+from icestream.testing.changed_files import FileInMemory
+
 
 class _NewFile:
     def __init__(self, store: dict[str, bytes], path: str) -> None:
@@ -25,19 +27,6 @@ class _NewFile:
         self._store[self._path] = b"".join(self._parts)
 
 
-class _OpenFile:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.size = len(data)
-
-    def read_at(self, offset: int, length: int) -> bytes:
-        """Return some of the bytes."""
-        return self._data[offset : offset + length]
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class MemoryFiles:
     """Files in a dict."""
 
@@ -51,9 +40,9 @@ class MemoryFiles:
             raise FileExistsError(path)
         return _NewFile(self._store, path)
 
-    def open(self, path: str) -> _OpenFile:
+    def open(self, path: str) -> FileInMemory:
         """Open a file."""
-        return _OpenFile(self.read(path))
+        return FileInMemory(self.read(path))
 
     def read(self, path: str) -> bytes:
         """Return a whole file."""

@@ -13,7 +13,6 @@ short, so that a pause would show.
 
 from __future__ import annotations
 
-import os
 import random
 import statistics
 from collections.abc import Callable
@@ -23,12 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 import icestream as ice
 from icestream.bench.harness import scratch, workspace
 from icestream.bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from icestream.bench.rows import write_batches
 
 #: micro-batches, events in each, keys
 CASES = {Size.SMALL: (18, 20_000, 2_000), Size.FULL: (60, 200_000, 20_000)}
@@ -74,7 +72,7 @@ def measure(size: Size, progress: Progress) -> Measurement:
     """Run each kind of query with and without rescaling."""
     batches, events, keys = CASES[size]
     folder = scratch(workspace(), "rescale")
-    _write_files(folder / "in", batches, events, keys)
+    write_batches(folder / "in", batches, events, keys=keys, span=4_000_000, seed=11)
     progress.plan(2 * len(KINDS))
     spark = ice.local_session("rescale", cores=2)
     figures: dict[str, Any] = {"events": batches * events, "keys": keys, "shards": SHARDS}
@@ -206,21 +204,6 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 def _stream(spark: Any, folder: Path) -> Any:
     reader = spark.readStream.schema("ts timestamp, key bigint, value bigint")
     return reader.option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
-
-
-def _write_files(folder: Path, batches: int, events: int, keys: int) -> None:
-    folder.mkdir(parents=True)
-    dice = np.random.default_rng(11)
-    for number in range(batches):
-        times = np.sort(dice.integers(number * 4_000_000, (number + 1) * 4_000_000, events))
-        columns = {
-            "ts": pa.array(times).cast(pa.timestamp("us", "UTC")),
-            "key": dice.integers(0, keys, events),
-            "value": dice.integers(0, 1_000, events),
-        }
-        path = folder / f"{number:05d}.parquet"
-        pq.write_table(pa.table(columns), path)
-        os.utime(path, (1e9 + number, 1e9 + number))
 
 
 def plot(figures: Figures, target: Path) -> None:

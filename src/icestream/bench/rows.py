@@ -120,3 +120,21 @@ _WRITERS: dict[str, Callable[[pa.Table, Path], None]] = {
     "csv": _write_csv,
     "parquet": pq.write_table,
 }
+
+
+def write_batches(
+    folder: Path, batches: int, events: int, *, keys: int, span: int, seed: int
+) -> None:
+    """Write files of events with a key and a value, each `span` microseconds after the other."""
+    folder.mkdir(parents=True)
+    dice = np.random.default_rng(seed)
+    for number in range(batches):
+        times = np.sort(dice.integers(number * span, (number + 1) * span, events))
+        columns = {
+            "ts": pa.array(times).cast(pa.timestamp("us", "UTC")),
+            "key": dice.integers(0, keys, events),
+            "value": dice.integers(0, 1_000, events),
+        }
+        path = folder / f"{number:05d}.parquet"
+        pq.write_table(pa.table(columns), path)
+        os.utime(path, (1e9 + number, 1e9 + number))

@@ -6,7 +6,7 @@ Idea: a node yields events. One inside a group belongs to a *scope*, which is on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -94,3 +94,27 @@ class Joined(Node):
     #: what a combination must fulfil beside, in SQL over its columns
     where: str | None = field(kw_only=True, default=None)
     spilling: Spilling = field(kw_only=True)
+
+
+def upstream(node: Node) -> Iterator[Node]:
+    """Yield a node and all that it is made of, each once."""
+    seen: set[int] = set()
+    waiting = [node]
+    while waiting:
+        current = waiting.pop()
+        if id(current) not in seen:
+            seen.add(id(current))
+            yield current
+            waiting += before(current)
+
+
+def before(node: Node) -> tuple[Node, ...]:
+    """Return the nodes whose events a node takes."""
+    match node:
+        case Mapped() | Entered() | Left():
+            return (node.before,)
+        case United():
+            return node.parts
+        case Applied() | Joined():
+            return node.inputs
+    return ()

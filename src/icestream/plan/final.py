@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from icestream.operators.temporal.aggregate import TemporalAggregate
-from icestream.plan.event_nodes import Applied, Entered, Joined, Left, Mapped, Node, United
+from icestream.plan.event_nodes import Applied, Left, Mapped, Node, United, before
 
 
 def told_once(outputs: Iterable[tuple[Node, str]]) -> list[Applied]:
@@ -29,7 +29,7 @@ def told_once(outputs: Iterable[tuple[Node, str]]) -> list[Applied]:
         if isinstance(node, Applied) and isinstance(node.operator, TemporalAggregate):
             found[id(node)] = node
         passes_on = isinstance(node, Mapped | Left | United)
-        waiting += [(each, final and passes_on) for each in _before(node)]
+        waiting += [(each, final and passes_on) for each in before(node)]
     return [node for node in found.values() if (id(node), False) not in seen]
 
 
@@ -41,15 +41,3 @@ def is_final(node: Node, waiting: Iterable[Applied]) -> bool:
         case United():
             return all(is_final(part, waiting) for part in node.parts)
     return node.grows or any(node is each for each in waiting)
-
-
-def _before(node: Node) -> tuple[Node, ...]:
-    """Return the nodes that one looks at."""
-    match node:
-        case Mapped() | Left() | Entered():
-            return (node.before,)
-        case United():
-            return node.parts
-        case Applied() | Joined():
-            return node.inputs
-    return ()

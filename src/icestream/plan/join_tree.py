@@ -28,10 +28,20 @@ from icestream.operators.dataflow.steps import Filtering, Projecting
 from icestream.operators.expressions import Projection
 from icestream.operators.multi_join.tracing import Lineage
 from icestream.operators.temporal.lifetimes import Forever, Hopping, Point, Shifted, Windowed
-from icestream.plan.event_nodes import Applied, Entered, Joined, Left, Mapped, Node, United
+from icestream.plan.event_nodes import (
+    Applied,
+    Entered,
+    Joined,
+    Left,
+    Mapped,
+    Node,
+    United,
+    before,
+    upstream,
+)
 from icestream.plan.join_cost import FLAT, assumed, join_plans
 from icestream.plan.join_order import reordered
-from icestream.plan.multi_join import HIDDEN, before, upstream
+from icestream.plan.multi_join import HIDDEN
 from icestream.plan.spilling import Spilling
 
 Lineages = tuple[Lineage, ...]

@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ from icestream.core.errors import DefinitionError
 from icestream.operators.dataflow.identity import identified
 from icestream.operators.dataflow.steps import Filtering
 from icestream.operators.expressions import Predicate
-from icestream.plan.event_nodes import Applied, Entered, Joined, Left, Mapped, Node, United
+from icestream.plan.event_nodes import Joined, Mapped, Node, upstream
 from icestream.plan.spilling import Spilling
 
 #: a column that all streams have, or a column of each stream
@@ -72,30 +72,6 @@ def told(node: Joined) -> str:
     )
     condition = f" where {node.where}" if node.where else ""
     return f"join {len(node.inputs)} streams by {equal}{condition}"
-
-
-def upstream(node: Node) -> Iterator[Node]:
-    """Yield a node and all that it is made of, each once."""
-    seen: set[int] = set()
-    waiting = [node]
-    while waiting:
-        current = waiting.pop()
-        if id(current) not in seen:
-            seen.add(id(current))
-            yield current
-            waiting += before(current)
-
-
-def before(node: Node) -> tuple[Node, ...]:
-    """Return the nodes whose events a node takes."""
-    match node:
-        case Mapped() | Entered() | Left():
-            return (node.before,)
-        case United():
-            return node.parts
-        case Applied() | Joined():
-            return node.inputs
-    return ()
 
 
 def _keys(nodes: Sequence[Node], on: str | Sequence[Equal]) -> tuple[tuple[str, ...], ...]:
@@ -172,4 +148,4 @@ def _columns(
     return tuple(columns)
 
 
-__all__ = ["HIDDEN", "Equal", "before", "joined", "refuse_after_joins", "told", "upstream"]
+__all__ = ["HIDDEN", "Equal", "joined", "refuse_after_joins", "told"]

@@ -21,23 +21,27 @@ class ChangedFiles(LocalFiles):
     def open(self, path: str) -> OpenFile:
         """Open a file for reading."""
         data = self._contents.get(path)
-        return super().open(path) if data is None else _InMemory(bytes(data))
+        return super().open(path) if data is None else FileInMemory(bytes(data))
 
     def exists(self, path: str) -> bool:
         """Tell whether a file or folder is there."""
         return path in self._contents or super().exists(path)
 
 
-class _InMemory:
+class FileInMemory:
+    """An open file whose bytes are at hand."""
+
     def __init__(self, data: bytes) -> None:
+        """Read from `data`."""
         self._data = data
         self.size = len(data)
 
     def read_at(self, offset: int, length: int) -> bytes:
+        """Return some of the bytes."""
         return self._data[offset : offset + length]
 
     def close(self) -> None:
-        pass
+        """Do nothing."""
 
 
 class FlippedFiles(ChangedFiles):

@@ -22,17 +22,10 @@ from icestream.state.synopses.spec import GroupRows, Slots
 from icestream.testing import temporal_oracle as oracle
 from icestream.testing import temporal_story as stories
 from icestream.testing.plain_groups import PlainGroups
+from icestream.testing.temporal_kinds import KINDS
 from icestream.testing.temporal_oracle import Bag, Event, Payload, changes_from, heads
 
 PORT = stories.port()
-KINDS = st.builds(
-    stories.Kind,
-    groups=st.integers(1, 5),
-    shuffled=st.booleans(),
-    cuts=st.booleans(),
-    holes=st.booleans(),
-    pace=st.sampled_from([0, 4, 12]),
-)
 DICE = st.randoms(use_true_random=False)
 G = (7, 1)
 NUMBERS = pa.schema([("x", pa.int64()), ("y", pa.float64())])

@@ -19,17 +19,10 @@ from icestream.state.synopses.spec import GroupRows, Slots
 from icestream.testing import temporal_oracle as oracle
 from icestream.testing import temporal_story as stories
 from icestream.testing.plain_groups import PlainGroups
+from icestream.testing.temporal_kinds import KINDS
 from icestream.testing.temporal_oracle import Event, bag_of, changes_from, events_of
 
 ONE, TWO = stories.port("one_"), stories.port("two_")
-KINDS = st.builds(
-    stories.Kind,
-    groups=st.integers(1, 5),
-    shuffled=st.booleans(),
-    cuts=st.booleans(),
-    holes=st.booleans(),
-    pace=st.sampled_from([0, 4, 12]),
-)
 PLAIN = pa.schema([("x", pa.string())])
 G = (7, 1)
 

@@ -12,17 +12,10 @@ from icestream.operators.temporal.settle import Settle
 from icestream.testing import temporal_oracle as oracle
 from icestream.testing import temporal_story as stories
 from icestream.testing.plain_groups import PlainGroups
+from icestream.testing.temporal_kinds import KINDS
 from icestream.testing.temporal_oracle import Bag, Event, changes_from, heads
 
 PORT = stories.port()
-KINDS = st.builds(
-    stories.Kind,
-    groups=st.integers(1, 5),
-    shuffled=st.booleans(),
-    cuts=st.booleans(),
-    holes=st.booleans(),
-    pace=st.sampled_from([0, 4, 12]),
-)
 G = (7, 1)
 PLAIN = pa.schema([("x", pa.string())])
 
