@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,12 +13,11 @@ from icestream.plan.adaptation.migration import Move, Way
 from icestream.plan.adaptation.split_combine import Shape
 from icestream.runtime.nodes.job import RunningJob, WindowJob
 from icestream.testing.plans import QuickFiles
+from icestream.testing.window_answers import Answers, answers
 
 GROUPS, KEYS, BATCHES, STEP = 3, 40, 20, 3
 WINDOWS = (Windows(12, 4), Windows(6, 6))
 JOB = WindowJob(WINDOWS, pane=2, key_groups=GROUPS)
-
-Answers = dict[tuple[int, int, int], tuple[int, int, int]]
 
 
 def batches(seed: int) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -35,14 +33,7 @@ def batches(seed: int) -> Iterator[tuple[pa.RecordBatch, int]]:
 
 
 def wanted(seed: int) -> Answers:
-    values: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-    for rows, _ in batches(seed):
-        for each in rows.to_pylist():
-            for view, windows in enumerate(WINDOWS):
-                latest = each["time"] - each["time"] % windows.slide
-                for start in range(latest, each["time"] - windows.range, -windows.slide):
-                    values[view, start, each["k0"]].append(each["x0"])
-    return {place: (len(all_), sum(all_), max(all_)) for place, all_ in values.items()}
+    return answers((rows for rows, _ in batches(seed)), WINDOWS)
 
 
 def take(emitted: list[Emitted], found: Answers) -> None:

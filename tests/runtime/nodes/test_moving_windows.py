@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,14 +16,12 @@ from icestream.runtime.nodes.job import RunningJob, WindowJob
 from icestream.runtime.nodes.moving_windows import Moved
 from icestream.testing.conformance import small_sizes
 from icestream.testing.plans import QuickFiles
+from icestream.testing.window_answers import Answers, answers
 
 GROUPS, NODES, KEYS = 4, 3, 60
 STEP, BATCHES = 3, 18
 WINDOWS = (Windows(12, 2), Windows(8, 8))
 JOB = WindowJob(WINDOWS, pane=2, key_groups=GROUPS)
-
-#: view, start, key -> count, sum, greatest
-Answers = dict[tuple[int, int, int], tuple[int, int, int]]
 
 
 def batches(seed: int) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -44,14 +41,7 @@ def batches(seed: int) -> Iterator[tuple[pa.RecordBatch, int]]:
 
 
 def wanted(seed: int) -> Answers:
-    values: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-    for rows, _ in batches(seed):
-        for each in rows.to_pylist():
-            for view, windows in enumerate(WINDOWS):
-                latest = each["time"] - each["time"] % windows.slide
-                for start in range(latest, each["time"] - windows.range, -windows.slide):
-                    values[view, start, each["k0"]].append(each["x0"])
-    return {place: (len(all_), sum(all_), max(all_)) for place, all_ in values.items()}
+    return answers((rows for rows, _ in batches(seed)), WINDOWS)
 
 
 def take(emitted: list[Emitted], found: Answers) -> None:
