@@ -24,8 +24,8 @@ from icestream.operators.user_defined.per_group import (
     StatefulProcessorHandle,
     TimerValues,
 )
-from icestream.testing import temporal_oracle as oracle
-from icestream.testing.feed import Feed
+from icestream.testing.oracles import temporal as oracle
+from icestream.testing.stories.feed import Feed
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,7 @@ from icestream.core.errors import DefinitionError
 from icestream.plan.event_nodes import FromSource
 from icestream.plan.events import compiled
 from icestream.plan.nodes import Source
-from icestream.testing.plain_dataflow import PlainDataflow
+from icestream.testing.oracles.plain_dataflow import PlainDataflow
 
 TIME = pa.timestamp("us", tz="UTC")
 COLUMNS = pa.schema([pa.field("k", pa.int64()), pa.field("v", pa.int64(), nullable=False)])

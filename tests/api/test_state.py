@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 import icestream as ice
 from icestream.inspect.export import write_parquet
 from icestream.inspect.reading import Reading, as_text
-from icestream.testing.checkpoints import make
+from icestream.testing.stories.checkpoints import make
 
 pytestmark = pytest.mark.spark
 

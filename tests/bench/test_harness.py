@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icestream.bench import agreement, command, registry, rows, systems, windows
+from icestream.bench import agreement, command, registry, rows, systems
 from icestream.bench.agreement import Totals
 from icestream.bench.harness import Report, Silent, describe_commit, describe_machine, run
 from icestream.bench.peers.environment import Peer, python_of
 from icestream.bench.processes import ProcessFailed, results
 from icestream.bench.registry import Bar, Bench, Measurement, Progress, Size
 from icestream.bench.steady import steady_rate
+from icestream.bench.windows import overlap
 from icestream.core.errors import DefinitionError, StorageError
 
 MEASURED = Measurement(
@@ -290,13 +291,13 @@ def test_totals_of_result_files_leave_out_windows_that_end_later(tmp_path: Path)
 
 
 def test_the_faster_variant_of_a_peer_is_the_one_compared() -> None:
-    name = windows.HOUR.name
+    name = overlap.HOUR.name
     flink = {
         f"{name}|heap|plain": 2.0,
         f"{name}|heap|mini-batch": 4.0,
         f"{name}|rocksdb|plain": 1.0,
     }
-    figures = windows.summarise({name: 12.0}, {name: 0.05}, flink)
+    figures = overlap.summarise({name: 12.0}, {name: 0.05}, flink)
     assert figures[name] == {
         "icestream_eps": 12.0,
         "spark_eps": 0.05,
@@ -315,14 +316,14 @@ def test_a_stalled_measurement_is_called_unsteady() -> None:
 
 
 def test_what_was_not_measured_fails_its_bars() -> None:
-    figures = windows.summarise({}, {}, {}) | {"systems_that_agree": []}
-    assert not any(bar.holds for bar in windows.judge(figures))
+    figures = overlap.summarise({}, {}, {}) | {"systems_that_agree": []}
+    assert not any(bar.holds for bar in overlap.judge(figures))
 
 
 def test_a_figure_is_drawn_also_where_a_peer_has_no_rate(tmp_path: Path) -> None:
-    ours = {case.name: 1e6 for case in windows.CASES}
-    figures = windows.summarise(
-        ours, {windows.HOUR.name: 5e3}, {f"{windows.HOUR.name}|heap|plain": 1e5}
+    ours = {case.name: 1e6 for case in overlap.CASES}
+    figures = overlap.summarise(
+        ours, {overlap.HOUR.name: 5e3}, {f"{overlap.HOUR.name}|heap|plain": 1e5}
     )
-    windows.plot(figures, tmp_path / "figures" / "windows.png")
+    overlap.plot(figures, tmp_path / "figures" / "windows.png")
     assert (tmp_path / "figures" / "windows.png").stat().st_size > 0

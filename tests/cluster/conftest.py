@@ -18,7 +18,7 @@ from icestream.runtime.spark import FileExchangeExecutor, ShuffleExchangeExecuto
 from icestream.state.files import LocalFiles
 from icestream.state.versions import RESULTS, SEGMENTS, VersionStore
 from icestream.testing.cluster import Cluster
-from icestream.testing.mishaps import StruckExecutor
+from icestream.testing.faults.mishaps import StruckExecutor
 
 EVENTS = 300
 KEYS = 20

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from icestream.runtime import driver
 from icestream.testing.cluster import Cluster
-from icestream.testing.mishaps import Linger
+from icestream.testing.faults.mishaps import Linger
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Scene

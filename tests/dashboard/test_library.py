@@ -11,7 +11,7 @@ import pytest
 
 from icestream.dashboard.library import Library, Watched
 from icestream.runtime.history import NEWER, History, this_process
-from icestream.testing.histories import write_history
+from icestream.testing.stories.histories import write_history
 
 
 def started(checkpoint: Path, **about: Any) -> History:

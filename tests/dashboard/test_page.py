@@ -13,7 +13,7 @@ import pytest
 from icestream.dashboard.library import Library
 from icestream.dashboard.server import Page
 from icestream.runtime.history import NEWER, History
-from icestream.testing.histories import reports, write_history
+from icestream.testing.stories.histories import reports, write_history
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 

@@ -19,8 +19,8 @@ from icestream.inspect.differences import differences
 from icestream.inspect.reading import Reading, as_text
 from icestream.operators.aggregates import Aggregate
 from icestream.plan.legend import Nothing, legend_of, read, written
-from icestream.testing.checkpoints import KINDS, events, make, opened
-from icestream.testing.plans import open_query, window_plan
+from icestream.testing.stories.checkpoints import KINDS, events, make, opened
+from icestream.testing.stories.plans import open_query, window_plan
 
 WINDOWED = ("windows", "tumbling", "objects", "sessions")
 FRAMES = ("rows", "ranges")

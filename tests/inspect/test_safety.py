@@ -28,7 +28,7 @@ from icestream.state.log.format import (
     footer_checksum,
 )
 from icestream.state.versions import FORMAT, VersionStore
-from icestream.testing.checkpoints import KINDS, make
+from icestream.testing.stories.checkpoints import KINDS, make
 
 OUTSIDE = ("../x.seg", "/etc/passwd", "a/b", "..", ".", "", "x\0y", "a\nb", "x" * 300, 7, None)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.core.errors import CheckpointError
-from icestream.kernels.groups import FIELDS
+from icestream.kernels.windows.groups import FIELDS
 from icestream.operators import groups as module
 from icestream.operators.fields import Field, Layout, SlidingLayout
 from icestream.operators.fold import HI, LAST, LO, identity_schema

@@ -24,10 +24,18 @@ from icestream.plan.cost import KeyCounts
 from icestream.plan.nodes import Plan, View
 from icestream.runtime import window_work
 from icestream.runtime.driver import Delivery
-from icestream.testing.conformance import QueryConformance, small_sizes
-from icestream.testing.oracles import ObviousWindows, differences, rows_of
-from icestream.testing.plans import every_aggregate, open_query, window_plan
-from icestream.testing.sources import SECOND, Item, Marker, Shape, batches_of, generate, shapes
+from icestream.testing.oracles.windows import ObviousWindows, differences, rows_of
+from icestream.testing.stories.plans import every_aggregate, open_query, window_plan
+from icestream.testing.stories.sources import (
+    SECOND,
+    Item,
+    Marker,
+    Shape,
+    batches_of,
+    generate,
+    shapes,
+)
+from icestream.testing.trials.conformance import QueryConformance, small_sizes
 
 TWO = pa.schema([("value", pa.float64()), ("whole", pa.int64())])
 WORDS = pa.schema([("name", pa.string()), ("number", pa.float64())])

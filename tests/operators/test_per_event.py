@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError, InputError
-from icestream.kernels.sliding import slide_averages_reference
+from icestream.kernels.windows.sliding import slide_averages_reference
 from icestream.operators.per_event import Extent, SlidingAverages, SlidingTotals, weighted_layout
 from icestream.state.blocks import (
     LogStore,

@@ -22,10 +22,9 @@ from icestream.operators.panes import Cumulative, Windows
 from icestream.plan.nodes import Plan, View
 from icestream.runtime import kept_events
 from icestream.state.blocks.ahead import read_ahead
-from icestream.testing.conformance import QueryConformance, small_sizes
-from icestream.testing.oracles import ObviousWindows, differences, rows_of
-from icestream.testing.plans import open_query, window_plan
-from icestream.testing.sources import (
+from icestream.testing.oracles.windows import ObviousWindows, differences, rows_of
+from icestream.testing.stories.plans import open_query, window_plan
+from icestream.testing.stories.sources import (
     SECOND,
     Item,
     Shape,
@@ -35,6 +34,7 @@ from icestream.testing.sources import (
     restart,
     shapes,
 )
+from icestream.testing.trials.conformance import QueryConformance, small_sizes
 
 TWO = pa.schema([("x0", pa.float64()), ("x1", pa.int64())])
 COUNT = Aggregate("count", None, "n")

@@ -21,8 +21,7 @@ from icestream.plan.nodes import Computation, Plan, View
 from icestream.runtime import driver
 from icestream.runtime.local import LocalQuery
 from icestream.state.versions import COMMITS, SEGMENTS
-from icestream.testing.conformance import QueryConformance, small_sizes
-from icestream.testing.oracles import (
+from icestream.testing.oracles.windows import (
     ObviousWindows,
     Row,
     differences,
@@ -30,8 +29,8 @@ from icestream.testing.oracles import (
     same_multiset,
     windows_by_sql,
 )
-from icestream.testing.plans import EVERY_INPUT, every_aggregate, open_query, window_plan
-from icestream.testing.sources import (
+from icestream.testing.stories.plans import EVERY_INPUT, every_aggregate, open_query, window_plan
+from icestream.testing.stories.sources import (
     SECOND,
     Item,
     Shape,
@@ -41,6 +40,7 @@ from icestream.testing.sources import (
     restart,
     shapes,
 )
+from icestream.testing.trials.conformance import QueryConformance, small_sizes
 
 WORDS = pa.schema([("name", pa.string()), ("number", pa.float64())])
 TWO = pa.schema([("value", pa.float64()), ("whole", pa.int64())])

@@ -5,8 +5,8 @@ from dataclasses import replace
 from icestream.operators.levels import FROM_PANES, Tiled
 from icestream.operators.panes import Windows
 from icestream.plan.lower import window_spec
-from icestream.testing.plans import window_plan
-from icestream.testing.sources import SECOND
+from icestream.testing.stories.plans import window_plan
+from icestream.testing.stories.sources import SECOND
 
 
 def tumbling(seconds: int) -> Windows:

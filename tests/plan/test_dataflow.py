@@ -12,8 +12,8 @@ from icestream.operators.aggregates import Aggregate
 from icestream.plan.dataflow import Dataflow, described
 from icestream.plan.explain_dataflow import explained_dataflow
 from icestream.plan.nodes import check_same_plan
-from icestream.testing import dataflow_plans as plans
-from icestream.testing.dataflow_plans import RATINGS, Stream, dataflow
+from icestream.testing.stories import dataflow_plans as plans
+from icestream.testing.stories.dataflow_plans import RATINGS, Stream, dataflow
 
 ALL: dict[str, Callable[[], Dataflow]] = {
     "running aggregate": plans.running_aggregate,

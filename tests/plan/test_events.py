@@ -18,9 +18,9 @@ from icestream.operators.temporal.settle import Settle
 from icestream.plan.dataflow import Dataflow
 from icestream.plan.events import compiled
 from icestream.plan.nodes import Source
-from icestream.testing import dataflow_plans as plans
-from icestream.testing.dataflow_plans import CLICKS, RATINGS, Stream, dataflow
-from icestream.testing.plans import INSTANT
+from icestream.testing.stories import dataflow_plans as plans
+from icestream.testing.stories.dataflow_plans import CLICKS, RATINGS, Stream, dataflow
+from icestream.testing.stories.plans import INSTANT
 
 COUNT = Aggregate("count", None, "n")
 

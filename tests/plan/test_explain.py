@@ -6,8 +6,8 @@ from icestream.operators.panes import Windows
 from icestream.plan.cost import KeyCounts, Statistics
 from icestream.plan.explain import explained
 from icestream.plan.nodes import Plan
-from icestream.testing.plans import window_plan
-from icestream.testing.sources import SECOND
+from icestream.testing.stories.plans import window_plan
+from icestream.testing.stories.sources import SECOND
 
 MINUTE = 60 * SECOND
 

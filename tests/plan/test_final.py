@@ -8,8 +8,8 @@ from icestream.operators.dataflow.steps import Stateful
 from icestream.plan.dataflow import Dataflow
 from icestream.plan.events import compiled
 from icestream.plan.nodes import Source
-from icestream.testing.dataflow_plans import RATINGS, SECOND, Stream, dataflow
-from icestream.testing.plans import INSTANT
+from icestream.testing.stories.dataflow_plans import RATINGS, SECOND, Stream, dataflow
+from icestream.testing.stories.plans import INSTANT
 
 COUNT = Aggregate("count", None, "n")
 

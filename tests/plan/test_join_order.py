@@ -18,9 +18,9 @@ from icestream.plan.event_nodes import Joined, upstream
 from icestream.plan.explain_dataflow import explained_dataflow
 from icestream.plan.join_order import Tree
 from icestream.plan.spilling import Spilling
-from icestream.testing.dataflow_conformance import open_dataflow
-from icestream.testing.dataflow_plans import Stream, dataflow
-from icestream.testing.join_plans import NAMES, SCHEMAS, batch_of, deferred, sources, tree
+from icestream.testing.stories.dataflow_plans import Stream, dataflow
+from icestream.testing.stories.join_plans import NAMES, SCHEMAS, batch_of, deferred, sources, tree
+from icestream.testing.trials.dataflow_conformance import open_dataflow
 
 CHEAPEST = Spilling()
 

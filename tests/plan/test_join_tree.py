@@ -8,8 +8,8 @@ from icestream.plan import join_tree
 from icestream.plan.dataflow import Dataflow
 from icestream.plan.explain_dataflow import explained_dataflow
 from icestream.plan.spilling import Spilling
-from icestream.testing.dataflow_plans import Stream, dataflow
-from icestream.testing.join_plans import SCHEMAS, deferred, sources, tree
+from icestream.testing.stories.dataflow_plans import Stream, dataflow
+from icestream.testing.stories.join_plans import SCHEMAS, deferred, sources, tree
 
 
 def flow_of(rows: Stream, count: int) -> Dataflow:

@@ -10,7 +10,7 @@ from icestream.operators.panes import Windows
 from icestream.operators.session import Session
 from icestream.plan.nodes import View
 from icestream.plan.parts import parts_of
-from icestream.testing.plans import window_plan
+from icestream.testing.stories.plans import window_plan
 
 SECOND = 1_000_000
 COUNT = Aggregate("count", None, "n")

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from icestream.bench.crash import CASES, CRASH, FLIP, REFUSE, STOPPED, TIGHT, Found
 from icestream.bench.registry import Size
+from icestream.bench.safety.crash import CASES, CRASH, FLIP, REFUSE, STOPPED, TIGHT, Found
 from icestream.state.log.writer import SegmentWriter
 from icestream.state.versions import COMMITS
-from icestream.testing.faulty_files import Crash, CrashMode, SimulatedDisk
-from icestream.testing.rehearsal import MODES, ROOT, Process, Rehearsal, Script, staged
+from icestream.testing.faults.faulty_files import Crash, CrashMode, SimulatedDisk
+from icestream.testing.trials.rehearsal import MODES, ROOT, Process, Rehearsal, Script, staged
 
 
 def rehearse(script: Script, folder: Path) -> tuple[Rehearsal, SimulatedDisk]:

@@ -9,13 +9,13 @@ from icestream.core.errors import DefinitionError
 from icestream.operators.slice_log import SLICE_BYTES
 from icestream.plan.dataflow import Dataflow
 from icestream.runtime.dataflow_work import DataflowWork
-from icestream.testing import dataflow_plans as plans
-from icestream.testing.dataflow_conformance import (
+from icestream.testing.stories import dataflow_plans as plans
+from icestream.testing.stories.sources import Shape, batches_of
+from icestream.testing.trials.dataflow_conformance import (
     DataflowConformance,
     open_dataflow,
     stream_of,
 )
-from icestream.testing.sources import Shape, batches_of
 
 
 class TestRunningAggregate(DataflowConformance):

@@ -12,11 +12,11 @@ from icestream.runtime.dataflow_work import DataflowWork
 from icestream.runtime.local import LocalExecutor
 from icestream.runtime.shard import ShardReport, ShardTask
 from icestream.state.versions import SEGMENTS, VersionStore
-from icestream.testing.dataflow_conformance import small_sizes
-from icestream.testing.dataflow_rehearsal import DataflowRot, DataflowScript
-from icestream.testing.faulty_files import SimulatedDisk
-from icestream.testing.rehearsal import ROOT, Process, Rehearsal
-from icestream.testing.rot import HARMLESS, NOTICED
+from icestream.testing.faults.faulty_files import SimulatedDisk
+from icestream.testing.faults.rot import HARMLESS, NOTICED
+from icestream.testing.trials.dataflow_conformance import small_sizes
+from icestream.testing.trials.dataflow_rehearsal import DataflowRot, DataflowScript
+from icestream.testing.trials.rehearsal import ROOT, Process, Rehearsal
 
 SCRIPT = DataflowScript(batches=6, budget=8 << 20)
 

@@ -13,10 +13,10 @@ from icestream.operators.aggregates import Aggregate
 from icestream.runtime.holdings import Holdings
 from icestream.runtime.local import LocalExecutor
 from icestream.runtime.shard import ShardReport, ShardTask
-from icestream.testing import dataflow_plans as plans
-from icestream.testing.dataflow_conformance import open_dataflow, small_sizes, stream_of
-from icestream.testing.dataflow_plans import RATINGS, SECOND, Stream, dataflow
-from icestream.testing.sources import Shape, batches_of
+from icestream.testing.stories import dataflow_plans as plans
+from icestream.testing.stories.dataflow_plans import RATINGS, SECOND, Stream, dataflow
+from icestream.testing.stories.sources import Shape, batches_of
+from icestream.testing.trials.dataflow_conformance import open_dataflow, small_sizes, stream_of
 
 
 @pytest.mark.slow

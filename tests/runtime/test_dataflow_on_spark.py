@@ -18,11 +18,11 @@ from icestream.runtime.local import Splits, read_rows
 from icestream.runtime.spark import FileExchangeExecutor, ShuffleExchangeExecutor
 from icestream.runtime.work import Executor
 from icestream.state.files import LocalFiles
-from icestream.testing import dataflow_plans as plans
-from icestream.testing.dataflow_conformance import bag_of_rows, stream_of
-from icestream.testing.plain_dataflow import PlainDataflow
-from icestream.testing.sources import SECOND, Shape, batches_of
-from icestream.testing.temporal_oracle import Bag, assert_same_snapshots, without_zeros
+from icestream.testing.oracles.plain_dataflow import PlainDataflow
+from icestream.testing.oracles.temporal import Bag, assert_same_snapshots, without_zeros
+from icestream.testing.stories import dataflow_plans as plans
+from icestream.testing.stories.sources import SECOND, Shape, batches_of
+from icestream.testing.trials.dataflow_conformance import bag_of_rows, stream_of
 
 pytestmark = pytest.mark.spark
 

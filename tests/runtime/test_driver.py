@@ -12,8 +12,8 @@ from icestream.plan.nodes import Plan
 from icestream.runtime.driver import LEAST_QUOTA, Delivery, Settings
 from icestream.runtime.local import LocalQuery, read_rows
 from icestream.state.versions import COMMITS, RESULTS, SEGMENTS, VersionStore
-from icestream.testing.faulty_files import SimulatedDisk
-from icestream.testing.rehearsal import ROOT, Process, Script, staged
+from icestream.testing.faults.faulty_files import SimulatedDisk
+from icestream.testing.trials.rehearsal import ROOT, Process, Script, staged
 
 SCRIPT = Script(batches=8)
 

@@ -13,8 +13,8 @@ from icestream.plan.lower import liftable
 from icestream.plan.nodes import Plan
 from icestream.runtime import folding
 from icestream.runtime.folding import HOT_ROWS, SAMPLED, hot_groups
-from icestream.testing.plans import open_query, window_plan
-from icestream.testing.sources import Shape, batches_of, generate
+from icestream.testing.stories.plans import open_query, window_plan
+from icestream.testing.stories.sources import Shape, batches_of, generate
 
 TWO = pa.schema([("value", pa.float64()), ("whole", pa.int64())])
 FREE = (

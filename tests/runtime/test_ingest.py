@@ -16,10 +16,10 @@ from icestream.runtime.exchange import ExchangeWriter, Parcels, SplitReport
 from icestream.runtime.folding import TABLE_BYTES
 from icestream.runtime.ingest import Ingest
 from icestream.runtime.local import read_rows
-from icestream.testing.faulty_files import SimulatedDisk
-from icestream.testing.oracles import ObviousWindows, rows_of
-from icestream.testing.plans import open_query, window_plan
-from icestream.testing.sources import SECOND, Shape, random_events
+from icestream.testing.faults.faulty_files import SimulatedDisk
+from icestream.testing.oracles.windows import ObviousWindows, rows_of
+from icestream.testing.stories.plans import open_query, window_plan
+from icestream.testing.stories.sources import SECOND, Shape, random_events
 
 COUNT = [Aggregate("count", None, "n")]
 

@@ -12,10 +12,10 @@ from icestream.operators.aggregates import Aggregate
 from icestream.runtime.driver import LEAST_QUOTA, Settings
 from icestream.runtime.local import LocalQuery
 from icestream.state.versions import COMMITS, RESULTS, SEGMENTS, VersionStore
-from icestream.testing.faulty_files import SimulatedDisk
-from icestream.testing.oracles import rows_of, same_multiset
-from icestream.testing.plans import QuickFiles, open_query, window_plan
-from icestream.testing.sources import ABORT, SECOND, Shape, drive, generate, restart
+from icestream.testing.faults.faulty_files import SimulatedDisk
+from icestream.testing.oracles.windows import rows_of, same_multiset
+from icestream.testing.stories.plans import QuickFiles, open_query, window_plan
+from icestream.testing.stories.sources import ABORT, SECOND, Shape, drive, generate, restart
 
 COUNT = [Aggregate("count", None, "n")]
 PLAN = window_plan("4 seconds", "2 seconds", slack=0, aggregates=COUNT)

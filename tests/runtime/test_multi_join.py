@@ -24,10 +24,10 @@ from icestream.runtime import dataflow_work, spilling
 from icestream.runtime.dataflow_work import ComponentShard
 from icestream.runtime.local import LocalExecutor, LocalQuery
 from icestream.runtime.shard import ShardReport, ShardTask
-from icestream.testing.dataflow_conformance import open_dataflow, small_sizes
-from icestream.testing.dataflow_plans import SECOND, Stream, dataflow
-from icestream.testing.join_plans import NAMES, SCHEMAS, batch_of, deferred, sources, tree
-from icestream.testing.moving_shards import rescale, separate_disks
+from icestream.testing.stories.dataflow_plans import SECOND, Stream, dataflow
+from icestream.testing.stories.join_plans import NAMES, SCHEMAS, batch_of, deferred, sources, tree
+from icestream.testing.trials.dataflow_conformance import open_dataflow, small_sizes
+from icestream.testing.trials.moving_shards import rescale, separate_disks
 
 Rows = Counter[tuple[Any, ...]]
 

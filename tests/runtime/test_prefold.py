@@ -19,8 +19,8 @@ from icestream.runtime.local import LocalExecutor, LocalQuery, Splits, read_rows
 from icestream.runtime.prefold import Prefold, can_fold
 from icestream.runtime.work import Parcel
 from icestream.state.files import LocalFiles
-from icestream.testing.oracles import Row, differences, rows_of
-from icestream.testing.sources import SECOND, Shape, random_events
+from icestream.testing.oracles.windows import Row, differences, rows_of
+from icestream.testing.stories.sources import SECOND, Shape, random_events
 
 pytestmark = pytest.mark.spark
 

@@ -19,10 +19,10 @@ from icestream.plan.adaptation.sizing import SHRINK_AFTER, Sizing
 from icestream.runtime import local
 from icestream.runtime.scaling import next_sizing, placed, task_bounds, told
 from icestream.runtime.shard import ShardReport, ShardTask
-from icestream.testing.feed import Feed, rows
-from icestream.testing.moving_shards import SeparateDisks
-from icestream.testing.plans import open_query, window_plan
-from icestream.testing.sources import Shape, batches_of, generate
+from icestream.testing.stories.feed import Feed, rows
+from icestream.testing.stories.plans import open_query, window_plan
+from icestream.testing.stories.sources import Shape, batches_of, generate
+from icestream.testing.trials.moving_shards import SeparateDisks
 
 
 def report(shard: int, seconds: float) -> ShardReport:

@@ -13,7 +13,7 @@ from icestream.operators.temporal.changes import changes_of
 from icestream.runtime import sending
 from icestream.runtime.exchange import Parcels
 from icestream.runtime.sending import Routing, Sending, Sends
-from icestream.testing.faulty_files import SimulatedDisk
+from icestream.testing.faults.faulty_files import SimulatedDisk
 
 PAYLOAD = pa.schema([("k", pa.int64())])
 KEY_GROUPS, SHARDS = 16, 4

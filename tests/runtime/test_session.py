@@ -10,8 +10,8 @@ from pyspark.sql import functions as sf
 
 import icestream as ice
 from icestream.runtime import prefold, session, warm_up
-from icestream.testing.feed import Feed, rows
-from icestream.testing.oracles import differences
+from icestream.testing.oracles.windows import differences
+from icestream.testing.stories.feed import Feed, rows
 
 pytestmark = pytest.mark.spark
 

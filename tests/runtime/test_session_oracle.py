@@ -14,9 +14,9 @@ import icestream as ice
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.session import Session
 from icestream.plan.nodes import Plan
-from icestream.testing.feed import Feed
-from icestream.testing.oracles import Row, differences, rows_of
-from icestream.testing.plans import open_query, window_plan
+from icestream.testing.oracles.windows import Row, differences, rows_of
+from icestream.testing.stories.feed import Feed
+from icestream.testing.stories.plans import open_query, window_plan
 
 pytestmark = pytest.mark.spark
 

@@ -13,8 +13,8 @@ from icestream.runtime.shard import ShardSpace, ShardTask, WindowShard
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
 from icestream.state.segments import SegmentTable
-from icestream.testing.faulty_files import SimulatedDisk
-from icestream.testing.rehearsal import Process, Rehearsal, Script, staged
+from icestream.testing.faults.faulty_files import SimulatedDisk
+from icestream.testing.trials.rehearsal import Process, Rehearsal, Script, staged
 
 SCRIPT = Script(batches=12)
 

@@ -15,7 +15,7 @@ import icestream as ice
 from icestream.core.errors import DefinitionError
 from icestream.runtime.sink import FILE_FORMATS, Once, Sink, TableSink, make_sink, no_rows
 from icestream.state.files import LocalFiles
-from icestream.testing.feed import Feed
+from icestream.testing.stories.feed import Feed
 
 pytestmark = pytest.mark.spark
 

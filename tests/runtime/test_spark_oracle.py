@@ -20,8 +20,8 @@ from pyspark.sql import functions as sf
 import icestream as ice
 from icestream.api.stream import Windowed
 from icestream.runtime import prefold
-from icestream.testing.feed import Feed, rows
-from icestream.testing.oracles import differences
+from icestream.testing.oracles.windows import differences
+from icestream.testing.stories.feed import Feed, rows
 
 pytestmark = pytest.mark.spark
 

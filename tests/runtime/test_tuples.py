@@ -15,9 +15,9 @@ from icestream.runtime import tuples
 from icestream.runtime.exchange import ExchangeWriter, Parcels, SplitReport
 from icestream.runtime.tuples import Leaving, TupleWriter
 from icestream.state.log.format import SegmentInfo
-from icestream.testing.faulty_files import SimulatedDisk
-from icestream.testing.plans import window_plan
-from icestream.testing.sources import SECOND, Shape, random_events
+from icestream.testing.faults.faulty_files import SimulatedDisk
+from icestream.testing.stories.plans import window_plan
+from icestream.testing.stories.sources import SECOND, Shape, random_events
 
 PLAN = window_plan(
     "6 seconds",

@@ -15,9 +15,7 @@ from icestream.plan.updates import SCHEDULES, Latest, Updates
 from icestream.runtime.updates_work import Overhead
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions import SEGMENTS
-from icestream.testing.moving_shards import rescale, separate_disks
-from icestream.testing.rehearsal import Rehearsal, Script, staged
-from icestream.testing.update_streams import (
+from icestream.testing.stories.update_streams import (
     SECOND,
     Costly,
     ManualClock,
@@ -28,6 +26,8 @@ from icestream.testing.update_streams import (
     quotes_plan,
     splits_of,
 )
+from icestream.testing.trials.moving_shards import rescale, separate_disks
+from icestream.testing.trials.rehearsal import Rehearsal, Script, staged
 
 
 def story(seed: int, batches: int = 24, symbols: int = 40) -> list[list[list[Quote]]]:

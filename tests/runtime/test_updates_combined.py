@@ -23,8 +23,7 @@ from icestream.plan.nodes import Source
 from icestream.plan.updates import Updates
 from icestream.runtime.local import LocalQuery, Splits
 from icestream.state.update_queue.windows.spec import Semantics, UpdateWindows
-from icestream.testing.rehearsal import staged
-from icestream.testing.update_streams import (
+from icestream.testing.stories.update_streams import (
     QUOTES,
     SECOND,
     Costly,
@@ -34,6 +33,7 @@ from icestream.testing.update_streams import (
     quotes,
     quotes_plan,
 )
+from icestream.testing.trials.rehearsal import staged
 
 #: symbol, price, time, source
 Told = tuple[str, int, int, int]

@@ -6,7 +6,7 @@ the window is limited by memory, as it is in engines that keep windows there.
 
 from __future__ import annotations
 
-from icestream.testing.changed_files import FileInMemory
+from icestream.testing.faults.changed_files import FileInMemory
 
 
 class _NewFile:

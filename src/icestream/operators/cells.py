@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.kernels.cells import number_cells, slots_of_cells
+from icestream.kernels.windows.cells import number_cells, slots_of_cells
 
 Ints = npt.NDArray[np.int64]
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.kernels.fold import ALL_VALID, order_floats
+from icestream.kernels.windows.fold import ALL_VALID, order_floats
 
 #: columns beside the inputs, for fields that need the order of the stream
 TIME = "time"

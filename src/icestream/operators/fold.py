@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.kernels import fold as kernels
 from icestream.kernels import words
+from icestream.kernels.windows import fold as kernels
 from icestream.kernels.words import Table
 from icestream.operators.aggregates import square_over
 from icestream.operators.cells import CellFinder

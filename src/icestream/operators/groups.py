@@ -23,8 +23,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.errors import CheckpointError
-from icestream.kernels import groups as kernels
-from icestream.kernels import strides
+from icestream.kernels.windows import groups as kernels
+from icestream.kernels.windows import strides
 from icestream.kernels.words import Table
 from icestream.operators.fields import Layout
 from icestream.state.arena import Arena

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.errors import DefinitionError, InputError
-from icestream.kernels.exact_sums import ROW, WIDE
-from icestream.kernels.sliding import (
+from icestream.kernels.windows.exact_sums import ROW, WIDE
+from icestream.kernels.windows.sliding import (
     DONE,
     FULL,
     WIDE_NEEDED,

@@ -35,7 +35,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.kernels.groups import LAST as LAST_PANE
+from icestream.kernels.windows.groups import LAST as LAST_PANE
 from icestream.kernels.words import Table
 from icestream.operators.emission import Emission
 from icestream.operators.fields import Layout

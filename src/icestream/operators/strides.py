@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.kernels import strides as kernels
+from icestream.kernels.windows import strides as kernels
 from icestream.operators.emission import Emission
 from icestream.operators.groups import Groups
 from icestream.operators.panes import Sliding

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.kernels.fold import routes_of
+from icestream.kernels.windows.fold import routes_of
 from icestream.operators.columns import Column
 from icestream.operators.fold import HI, LO, EntryTable, Run
 from icestream.operators.objects.states import States

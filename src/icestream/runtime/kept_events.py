@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.times import Micros
-from icestream.kernels.fold import routes_of
+from icestream.kernels.windows.fold import routes_of
 from icestream.kernels.words import Table
 from icestream.operators.columns import ARRIVAL, Column
 from icestream.operators.fold import EntryTable

@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from icestream.kernels.fold import routes_of
+from icestream.kernels.windows.fold import routes_of
 from icestream.operators.dataflow.gathering import by_group
 from icestream.operators.fold import HI
 from icestream.operators.runs import slice_bounds

@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from icestream.kernels.fold import routes_of
+from icestream.kernels.windows.fold import routes_of
 from icestream.operators.runs import slice_bounds
 from icestream.operators.updates.folding import ORIGIN, Folded, Folder
 from icestream.operators.updates.identities import identity_of

@@ -30,7 +30,7 @@ from icestream.plan.events import compiled
 from icestream.plan.nodes import Source
 from icestream.runtime.driver import Settings
 from icestream.runtime.local import LocalQuery
-from icestream.testing.plain_dataflow import PlainDataflow
+from icestream.testing.oracles.plain_dataflow import PlainDataflow
 
 pytestmark = pytest.mark.spark
 

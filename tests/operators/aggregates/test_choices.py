@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates import Aggregate
-from icestream.testing.answers import answer as obvious
-from icestream.testing.folding import folded
-from icestream.testing.plans import EVERY_INPUT
-from icestream.testing.sources import Shape, random_column
+from icestream.testing.oracles.answers import answer as obvious
+from icestream.testing.stories.plans import EVERY_INPUT
+from icestream.testing.stories.sources import Shape, random_column
+from icestream.testing.trials.folding import folded
 
 ALL = (
     Aggregate("first", "x", "a"),

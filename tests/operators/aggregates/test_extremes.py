@@ -8,7 +8,7 @@ import pytest
 
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates import Aggregate
-from icestream.testing.folding import folded
+from icestream.testing.trials.folding import folded
 
 
 def answer(function: str, values: pa.Array) -> Any:

@@ -9,8 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from icestream.operators.aggregates import Aggregate
-from icestream.testing.answers import answer as obvious
-from icestream.testing.folding import folded
+from icestream.testing.oracles.answers import answer as obvious
+from icestream.testing.trials.folding import folded
 
 MOMENTS = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
 PAIRS = ("covar_pop", "covar_samp", "corr")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import InputError
 from icestream.operators.aggregates import Aggregate
-from icestream.testing.folding import folded
-from icestream.testing.plans import INSTANT, open_query, window_plan
+from icestream.testing.stories.plans import INSTANT, open_query, window_plan
+from icestream.testing.trials.folding import folded
 
 
 def answer(function: str, values: pa.Array) -> Any:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from icestream.core.errors import DefinitionError, InputError
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.fields import Layout
-from icestream.testing.answers import answer as obvious
-from icestream.testing.folding import folded
+from icestream.testing.oracles.answers import answer as obvious
+from icestream.testing.trials.folding import folded
 
 VWAP = Aggregate("weighted_avg", "x", "answer", ("y",))
 

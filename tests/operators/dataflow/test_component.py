@@ -16,12 +16,12 @@ from icestream.operators.dataflow.steps import Regroup, Stateful, regrouped
 from icestream.operators.protocol import Shard
 from icestream.operators.temporal.changes import changes_of
 from icestream.plan.dataflow import Dataflow
-from icestream.testing import dataflow_plans as plans
-from icestream.testing import temporal_oracle as oracle
-from icestream.testing.dataflow_conformance import bag_of_rows
-from icestream.testing.dataflow_plans import RATINGS, Stream, dataflow
-from icestream.testing.plain_dataflow import ChangeLists, PlainStores, plain_component
-from icestream.testing.temporal_oracle import Bag, Event, assert_same_snapshots
+from icestream.testing.oracles import temporal as oracle
+from icestream.testing.oracles.plain_dataflow import ChangeLists, PlainStores, plain_component
+from icestream.testing.oracles.temporal import Bag, Event, assert_same_snapshots
+from icestream.testing.stories import dataflow_plans as plans
+from icestream.testing.stories.dataflow_plans import RATINGS, Stream, dataflow
+from icestream.testing.trials.dataflow_conformance import bag_of_rows
 
 Rating = tuple[Micros, int, int, float]
 

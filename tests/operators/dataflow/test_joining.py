@@ -15,9 +15,9 @@ from icestream.operators.dataflow.joining import JOINED, JoinStores, Orders
 from icestream.operators.temporal.changes import changes_of
 from icestream.plan.dataflow import Dataflow
 from icestream.state.versions import BASE
-from icestream.testing.dataflow_plans import dataflow
-from icestream.testing.join_plans import SCHEMAS, deferred, sources
-from icestream.testing.plain_dataflow import ChangeLists
+from icestream.testing.oracles.plain_dataflow import ChangeLists
+from icestream.testing.stories.dataflow_plans import dataflow
+from icestream.testing.stories.join_plans import SCHEMAS, deferred, sources
 
 
 class RecordingJoin:

@@ -26,11 +26,10 @@ from icestream.plan.nodes import Plan
 from icestream.state import snapshots
 from icestream.state.log import Log, Record
 from icestream.state.versions import SEGMENTS
-from icestream.testing.conformance import QueryConformance
-from icestream.testing.objects_oracle import ObviousObjects, settled
-from icestream.testing.oracles import differences, rows_of
-from icestream.testing.plans import EVERY_INPUT, open_query, window_plan
-from icestream.testing.sources import (
+from icestream.testing.oracles.objects import ObviousObjects, settled
+from icestream.testing.oracles.windows import differences, rows_of
+from icestream.testing.stories.plans import EVERY_INPUT, open_query, window_plan
+from icestream.testing.stories.sources import (
     SECOND,
     Item,
     Shape,
@@ -40,6 +39,7 @@ from icestream.testing.sources import (
     rebatch,
     shapes,
 )
+from icestream.testing.trials.conformance import QueryConformance
 
 WORDS = pa.schema([("name", pa.string()), ("number", pa.float64())])
 TWO = pa.schema([("value", pa.float64()), ("whole", pa.int32())])

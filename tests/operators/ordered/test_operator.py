@@ -23,11 +23,10 @@ from icestream.operators.ordered import Frame, RowsSlide, operator, tuples
 from icestream.plan.nodes import Plan
 from icestream.runtime import driver
 from icestream.state import snapshots
-from icestream.testing.conformance import Oracle, QueryConformance
-from icestream.testing.oracles import Row, differences, same_multiset
-from icestream.testing.ordered_oracle import ObviousFrames, frame_rows, frames_by_sql
-from icestream.testing.plans import open_query, window_plan
-from icestream.testing.sources import (
+from icestream.testing.oracles.ordered import ObviousFrames, frame_rows, frames_by_sql
+from icestream.testing.oracles.windows import Row, differences, same_multiset
+from icestream.testing.stories.plans import open_query, window_plan
+from icestream.testing.stories.sources import (
     SECOND,
     Item,
     Shape,
@@ -37,6 +36,7 @@ from icestream.testing.sources import (
     rebatch,
     shapes,
 )
+from icestream.testing.trials.conformance import Oracle, QueryConformance
 
 FRAMES = (
     Frame(range=5 * SECOND),

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from icestream.core.errors import DefinitionError
 from icestream.operators.temporal.changes import changes_of
 from icestream.operators.temporal.consolidate import consolidated, identities
-from icestream.testing import temporal_story as stories
-from icestream.testing.temporal_oracle import assert_same_bag, bag_of, events_of
+from icestream.testing.oracles.temporal import assert_same_bag, bag_of, events_of
+from icestream.testing.stories import temporal_story as stories
 
 
 def changes(payload: pa.RecordBatch, diffs: list[int]) -> pa.RecordBatch:

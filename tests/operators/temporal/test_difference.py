@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.temporal.difference import LEFT, RIGHT, StreamDifference
 from icestream.state.synopses.spec import GroupRows, Slots
-from icestream.testing import temporal_oracle as oracle
-from icestream.testing import temporal_story as stories
-from icestream.testing.plain_groups import PlainGroups
-from icestream.testing.temporal_kinds import KINDS
-from icestream.testing.temporal_oracle import Event, changes_from, events_of
+from icestream.testing.oracles import temporal as oracle
+from icestream.testing.oracles.plain_groups import PlainGroups
+from icestream.testing.oracles.temporal import Event, changes_from, events_of
+from icestream.testing.stories import temporal_story as stories
+from icestream.testing.stories.temporal_kinds import KINDS
 
 ONE, TWO = stories.port("one_"), stories.port("two_")
 PLAIN = pa.schema([("x", pa.string())])

@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.kernels import words
-from icestream.kernels.sweep import scale_rows
+from icestream.kernels.lifetimes.sweep import scale_rows
 from icestream.kernels.words import merge_field
 from icestream.operators.aggregates import applicable
 from icestream.operators.temporal.lift import Lifting
-from icestream.testing.temporal_oracle import Event, changes_from
+from icestream.testing.oracles.temporal import Event, changes_from
 
 PAYLOAD = pa.schema(
     [

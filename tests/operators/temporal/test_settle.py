@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.temporal.settle import Settle
-from icestream.testing import temporal_oracle as oracle
-from icestream.testing import temporal_story as stories
-from icestream.testing.plain_groups import PlainGroups
-from icestream.testing.temporal_kinds import KINDS
-from icestream.testing.temporal_oracle import Bag, Event, changes_from, heads
+from icestream.testing.oracles import temporal as oracle
+from icestream.testing.oracles.plain_groups import PlainGroups
+from icestream.testing.oracles.temporal import Bag, Event, changes_from, heads
+from icestream.testing.stories import temporal_story as stories
+from icestream.testing.stories.temporal_kinds import KINDS
 
 PORT = stories.port()
 G = (7, 1)

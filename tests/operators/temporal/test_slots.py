@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from icestream.operators.temporal.changes import changes_schema
 from icestream.operators.temporal.slots import BySlot, Rows, clipped, first_rows, keep
 from icestream.state.synopses.spec import GroupRows, Synopsis
-from icestream.testing import temporal_oracle as oracle
-from icestream.testing import temporal_story as stories
-from icestream.testing.plain_groups import PlainGroups
-from icestream.testing.temporal_oracle import bag_of, changes_from, events_of
+from icestream.testing.oracles import temporal as oracle
+from icestream.testing.oracles.plain_groups import PlainGroups
+from icestream.testing.oracles.temporal import bag_of, changes_from, events_of
+from icestream.testing.stories import temporal_story as stories
 
 PORT = stories.port()
 NUMBERS = pa.schema([("x", pa.int64())])

@@ -18,10 +18,10 @@ from icestream.operators.temporal import top
 from icestream.operators.temporal.consolidate import identities
 from icestream.operators.temporal.ordering import Order
 from icestream.operators.temporal.top import TopK
-from icestream.testing import temporal_oracle as oracle
-from icestream.testing import temporal_story as stories
-from icestream.testing.plain_groups import PlainGroups
-from icestream.testing.temporal_oracle import Event, Payload, bag_of, changes_from, heads
+from icestream.testing.oracles import temporal as oracle
+from icestream.testing.oracles.plain_groups import PlainGroups
+from icestream.testing.oracles.temporal import Event, Payload, bag_of, changes_from, heads
+from icestream.testing.stories import temporal_story as stories
 
 PORT = stories.port()
 ORDERS = st.sampled_from(

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from icestream.kernels.update_queue_staleness import BINS, PROFILE, bin_edges
+from icestream.kernels.updates.staleness import BINS, PROFILE, bin_edges
 from icestream.operators.updates.telling import Stale, Told, told
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from icestream.kernels import update_queue as k
+from icestream.kernels.updates import queue as k
 from icestream.operators.updates.folding import HI, LO, Folded, folded
 from icestream.operators.updates.waiting import PLACE, Waiting
 from icestream.state.arena import Arena

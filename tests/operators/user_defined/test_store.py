@@ -12,8 +12,7 @@ from hypothesis import given, settings
 
 from icestream.operators.user_defined.operator import UserDefined
 from icestream.state.synopses.options import StoreOptions
-from icestream.testing.group_space import GroupSpace
-from icestream.testing.user_defined_oracle import (
+from icestream.testing.oracles.user_defined import (
     OPS,
     PAYLOAD,
     Batch,
@@ -23,6 +22,7 @@ from icestream.testing.user_defined_oracle import (
     counted,
     simulate,
 )
+from icestream.testing.trials.group_space import GroupSpace
 
 
 def life(seed: int, batches: int, groups: int, unit: int) -> list[Batch]:

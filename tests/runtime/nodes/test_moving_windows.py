@@ -14,9 +14,9 @@ from icestream.plan.adaptation.migration import Move, Way
 from icestream.plan.adaptation.split_combine import Shape
 from icestream.runtime.nodes.job import RunningJob, WindowJob
 from icestream.runtime.nodes.moving_windows import Moved
-from icestream.testing.conformance import small_sizes
-from icestream.testing.plans import QuickFiles
-from icestream.testing.window_answers import Answers, answers
+from icestream.testing.oracles.window_answers import Answers, answers
+from icestream.testing.stories.plans import QuickFiles
+from icestream.testing.trials.conformance import small_sizes
 
 GROUPS, NODES, KEYS = 4, 3, 60
 STEP, BATCHES = 3, 18

@@ -10,8 +10,8 @@ import pytest
 
 from icestream.core.errors import DamageError
 from icestream.core.times import INFINITY
-from icestream.kernels import extents as kernels
-from icestream.kernels.heap import HI, LO, NO_ROOT
+from icestream.kernels.synopses import extents as kernels
+from icestream.kernels.synopses.heap import HI, LO, NO_ROOT
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.synopses.extents import ExtentLog, Extents, headers_of
@@ -19,7 +19,7 @@ from icestream.state.synopses.options import ROWS
 from icestream.state.synopses.rows import RowCodec
 from icestream.state.synopses.spec import Ints
 from icestream.state.synopses.tail import Tail
-from icestream.testing.group_space import GroupSpace, Task
+from icestream.testing.trials.group_space import GroupSpace, Task
 
 GROUPS = 30
 IDS = np.arange(GROUPS, dtype=np.uint64) << np.uint64(59)

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
-from icestream.kernels import update_queue_append as k
+from icestream.kernels.updates import append as k
 from icestream.state.budget import Budget, Refused
 from icestream.state.update_queue.append import AppendQueue
 from icestream.state.update_queue.arrays import HeapArrays
 from icestream.state.update_queue.reader import Dequeued
-from icestream.testing.update_queue_oracle import PlainAppendQueue, Served
+from icestream.testing.oracles.update_queue import PlainAppendQueue, Served
 
 FIXED = pa.schema([("n", pa.int64())])
 RAGGED = pa.schema([("n", pa.int64()), ("s", pa.string())])

@@ -2,11 +2,11 @@
 
 Run as `python flink_multi_join.py PLAN`; prints one JSON line per run of the plan.
 
-Idea: from sequences of numbers SQL computes the very rows of `icestream.bench.multi_join_rows`; the
-joins are those a user writes, without a bound on time. The sequences end and the job with them.
-How far it is is told by the results that are out, as rows that were read may wait in buffers; the
-rate is that of the rows after warm-up, until the last result. Results go to a sink that drops
-them, or, to be compared, to CSV files.
+Idea: from sequences of numbers SQL computes the very rows of
+`icestream.bench.joins.multi_join_rows`; the joins are those a user writes, without a bound on time.
+The sequences end and the job with them. How far it is is told by the results that are out, as rows
+that were read may wait in buffers; the rate is that of the rows after warm-up, until the last
+result. Results go to a sink that drops them, or, to be compared, to CSV files.
 
 Limits: each reader gets half of the number range; even and odd rows go to different readers, so
 both move through the rows together. The five streams keep pace only roughly. A job that ends within

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark program uses
 
-from icestream.bench import keyed_rows
+from icestream.bench.cold import keyed_rows
 from icestream.bench.peers.spark_window import session
 from icestream.bench.query_runs import measured, run_all
 

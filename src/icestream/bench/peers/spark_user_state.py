@@ -17,7 +17,7 @@ import pandas as pd
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from icestream.bench import keyed_rows
+from icestream.bench.cold import keyed_rows
 from icestream.bench.peers.spark_window import session
 from icestream.bench.query_runs import measured, run_all
 

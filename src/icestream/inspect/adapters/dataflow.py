@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.inspect.readable import Asked, StateRows, StateTable, key_row
-from icestream.kernels import multi_join as k
-from icestream.kernels.multi_join_rows import gather_payloads
+from icestream.kernels.joins import resident as k
+from icestream.kernels.joins.rows import gather_payloads
 from icestream.operators.multi_join.generations import MARKER, Generations
 from icestream.operators.multi_join.history import History
 from icestream.operators.multi_join.logged import LoggedRows

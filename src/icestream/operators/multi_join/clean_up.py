@@ -25,8 +25,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from icestream.kernels.multi_join_owed import END, WALK, owed
-from icestream.kernels.multi_join_rows import LOG_HEAD, LOG_HI, LOG_LO
+from icestream.kernels.joins.owed import END, WALK, owed
+from icestream.kernels.joins.rows import LOG_HEAD, LOG_HI, LOG_LO
 from icestream.kernels.words import Ints, Table
 from icestream.operators.multi_join.generations import (
     FIRST_HI,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from icestream.kernels import multi_join as k
+from icestream.kernels.joins import resident as k
 from icestream.kernels.words import Ints
 from icestream.operators.multi_join.resident import Resident
 from icestream.operators.multi_join.results import Members

@@ -16,8 +16,8 @@ from itertools import pairwise
 import numpy as np
 
 from icestream.core.times import INFINITY
-from icestream.kernels import multi_join as k
-from icestream.kernels.multi_join_rows import LOG_HEAD, list_rows, pack_rows
+from icestream.kernels.joins import resident as k
+from icestream.kernels.joins.rows import LOG_HEAD, list_rows, pack_rows
 from icestream.kernels.words import Ints
 from icestream.operators.multi_join.generations import Generations, signed
 from icestream.operators.multi_join.resident import Resident

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.times import INFINITY
-from icestream.kernels import multi_join as k
+from icestream.kernels.joins import resident as k
 from icestream.kernels.words import Ints, Table
 from icestream.operators.multi_join.flushing import record_of
 from icestream.operators.multi_join.generations import (

@@ -38,7 +38,7 @@ import pyarrow as pa
 
 from icestream.core.errors import InputError
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.kernels import multi_join as k
+from icestream.kernels.joins import resident as k
 from icestream.kernels.words import Ints, Table
 from icestream.operators.fold import HI, LO
 from icestream.operators.multi_join import flushing

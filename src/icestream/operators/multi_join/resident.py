@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.times import INFINITY, MINUS_INFINITY
-from icestream.kernels import multi_join as k
+from icestream.kernels.joins import resident as k
 from icestream.kernels.words import Ints, Table
 from icestream.operators.multi_join.spec import Ids
 from icestream.state.arena import Arena, ArenaArray

@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from icestream.kernels.multi_join_rows import gather_payloads
+from icestream.kernels.joins.rows import gather_payloads
 from icestream.kernels.words import Ints, Table
 from icestream.operators.multi_join.spec import Ids, MultiJoinSpec
 from icestream.operators.temporal.changes import changes_of

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from icestream.kernels.ordered import COUNT, DUE, EXTRAS, MARK, NEVER
+from icestream.kernels.windows.ordered import COUNT, DUE, EXTRAS, MARK, NEVER
 from icestream.operators.fields import Layout
 
 _EXTRA_IDENTITY = {COUNT: 0, MARK: -1, DUE: NEVER}

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.times import Micros
-from icestream.kernels.fold import new_keys
+from icestream.kernels.windows.fold import new_keys
 from icestream.kernels.words import Table
 from icestream.operators.columns import ARRIVAL, TIME, Column
 from icestream.operators.fold import HI, LO, fold_field, identified

@@ -28,8 +28,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.kernels import groups as group_rows
-from icestream.kernels import ordered as kernels
+from icestream.kernels.windows import groups as group_rows
+from icestream.kernels.windows import ordered as kernels
 from icestream.kernels.words import Table
 from icestream.operators.groups import Groups
 from icestream.operators.ordered.frame import OrderedSpec, RowsSlide

@@ -35,8 +35,8 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.kernels.groups import LAST as LAST_EVENT
-from icestream.kernels.groups import touch
+from icestream.kernels.windows.groups import LAST as LAST_EVENT
+from icestream.kernels.windows.groups import touch
 from icestream.kernels.words import Table
 from icestream.operators.fold import HI, LAST, LO
 from icestream.operators.groups import Groups

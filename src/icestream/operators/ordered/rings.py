@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from icestream.core.errors import StorageError
 from icestream.core.times import Micros
-from icestream.kernels import ordered as kernels
+from icestream.kernels.windows import ordered as kernels
 from icestream.kernels.words import Table
 from icestream.operators.groups import Groups
 from icestream.operators.ordered.frame import OrderedSpec, RowsSlide

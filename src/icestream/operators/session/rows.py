@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.kernels import sessions as kernels
+from icestream.kernels.windows import sessions as kernels
 from icestream.kernels.words import Table
 from icestream.operators.columns import ARRIVAL, TIME, Column
 from icestream.operators.fold import HI, LO, fold_field

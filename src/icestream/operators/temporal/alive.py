@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from icestream.core.times import Micros
 from icestream.kernels import words
+from icestream.kernels.lifetimes.sweep import scale_rows
+from icestream.kernels.lifetimes.top import cover_segments, fill_segments
 from icestream.kernels.ranges import numbers_of
-from icestream.kernels.sweep import scale_rows
-from icestream.kernels.top import cover_segments, fill_segments
 from icestream.kernels.words import Table
 from icestream.operators.temporal.changes import DIFF, column_of
 from icestream.operators.temporal.consolidate import identities, numbered

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from icestream.kernels.temporal_join import number_pairs
+from icestream.kernels.lifetimes.pairs import number_pairs
 from icestream.operators.temporal.changes import DIFF, column_of
 from icestream.state.keys import KeyCodec
 from icestream.state.synopses.spec import Ids, Ints

@@ -33,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.kernels.temporal_join import stretches
+from icestream.kernels.lifetimes.pairs import stretches
 from icestream.operators.temporal.changes import (
     DIFF,
     HEAD,

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.kernels.sweep import fold_equal, scale_rows, sweep_edges
+from icestream.kernels.lifetimes.sweep import fold_equal, scale_rows, sweep_edges
 from icestream.kernels.words import Table
 from icestream.operators.temporal.changes import DIFF, changes_of, column_of
 from icestream.operators.temporal.lift import Lifting, table_of

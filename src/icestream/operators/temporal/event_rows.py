@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels import words as operations
-from icestream.kernels.sweep import fold_equal, scale_rows
+from icestream.kernels.lifetimes.sweep import fold_equal, scale_rows
 from icestream.kernels.words import Table
 from icestream.operators.temporal.changes import DIFF, LE, RE, column_of
 from icestream.operators.temporal.consolidate import identities, numbered

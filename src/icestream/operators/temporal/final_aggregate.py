@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels import words as operations
-from icestream.kernels.spans import merge_spans
+from icestream.kernels.lifetimes.spans import merge_spans
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.temporal.changes import changes_of
 from icestream.operators.temporal.consolidate import identities, numbered

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from icestream.kernels.lifetimes.pairs import is_in_order, narrow, pair_up
 from icestream.kernels.ranges import numbers_of
-from icestream.kernels.temporal_join import is_in_order, narrow, pair_up
 from icestream.operators.fold import HI, LO
 from icestream.operators.temporal.changes import LE, RE, column_of
 from icestream.state.synopses.spec import Groups, Ids, Ints, Slots

@@ -37,8 +37,8 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
+from icestream.kernels.lifetimes.top import fill_segments
 from icestream.kernels.ranges import numbers_of
-from icestream.kernels.top import fill_segments
 from icestream.kernels.words import Table
 from icestream.operators.temporal.changes import DIFF, column_of
 from icestream.operators.temporal.changes import payload_of as payload_of_changes

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.times import Micros
-from icestream.kernels.update_queue import COUNT
-from icestream.kernels.update_queue_order import APPLICATION_BOOK, LACKS
-from icestream.kernels.update_queue_staleness import (
+from icestream.kernels.updates.order import APPLICATION_BOOK, LACKS
+from icestream.kernels.updates.queue import COUNT
+from icestream.kernels.updates.staleness import (
     AREA,
     BINS,
     FROM,

@@ -28,7 +28,7 @@ import pyarrow as pa
 from icestream.core.errors import DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.ranges import numbers_of
-from icestream.kernels.update_windows_groups import going_up
+from icestream.kernels.update_windows.groups import going_up
 from icestream.operators.expressions import Predicate
 from icestream.operators.updates.kept import State, bytes_of, table_of
 from icestream.operators.updates.streams import KeyDirectory, UpdateStream, grown

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from icestream.core.errors import InputError
 from icestream.core.times import MINUS_INFINITY
-from icestream.kernels.update_windows_groups import going_up, link_groups
+from icestream.kernels.update_windows.groups import going_up, link_groups
 from icestream.operators.updates.identities import newest
 from icestream.operators.updates.kept import State
 from icestream.operators.updates.streams import KeyDirectory, UpdateStream, grown

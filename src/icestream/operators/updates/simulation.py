@@ -28,8 +28,8 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
-from icestream.kernels import update_queue as queue_words
-from icestream.kernels.update_simulation import (
+from icestream.kernels.updates import queue as queue_words
+from icestream.kernels.updates.simulation import (
     DELIVERED,
     FIRST_UPDATE,
     LOG_WORDS,

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError, InputError
-from icestream.kernels.groups import find, insert_all
+from icestream.kernels.windows.groups import find, insert_all
 from icestream.operators.columns import Column
 from icestream.operators.dataflow.identity import identified
 from icestream.operators.temporal.consolidate import numbered

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.times import Micros
-from icestream.kernels.update_queue_staleness import BINS, PROFILE
+from icestream.kernels.updates.staleness import BINS, PROFILE
 from icestream.state.update_queue.staleness import quantile
 
 Reals = npt.NDArray[np.float64]

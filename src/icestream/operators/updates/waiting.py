@@ -27,8 +27,8 @@ import pyarrow as pa
 
 from icestream.core.errors import InputError
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.kernels import update_queue as k
-from icestream.kernels.update_queue_order import (
+from icestream.kernels.updates import queue as k
+from icestream.kernels.updates.order import (
     FLYING,
     LACKS,
     LIST,
@@ -39,8 +39,8 @@ from icestream.kernels.update_queue_order import (
     WEIGHT,
     class_of,
 )
-from icestream.kernels.update_queue_staleness import NONE
-from icestream.kernels.update_restore import list_members, put_in_lists, take_cells
+from icestream.kernels.updates.restore import list_members, put_in_lists, take_cells
+from icestream.kernels.updates.staleness import NONE
 from icestream.operators.updates.folding import COUNT, HI, LAST, LO, Folded
 from icestream.state.arena import Arena
 from icestream.state.synopses.spec import Ids, Ints

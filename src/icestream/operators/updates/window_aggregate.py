@@ -29,7 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
-from icestream.kernels.update_windows_marks import NOWHERE, obey_marks
+from icestream.kernels.update_windows.marks import NOWHERE, obey_marks
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.columns import ARRIVAL, TIME, Column
 from icestream.operators.dataflow.identity import identified

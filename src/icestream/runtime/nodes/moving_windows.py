@@ -36,7 +36,7 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.kernels.fold import routes_of
+from icestream.kernels.windows.fold import routes_of
 from icestream.operators.columns import Column
 from icestream.operators.fold import EntryTable, Run
 from icestream.operators.panes import Windows

@@ -34,7 +34,15 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.errors import DefinitionError
-from icestream.kernels.cold import Floats, Ints, Slots, Stats, clock_sweep, fade_coldest, fade_hit
+from icestream.kernels.synopses.cold import (
+    Floats,
+    Ints,
+    Slots,
+    Stats,
+    clock_sweep,
+    fade_coldest,
+    fade_hit,
+)
 
 #: what a classifier remembers beside the words of its slots: a JSON object
 Memory = dict[str, Any]

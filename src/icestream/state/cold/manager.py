@@ -36,7 +36,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from icestream.core.errors import DefinitionError
-from icestream.kernels.cold import Slots, Stats, sample_places
+from icestream.kernels.synopses.cold import Slots, Stats, sample_places
 from icestream.state.cold.classifiers import Classifier, Memory, classifier
 from icestream.state.cold.targets import Load, Rule, check_rule, excess, spread
 

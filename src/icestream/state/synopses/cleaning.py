@@ -21,9 +21,9 @@ from typing import Protocol
 import numpy as np
 
 from icestream.core.times import INFINITY
-from icestream.kernels import drafts
-from icestream.kernels import heap as k
-from icestream.kernels.extents import HEADER
+from icestream.kernels.synopses import drafts
+from icestream.kernels.synopses import heap as k
+from icestream.kernels.synopses.extents import HEADER
 from icestream.state.arena import Arena, ArenaArray
 from icestream.state.synopses.cold_index import ColdIndex
 from icestream.state.synopses.directory import ENTRY, Directory, identities, part

@@ -22,8 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.times import INFINITY, MINUS_INFINITY
-from icestream.kernels import carried, groups, heap
-from icestream.kernels import extents as kernels
+from icestream.kernels.synopses import carried, heap
+from icestream.kernels.synopses import extents as kernels
+from icestream.kernels.windows import groups
 from icestream.state.arena import Arena
 from icestream.state.budget import Refused
 from icestream.state.synopses.spec import Ids, Ints, Slots

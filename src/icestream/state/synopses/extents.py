@@ -35,8 +35,8 @@ import numpy.typing as npt
 
 from icestream.core.errors import DamageError
 from icestream.core.times import INFINITY
-from icestream.kernels import extents as kernels
-from icestream.kernels.heap import NO_ROOT
+from icestream.kernels.synopses import extents as kernels
+from icestream.kernels.synopses.heap import NO_ROOT
 from icestream.state.log.format import show_marker
 from icestream.state.synopses.options import ROWS, Space, forever
 from icestream.state.synopses.ranked import PIECES, Best

@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 
-from icestream.kernels import carried
-from icestream.kernels import heap as kernels
+from icestream.kernels.synopses import carried
+from icestream.kernels.synopses import heap as kernels
 from icestream.state.arena import Arena
 from icestream.state.budget import Refused
 from icestream.state.synopses.directory import Directory, part

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from icestream.core.errors import CheckpointError
-from icestream.kernels import extents as kernels
-from icestream.kernels import heap as k
+from icestream.kernels.synopses import extents as kernels
+from icestream.kernels.synopses import heap as k
 from icestream.state.log.format import Record, SegmentInfo
 from icestream.state.log.reader import SegmentReader
 from icestream.state.synopses.cleaning import Cleaned, Cleaner

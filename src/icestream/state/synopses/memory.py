@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.times import INFINITY, MINUS_INFINITY
-from icestream.kernels import drafts
-from icestream.kernels import extents as extent_kernels
-from icestream.kernels import heap as k
+from icestream.kernels.synopses import drafts
+from icestream.kernels.synopses import extents as extent_kernels
+from icestream.kernels.synopses import heap as k
 from icestream.state.synopses.directory import Directory, part
 from icestream.state.synopses.facts import Fact, Facts
 from icestream.state.synopses.heap import Heap

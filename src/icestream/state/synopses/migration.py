@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from icestream.kernels import drafts
-from icestream.kernels import heap as k
+from icestream.kernels.synopses import drafts
+from icestream.kernels.synopses import heap as k
 from icestream.state.synopses.directory import part
 from icestream.state.synopses.facts import Fact
 from icestream.state.synopses.memory import Gathered, Memory

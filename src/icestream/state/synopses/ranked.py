@@ -25,8 +25,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from icestream.kernels import extents as kernels
 from icestream.kernels.rows import row_starts
+from icestream.kernels.synopses import extents as kernels
 from icestream.state.synopses.spec import Ints
 
 #: words of the best piece; each further one has so many times as many, the last one the rest

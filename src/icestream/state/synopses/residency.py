@@ -34,9 +34,9 @@ import numpy.typing as npt
 
 from icestream.core.errors import BudgetError
 from icestream.core.times import INFINITY
-from icestream.kernels import carried, drafts
-from icestream.kernels import extents as kernels
-from icestream.kernels import heap as k
+from icestream.kernels.synopses import carried, drafts
+from icestream.kernels.synopses import extents as kernels
+from icestream.kernels.synopses import heap as k
 from icestream.state.budget import Budget, Refused, fail
 from icestream.state.synopses.cold_index import ColdIndex
 from icestream.state.synopses.directory import Directory, identities, in_order, part

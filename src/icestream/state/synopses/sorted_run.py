@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.times import INFINITY
-from icestream.kernels import pages as kernels
+from icestream.kernels.synopses import pages as kernels
 from icestream.state.files import storage_error
 from icestream.state.synopses.spec import Ids, Ints
 

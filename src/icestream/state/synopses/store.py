@@ -30,8 +30,8 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.times import INFINITY, Micros
-from icestream.kernels import carried, drafts
-from icestream.kernels import heap as k
+from icestream.kernels.synopses import carried, drafts
+from icestream.kernels.synopses import heap as k
 from icestream.state.synopses.cleaning import Cleaner
 from icestream.state.synopses.cold_index import ColdIndex
 from icestream.state.synopses.directory import ENTRY, Directory, entry_width, is_empty_entry, part

@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.times import INFINITY, MINUS_INFINITY
-from icestream.kernels import drafts
-from icestream.kernels import heap as k
-from icestream.kernels.extents import (
+from icestream.kernels.synopses import drafts
+from icestream.kernels.synopses import heap as k
+from icestream.kernels.synopses.extents import (
     BACK,
     BACK_LATEST,
     HEADER,

@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
-from icestream.kernels import update_queue_append as k
-from icestream.kernels.update_queue_append import Line
+from icestream.kernels.updates import append as k
+from icestream.kernels.updates.append import Line
 from icestream.kernels.words import Ints
 from icestream.state.keys import Identity
 from icestream.state.update_queue.arrays import Arrays

@@ -24,11 +24,11 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.kernels import groups
-from icestream.kernels import update_queue as k
-from icestream.kernels import update_queue_batch as batch
-from icestream.kernels.update_queue import Store
-from icestream.kernels.update_queue_order import Reader
+from icestream.kernels.updates import batch
+from icestream.kernels.updates import queue as k
+from icestream.kernels.updates.order import Reader
+from icestream.kernels.updates.queue import Store
+from icestream.kernels.windows import groups
 from icestream.kernels.words import Ints
 from icestream.state.budget import Refused
 from icestream.state.keys import Identity

@@ -19,10 +19,10 @@ import numpy.typing as npt
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.kernels import update_queue_order as k
-from icestream.kernels.update_price import COST
-from icestream.kernels.update_queue_order import Reader
-from icestream.kernels.update_queue_staleness import BINS, PROFILE
+from icestream.kernels.updates import order as k
+from icestream.kernels.updates.order import Reader
+from icestream.kernels.updates.price import COST
+from icestream.kernels.updates.staleness import BINS, PROFILE
 from icestream.state.update_queue.arrays import Arrays, Growing
 
 Reals = npt.NDArray[np.float64]

@@ -21,8 +21,8 @@ from __future__ import annotations
 import numpy as np
 
 from icestream.core.errors import DefinitionError
-from icestream.kernels import update_queue_pages as k
-from icestream.kernels.update_queue_pages import Pool
+from icestream.kernels.updates import pages as k
+from icestream.kernels.updates.pages import Pool
 from icestream.kernels.words import Ints
 from icestream.state.update_queue.arrays import Arrays, HeapArrays, grow, grow_ahead
 

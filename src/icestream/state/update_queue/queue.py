@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.times import Micros
-from icestream.kernels import update_queue as k
+from icestream.kernels.updates import queue as k
 from icestream.kernels.words import Ints
 from icestream.state.keys import Identity
 from icestream.state.update_queue.arrays import Arrays

@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
-from icestream.kernels import update_queue as k
-from icestream.kernels import update_queue_batch as batch
-from icestream.kernels.update_queue_order import SINCE, next_keys
-from icestream.kernels.update_queue_staleness import NONE
+from icestream.kernels.updates import batch
+from icestream.kernels.updates import queue as k
+from icestream.kernels.updates.order import SINCE, next_keys
+from icestream.kernels.updates.staleness import NONE
 from icestream.kernels.words import Ints
 from icestream.state.keys import Identity
 from icestream.state.update_queue import staleness

@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.times import Micros
-from icestream.kernels import update_queue_staleness as k
-from icestream.kernels.update_queue_order import APPLICATION_BOOK, LACKS, QUEUE_BOOK, SINCE, WEIGHT
-from icestream.kernels.update_queue_order import Reader as Arrays
+from icestream.kernels.updates import staleness as k
+from icestream.kernels.updates.order import APPLICATION_BOOK, LACKS, QUEUE_BOOK, SINCE, WEIGHT
+from icestream.kernels.updates.order import Reader as Arrays
 from icestream.kernels.words import Ints
 
 Reals = npt.NDArray[np.float64]

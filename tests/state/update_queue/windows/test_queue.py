@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError, InputError
-from icestream.kernels.update_windows_marks import obey_marks_reference
+from icestream.kernels.update_windows.marks import obey_marks_reference
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
 from icestream.state.update_queue.arrays import HeapArrays

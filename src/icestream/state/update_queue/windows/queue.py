@@ -28,10 +28,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError, InputError
-from icestream.kernels import update_windows_batch as kernels
-from icestream.kernels import update_windows_zones as z
-from icestream.kernels.groups import insert_all
-from icestream.kernels.update_windows_groups import advance_groups
+from icestream.kernels.update_windows import batch as kernels
+from icestream.kernels.update_windows import zones as z
+from icestream.kernels.update_windows.groups import advance_groups
+from icestream.kernels.windows.groups import insert_all
 from icestream.kernels.words import Ints, Table
 from icestream.state.synopses.rows import RowCodec
 from icestream.state.update_queue.arrays import Arrays, grow_ahead

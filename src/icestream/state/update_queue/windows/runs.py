@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from icestream.kernels import update_windows_batch as kernels
-from icestream.kernels import update_windows_zones as z
+from icestream.kernels.update_windows import batch as kernels
+from icestream.kernels.update_windows import zones as z
 from icestream.kernels.words import Ints, Table
 from icestream.state.update_queue.windows.queue import WindowArrays
 from icestream.state.update_queue.windows.spec import UpdateWindows

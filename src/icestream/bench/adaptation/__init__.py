@@ -1,0 +1,1 @@
+"""What adapting brings and costs: fusion, migration, rescaling, skew, a cluster."""

@@ -1,0 +1,1 @@
+"""What cold state costs: groups beyond memory, user code, recommendations."""

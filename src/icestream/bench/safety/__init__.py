@@ -1,0 +1,1 @@
+"""What survives: crashes, damage, fuzzed input, budgets, and half an hour of everything."""

@@ -1,0 +1,1 @@
+"""How stale answers are, and what queues of updates cost."""

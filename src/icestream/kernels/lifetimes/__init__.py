@@ -1,0 +1,1 @@
+"""Events with lifetimes: pairs that share an instant, sweeps over edges, best rows by instant."""

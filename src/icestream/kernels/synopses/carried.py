@@ -1,0 +1,162 @@
+"""Groups in one row each: what is on the log of them, and all words of small ones.
+
+Idea: a row begins with some columns of the directory, the *entry*; then come its heat and how often
+heat had been halved; then a word with the number of words of each synopsis, `BITS` bits for each,
+and the words themselves. Only a group that is in memory as a whole and small enough has such words;
+all zeros mean that it has none.
+
+Invariants:
+1. What was packed is put back, and nothing else changes (`test_parity_small_groups_in_rows`).
+2. Entries are taken over as columns are (`test_parity_entries_of_groups`).
+
+Cost: one visit of each group, one copy of its words.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from icestream.kernels.compile import kernel
+from icestream.kernels.synopses.heap import (
+    CLEAN,
+    EXPIRY,
+    FLAGS,
+    FREE_COUNT,
+    GROUP,
+    HEAD,
+    HEAT,
+    MARK,
+    NO_ROOT,
+    PAGED,
+    PARTS,
+    ROOT,
+    ROOT_EXPIRY,
+    TAIL,
+    USED,
+    WHOLE,
+    WORDS,
+    Links,
+    extend,
+)
+from icestream.kernels.words import Ints, Table
+
+#: words of an entry that say whose it is
+IDENTITY = 2
+#: words behind an entry: heat and how often it had been halved, numbers of words
+BESIDE = 3
+#: bits of the first word for the number of words of a synopsis
+BITS = 6
+#: words of a synopsis, at most, and synopses, at most
+MOST_WORDS = (1 << BITS) - 1
+MOST_SYNOPSES = 62 // BITS
+
+
+@kernel
+def describe(table: Table, columns: Ints, slots: Ints, halved: int, rows: Table) -> None:
+    """Fill in entry and heat of each group."""
+    for k in range(slots.size):
+        slot = slots[k]
+        for c in range(columns.size):
+            rows[k, c] = table[slot, columns[c]]
+        rows[k, columns.size] = table[slot, HEAT]
+        rows[k, columns.size + 1] = halved
+
+
+@kernel
+def adopt(table: Table, columns: Ints, slots: Ints, rows: Table) -> None:
+    """Fill in, from its entry, what is on the log of each group that was just opened."""
+    for k in range(slots.size):
+        slot = slots[k]
+        for c in range(IDENTITY, columns.size):
+            table[slot, columns[c]] = rows[k, c]
+        for at in range(GROUP, table.shape[1], PARTS):
+            table[slot, at + FLAGS] = 0 if table[slot, at + ROOT] != NO_ROOT else WHOLE
+            table[slot, at + EXPIRY] = table[slot, at + ROOT_EXPIRY]
+
+
+def adopt_reference(table: Table, columns: Ints, slots: Ints, rows: Table) -> None:
+    """Do what `adopt` does, by columns."""
+    table[slots[:, None], columns[IDENTITY:]] = rows[:, IDENTITY : columns.size]
+    for at in range(GROUP, table.shape[1], PARTS):
+        table[slots, at + FLAGS] = np.where(table[slots, at + ROOT] != NO_ROOT, 0, WHOLE)
+        table[slots, at + EXPIRY] = table[slots, at + ROOT_EXPIRY]
+
+
+@kernel
+def warm(table: Table, entry: int, slots: Ints, rows: Table, halved: int) -> None:
+    """Fill in the heat that groups had, halved as often as others were meanwhile."""
+    for k in range(slots.size):
+        table[slots[k], HEAT] = rows[k, entry] >> min(halved - rows[k, entry + 1], 62)
+        table[slots[k], PAGED] = 1
+
+
+@kernel
+def pack(table: Table, blocks: Table, links: Links, slots: Ints, rows: Table, first: int) -> None:
+    """Fill in the words of each group from `first` on: none if not all fit, or are in memory."""
+    size = blocks.shape[1]
+    for k in range(slots.size):
+        slot = slots[k]
+        total = np.int64(0)
+        fits = True
+        for at in range(GROUP, table.shape[1], PARTS):
+            total += table[slot, at + WORDS]
+            fits &= table[slot, at + FLAGS] & WHOLE != 0
+        counts = np.int64(0)
+        target = first + 1
+        if fits and total <= rows.shape[1] - target:
+            for at in range(GROUP, table.shape[1], PARTS):
+                count = table[slot, at + WORDS]
+                counts |= count << ((at - GROUP) // PARTS * BITS)
+                block = table[slot, at + HEAD] - 1
+                for w in range(count):
+                    if w > 0 and w % size == 0:
+                        block = links[block] - 1
+                    rows[k, target + w] = blocks[block, w % size]
+                target += count
+        rows[k, first] = counts
+        for w in range(target, rows.shape[1]):
+            rows[k, w] = 0
+
+
+@kernel
+def blocks_needed(rows: Table, first: int, synopses: int, size: int) -> int:
+    """Return the blocks, of `size` words, that all rows take when they are put back."""
+    blocks = 0
+    for k in range(rows.shape[0]):
+        for s in range(synopses):
+            blocks += ((rows[k, first] >> (s * BITS) & MOST_WORDS) + size - 1) // size
+    return int(blocks)
+
+
+@kernel
+def unpack(
+    table: Table, blocks: Table, links: Links, facts: Ints, slots: Ints, rows: Table, first: int
+) -> None:
+    """Put words back into groups that have no words in memory, until blocks run out.
+
+    They are clean; what has no root stays without words.
+    """
+    size = blocks.shape[1]
+    for k in range(slots.size):
+        slot = slots[k]
+        begin = first + 1
+        for at in range(GROUP, table.shape[1], PARTS):
+            count = rows[k, first] >> ((at - GROUP) // PARTS * BITS) & MOST_WORDS
+            free = facts[FREE_COUNT] + blocks.shape[0] - facts[USED]
+            fits = (count + size - 1) // size <= free
+            if count > 0 and fits and table[slot, at + ROOT] != NO_ROOT:
+                extend(table, at, slot, blocks, links, facts, rows[k], begin, begin + count)
+                table[slot, at + CLEAN] = count
+                table[slot, at + MARK] = table[slot, at + TAIL]
+                table[slot, at + FLAGS] |= WHOLE
+            begin += int(count)
+
+
+def packed_reference(groups: list[list[list[int]]], width: int) -> list[list[int]]:
+    """Return what `pack` fills in of groups all in memory, given the words of their synopses."""
+    rows = []
+    for synopses in groups:
+        words = [word for synopsis in synopses for word in synopsis]
+        row = [sum(len(s) << n * BITS for n, s in enumerate(synopses)), *words]
+        rows.append([*row, *[0] * (width - len(row))] if len(row) <= width else [0] * width)
+    return rows

@@ -1,0 +1,494 @@
+"""One pass over the directory for each step of reading groups and of writing them to the log.
+
+Idea: a group's row in the directory is a few cache lines somewhere in memory, so what is asked of
+many groups is asked in one visit of each. Lists of groups with something to do come from one pass
+over the rows in the order in which they lie. Columns are those of `kernels.heap`.
+
+Invariants:
+1. Each list has the slots that selecting by columns gives (`test_parity_lists_of_groups`).
+2. What is described and settled is what column by column gives
+   (`test_parity_describing_and_settling`).
+
+Cost: O(groups named), or O(slots) for a list of all; nothing is sorted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.kernels.compile import kernel
+from icestream.kernels.synopses.extents import (
+    BACK,
+    BACK_LATEST,
+    HEADER,
+    LATEST,
+    LENGTH,
+    SHAPE,
+)
+from icestream.kernels.synopses.heap import (
+    CHAIN,
+    CLEAN,
+    COLD,
+    DUE,
+    EXPIRY,
+    FLAGS,
+    GROUP,
+    HI,
+    LO,
+    MARK,
+    NO_ROOT,
+    PAGED,
+    PARTS,
+    PIN,
+    REMINDED,
+    ROOT,
+    ROOT_EXPIRY,
+    STALE,
+    STAMP,
+    TAIL,
+    WHOLE,
+    WORDS,
+)
+from icestream.kernels.words import Ints, Table
+
+Mask = npt.NDArray[np.bool_]
+
+#: words of extents, on average, from which on a chain is never too long: reading them is copying
+LARGE = 1024
+
+_LEAST = -9223372036854775808
+_MOST = 9223372036854775807
+
+
+# -- which groups --------------------------------------------------------------------------
+
+
+@kernel
+def list_news(table: Table, at: int, before: int, slots: Ints) -> int:
+    """List groups, named before a chunk, with words not on the log, or with stale ones there."""
+    count = 0
+    for slot in range(table.shape[0]):
+        news = table[slot, at + WORDS] > table[slot, at + CLEAN]
+        if (news or table[slot, at + FLAGS] & STALE) and 0 < table[slot, STAMP] < before:
+            slots[count] = slot
+            count += 1
+    return count
+
+
+def list_news_reference(table: Table, at: int, before: int) -> list[int]:
+    """Return what `list_news` lists, by columns."""
+    news = table[:, at + WORDS] > table[:, at + CLEAN]
+    news |= table[:, at + FLAGS] & STALE != 0
+    return np.flatnonzero(news & (table[:, STAMP] > 0) & (table[:, STAMP] < before)).tolist()
+
+
+@kernel
+def list_reminded(table: Table, at: int, slots: Ints) -> int:
+    """List groups with an instant that is not on the log."""
+    count = 0
+    for slot in range(table.shape[0]):
+        if table[slot, at + FLAGS] & REMINDED and table[slot, STAMP] != 0:
+            slots[count] = slot
+            count += 1
+    return count
+
+
+def list_reminded_reference(table: Table, at: int) -> list[int]:
+    """Return what `list_reminded` lists, by columns."""
+    return np.flatnonzero((table[:, at + FLAGS] & REMINDED != 0) & (table[:, STAMP] != 0)).tolist()
+
+
+@kernel
+def list_over(table: Table, at: int, watermark: int, slots: Ints) -> int:
+    """List groups whose rows, and there are some, have all expired."""
+    count = 0
+    for slot in range(table.shape[0]):
+        if table[slot, at + EXPIRY] > watermark or table[slot, STAMP] == 0:
+            continue
+        if table[slot, at + WORDS] > 0 or table[slot, at + ROOT] != NO_ROOT:
+            slots[count] = slot
+            count += 1
+    return count
+
+
+def list_over_reference(table: Table, at: int, watermark: int) -> list[int]:
+    """Return what `list_over` lists, by columns."""
+    something = (table[:, at + WORDS] > 0) | (table[:, at + ROOT] != NO_ROOT)
+    over = something & (table[:, at + EXPIRY] <= watermark)
+    return np.flatnonzero(over & (table[:, STAMP] != 0)).tolist()
+
+
+@kernel
+def list_held(table: Table, pin: int, before: int, slots: Ints) -> int:
+    """List groups with words in memory that have another pin and were named before a chunk."""
+    count = 0
+    for slot in range(table.shape[0]):
+        stamp = table[slot, STAMP]
+        if stamp == 0 or stamp >= before or table[slot, PIN] == pin:
+            continue
+        for at in range(GROUP, table.shape[1], PARTS):
+            if table[slot, at + WORDS] > 0:
+                slots[count] = slot
+                count += 1
+                break
+    return count
+
+
+def list_held_reference(table: Table, pin: int, before: int) -> list[int]:
+    """Return what `list_held` lists, by columns."""
+    held = (table[:, GROUP + WORDS :: PARTS] > 0).any(axis=1) & (table[:, PIN] != pin)
+    return np.flatnonzero(held & (table[:, STAMP] != 0) & (table[:, STAMP] < before)).tolist()
+
+
+@kernel
+def list_residue(table: Table, at: int, before: int, slots: Ints) -> int:
+    """List groups, named before a chunk, whose words in memory lie on top of a cold root."""
+    count = 0
+    for slot in range(table.shape[0]):
+        on_cold = table[slot, at + WORDS] > 0 and table[slot, at + FLAGS] & WHOLE == 0
+        if on_cold and 0 < table[slot, STAMP] < before:
+            slots[count] = slot
+            count += 1
+    return count
+
+
+def list_residue_reference(table: Table, at: int, before: int) -> list[int]:
+    """Return what `list_residue` lists, by columns."""
+    there = (table[:, STAMP] > 0) & (table[:, STAMP] < before)
+    there &= (table[:, at + WORDS] > 0) & (table[:, at + FLAGS] & WHOLE == 0)
+    return np.flatnonzero(there).tolist()
+
+
+@kernel
+def is_empty(table: Table, slot: int) -> bool:
+    """Tell whether a group has no rows anywhere and wants nothing."""
+    for at in range(GROUP, table.shape[1], PARTS):
+        if table[slot, at + WORDS] != 0 or table[slot, at + COLD] != 0:
+            return False
+        if table[slot, at + DUE] != _MOST or table[slot, at + FLAGS] & (STALE | REMINDED):
+            return False
+    return True
+
+
+def is_empty_reference(table: Table) -> Mask:
+    """Return what `is_empty` says of all groups, by columns."""
+    words, cold, due, flags = (table[:, GROUP + c :: PARTS] for c in (WORDS, COLD, DUE, FLAGS))
+    idle = (words == 0) & (cold == 0) & (due == _MOST) & (flags & (STALE | REMINDED) == 0)
+    return np.asarray(idle.all(axis=1))
+
+
+@kernel
+def list_gone(table: Table, slots: Ints) -> int:
+    """List empty groups of which no older entry has to be hidden."""
+    count = 0
+    for slot in range(table.shape[0]):
+        if table[slot, STAMP] != 0 and table[slot, PAGED] == 0 and is_empty(table, slot):
+            slots[count] = slot
+            count += 1
+    return count
+
+
+def list_gone_reference(table: Table) -> list[int]:
+    """Return what `list_gone` lists, by columns."""
+    there = (table[:, STAMP] != 0) & (table[:, PAGED] == 0)
+    return np.flatnonzero(there & is_empty_reference(table)).tolist()
+
+
+@kernel
+def list_needed(table: Table, slots: Ints, out: Ints) -> int:
+    """List those of some groups whose entries the cold index needs, by place."""
+    count = 0
+    for i in range(slots.size):
+        if table[slots[i], PAGED] != 0 or not is_empty(table, slots[i]):
+            out[count] = i
+            count += 1
+    return count
+
+
+def list_needed_reference(table: Table, slots: Ints) -> list[int]:
+    """Return what `list_needed` lists, by columns."""
+    needed = (table[:, PAGED] != 0) | ~is_empty_reference(table)
+    return np.flatnonzero(needed[slots]).tolist()
+
+
+@kernel
+def list_old(table: Table, at: int, last: int, slots: Ints) -> int:
+    """List groups whose rows never expire and whose oldest extent is in a segment up to `last`."""
+    count = 0
+    for slot in range(table.shape[0]):
+        if table[slot, at + CHAIN] >> 32 > last or table[slot, at + ROOT] == NO_ROOT:
+            continue
+        never = table[slot, at + ROOT_EXPIRY] == _MOST
+        if never and table[slot, STAMP] != 0 and not table[slot, at + FLAGS] & STALE:
+            slots[count] = slot
+            count += 1
+    return count
+
+
+def list_old_reference(table: Table, at: int, last: int) -> list[int]:
+    """Return what `list_old` lists, by columns."""
+    there = (table[:, at + ROOT] != NO_ROOT) & (table[:, STAMP] != 0)
+    never = (table[:, at + ROOT_EXPIRY] == _MOST) & (table[:, at + FLAGS] & STALE == 0)
+    return np.flatnonzero(there & never & (table[:, at + CHAIN] >> 32 <= last)).tolist()
+
+
+@kernel
+def live_words(table: Table, at: int) -> int:
+    """Return the words of extents that never expire and have a group that points to them."""
+    words = np.int64(0)
+    for slot in range(table.shape[0]):
+        never = table[slot, at + ROOT_EXPIRY] == _MOST
+        if never and table[slot, at + ROOT] != NO_ROOT and table[slot, STAMP] != 0:
+            words += table[slot, at + COLD] + HEADER * (table[slot, at + CHAIN] & 0xFFFFFFFF)
+    return int(words)
+
+
+def live_words_reference(table: Table, at: int) -> int:
+    """Return what `live_words` does, by columns."""
+    kept = (table[:, STAMP] != 0) & (table[:, at + ROOT] != NO_ROOT)
+    kept &= table[:, at + ROOT_EXPIRY] == _MOST
+    extents = table[kept, at + CHAIN] & 0xFFFFFFFF
+    return int(table[kept, at + COLD].sum() + HEADER * extents.sum())
+
+
+# -- how much ------------------------------------------------------------------------------
+
+
+@kernel
+def words_of(table: Table, slots: Ints, with_cold: bool, block: int, out: Ints) -> None:
+    """Fill in the words of groups in all synopses, those behind cold roots too if asked for.
+
+    Words in memory are rounded up to whole blocks of so many.
+    """
+    for i in range(slots.size):
+        slot = slots[i]
+        total = np.int64(0)
+        for at in range(GROUP, table.shape[1], PARTS):
+            total += (table[slot, at + WORDS] + block - 1) // block * block
+            if with_cold and table[slot, at + FLAGS] & WHOLE == 0:
+                total += table[slot, at + COLD]
+        out[i] = total
+
+
+def words_of_reference(table: Table, slots: Ints, with_cold: bool, block: int) -> Ints:
+    """Return what `words_of` fills in, by columns."""
+    words, flags, cold = (table[slots, GROUP + c :: PARTS] for c in (WORDS, FLAGS, COLD))
+    behind = np.where(flags & WHOLE == 0, cold, 0) if with_cold else 0
+    return np.asarray((-(-words // block) * block + behind).sum(axis=1))
+
+
+@kernel
+def measure(
+    table: Table, at: int, slots: Ints, whole: Mask, skipped: Ints, offsets: Ints, cleans: Ints
+) -> int:
+    """Fill in what of each group is in memory and is to be taken: all if it is `whole`, or news.
+
+    `skipped` are the words left out, `cleans` how many of the others are clean. Returns how many
+    groups are not all in memory.
+    """
+    total = np.int64(0)
+    cold = 0
+    for i in range(slots.size):
+        slot = slots[i]
+        clean = table[slot, at + CLEAN]
+        offsets[i] = total
+        skipped[i] = 0 if whole[i] else clean
+        cleans[i] = clean if whole[i] else 0
+        total += table[slot, at + WORDS] - skipped[i]
+        if table[slot, at + FLAGS] & WHOLE == 0:
+            cold += 1
+    offsets[slots.size] = total
+    return cold
+
+
+def measure_reference(
+    table: Table, at: int, slots: Ints, whole: Mask
+) -> tuple[Ints, Ints, Ints, int]:
+    """Return what `measure` fills in and returns, by columns."""
+    clean = table[slots, at + CLEAN]
+    skipped = np.where(whole, 0, clean)
+    sizes = table[slots, at + WORDS] - skipped
+    cold = int((table[slots, at + FLAGS] & WHOLE == 0).sum())
+    return skipped, np.concatenate(([0], np.cumsum(sizes))), clean - skipped, cold
+
+
+@kernel
+def judge(
+    table: Table, at: int, slots: Ints, limit: int, hot_limit: int, deltas: bool, whole: Mask
+) -> int:
+    """Fill in which groups with news have to be written whole; return how many must be read first.
+
+    A chain may have `limit` extents, `hot_limit` if all of the group is in memory, and any number
+    of extents that are large.
+    """
+    lacking = 0
+    for i in range(slots.size):
+        slot = slots[i]
+        flags = table[slot, at + FLAGS]
+        most = hot_limit if flags & WHOLE else limit
+        length = table[slot, at + CHAIN] & 0xFFFFFFFF
+        new = flags & STALE != 0 or table[slot, at + ROOT] == NO_ROOT
+        long = length >= most and table[slot, at + COLD] < length * LARGE
+        whole[i] = new or long or not deltas
+        if whole[i] and not flags & WHOLE:
+            lacking += 1
+    return lacking
+
+
+def judge_reference(
+    table: Table, at: int, slots: Ints, limit: int, hot_limit: int, deltas: bool
+) -> tuple[Mask, int]:
+    """Return what `judge` fills in and returns, by columns."""
+    flags, chain, root, cold = (table[slots, at + c] for c in (FLAGS, CHAIN, ROOT, COLD))
+    length = chain & 0xFFFFFFFF
+    long = (length >= np.where(flags & WHOLE, hot_limit, limit)) & (cold < length * LARGE)
+    whole = (flags & STALE != 0) | (root == NO_ROOT) | long | (not deltas)
+    return whole, int((whole & (flags & WHOLE == 0)).sum())
+
+
+# -- writing -------------------------------------------------------------------------------
+
+
+@kernel
+def describe(
+    table: Table,
+    at: int,
+    slots: Ints,
+    whole: Mask,
+    offsets: Ints,
+    rows: Ints,
+    latest: Ints,
+    watermark: int,
+    is_logged: bool,
+    headers: Table,
+    oldest: Ints,
+    again: Mask,
+    written: Ints,
+) -> int:
+    """Fill in the headers of extents with news of groups; list those that are not nothing.
+
+    `oldest` is the ordinal of the first extent of the chain, 0 if this is it; `again` tells which
+    were on the log as a whole before.
+    """
+    count = 0
+    for i in range(slots.size):
+        slot = slots[i]
+        root, root_expiry = table[slot, at + ROOT], table[slot, at + ROOT_EXPIRY]
+        chain = table[slot, at + CHAIN]
+        stale = table[slot, at + FLAGS] & STALE != 0
+        lives = root != NO_ROOT and root_expiry > watermark
+        follows = lives and not whole[i]
+        hides = lives and stale and is_logged
+        size = offsets[i + 1] - offsets[i]
+        headers[i, HI] = table[slot, HI]
+        headers[i, LO] = table[slot, LO]
+        headers[i, LENGTH] = size
+        if follows:
+            headers[i, SHAPE] = ((chain & 0xFFFFFFFF) + 1) << 32 | rows[i]
+            headers[i, BACK] = root
+            headers[i, BACK_LATEST] = root_expiry
+            oldest[i] = chain >> 32
+        else:
+            headers[i, SHAPE] = 1 << 32 | rows[i]
+            headers[i, BACK] = NO_ROOT
+            headers[i, BACK_LATEST] = _LEAST
+            oldest[i] = 0
+        headers[i, LATEST] = max(latest[i], root_expiry) if follows or hides else latest[i]
+        again[i] = whole[i] and not stale and root != NO_ROOT
+        if size > 0 or hides:
+            written[count] = i
+            count += 1
+    return count
+
+
+def describe_reference(
+    table: Table,
+    at: int,
+    slots: Ints,
+    whole: Mask,
+    offsets: Ints,
+    rows: Ints,
+    latest: Ints,
+    watermark: int,
+    is_logged: bool,
+) -> tuple[Table, Ints, Mask, list[int]]:
+    """Return headers, oldest, again and written of `describe`, by columns."""
+    root, expiry, chain = (table[slots, at + c] for c in (ROOT, ROOT_EXPIRY, CHAIN))
+    stale = table[slots, at + FLAGS] & STALE != 0
+    lives = (root != NO_ROOT) & (expiry > watermark)
+    follows, hides = lives & ~whole, lives & stale & is_logged
+    headers = np.empty((len(slots), HEADER), dtype=np.int64)
+    headers[:, :2] = table[slots][:, [HI, LO]]
+    headers[:, SHAPE] = (np.where(follows, chain & 0xFFFFFFFF, 0) + 1) << 32 | rows
+    headers[:, LENGTH] = np.diff(offsets)
+    headers[:, BACK] = np.where(follows, root, NO_ROOT)
+    headers[:, BACK_LATEST] = np.where(follows, expiry, _LEAST)
+    headers[:, LATEST] = np.maximum(latest, np.where(follows | hides, expiry, _LEAST))
+    written = np.flatnonzero((np.diff(offsets) > 0) | hides).tolist()
+    again = whole & ~stale & (root != NO_ROOT)
+    return headers, np.where(follows, chain >> 32, 0), again, written
+
+
+@kernel
+def settle(
+    table: Table,
+    at: int,
+    slots: Ints,
+    whole: Mask,
+    headers: Table,
+    sizes: Ints,
+    oldest: Ints,
+    markers: Ints,
+) -> None:
+    """Note what was written of groups: `NO_ROOT` as a marker says that there was nothing to write.
+
+    What memory has is clean. Groups that are only partly in memory are left to be released.
+    """
+    for i in range(slots.size):
+        slot = slots[i]
+        table[slot, at + CLEAN] = table[slot, at + WORDS]
+        table[slot, at + MARK] = table[slot, at + TAIL]
+        table[slot, at + FLAGS] &= ~STALE
+        if markers[i] == NO_ROOT:
+            if whole[i]:
+                table[slot, at + ROOT] = NO_ROOT
+                table[slot, at + ROOT_EXPIRY] = _LEAST
+                table[slot, at + COLD] = 0
+                table[slot, at + CHAIN] = 0
+                table[slot, at + FLAGS] |= WHOLE
+            continue
+        first = oldest[i] if oldest[i] > 0 else markers[i] >> 32
+        length = headers[i, SHAPE] >> 32
+        # a chain of one follows on nothing, whatever was there
+        table[slot, at + COLD] = sizes[i] + (table[slot, at + COLD] if length > 1 else 0)
+        table[slot, at + ROOT] = markers[i]
+        table[slot, at + ROOT_EXPIRY] = headers[i, LATEST]
+        table[slot, at + CHAIN] = first << 32 | length
+
+
+def settle_reference(
+    table: Table,
+    at: int,
+    slots: Ints,
+    whole: Mask,
+    headers: Table,
+    sizes: Ints,
+    oldest: Ints,
+    markers: Ints,
+) -> None:
+    """Do what `settle` does, by columns."""
+    table[slots, at + CLEAN] = table[slots, at + WORDS]
+    table[slots, at + MARK] = table[slots, at + TAIL]
+    table[slots, at + FLAGS] &= ~STALE
+    gone = slots[whole & (markers == NO_ROOT)]
+    table[gone, at + ROOT], table[gone, at + ROOT_EXPIRY] = NO_ROOT, _LEAST
+    table[gone, at + COLD] = table[gone, at + CHAIN] = 0
+    table[gone, at + FLAGS] |= WHOLE
+    there = markers != NO_ROOT
+    slots, length, first = slots[there], headers[there, SHAPE] >> 32, oldest[there]
+    markers = markers[there]
+    table[slots, at + COLD] = sizes[there] + np.where(length > 1, table[slots, at + COLD], 0)
+    table[slots, at + ROOT] = markers
+    table[slots, at + ROOT_EXPIRY] = headers[there, LATEST]
+    table[slots, at + CHAIN] = np.where(first > 0, first, markers >> 32) << 32 | length

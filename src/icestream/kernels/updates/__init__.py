@@ -1,0 +1,1 @@
+"""Update queues: cells and pages of keys, the order of service, staleness, prices."""

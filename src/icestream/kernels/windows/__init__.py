@@ -1,0 +1,1 @@
+"""Window aggregates: folding, groups, slides, sessions, windows that move with events."""

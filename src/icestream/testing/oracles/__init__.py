@@ -1,0 +1,1 @@
+"""The slow and obvious versions that operators are compared with."""

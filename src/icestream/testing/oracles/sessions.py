@@ -1,0 +1,116 @@
+"""Session windows the slow, obvious way: a list of sessions per group, joined event by event.
+
+Idea: an event is a session of its own, `[time, time + gap)`. It is dropped if the watermark before
+its batch has reached that end; else it is joined with every open session of its group that it
+touches, at either end. Sessions whose end the watermark has reached are reduced and forgotten.
+These are Spark's rules for `session_window` in append mode, one rule a line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.session import Session
+from icestream.plan.nodes import SOURCE, TIME, Plan
+from icestream.runtime.local import Splits
+from icestream.testing.oracles.answers import answer
+from icestream.testing.oracles.windows import Row
+
+#: one object, so that a dict takes all NaN for one key
+_NAN = math.nan
+
+
+@dataclass
+class _Open:
+    start: Micros
+    end: Micros
+    #: with the number of its arrival
+    events: list[tuple[int, dict[str, Any]]]
+
+
+class ObviousSessions:
+    """The rows that a query over sessions must emit, batch by batch."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Start before the first batch."""
+        (self._view,) = plan.views
+        assert isinstance(self._view.windows, Session)
+        self._plan = plan
+        self._gap = self._view.windows.gap
+        self._open: dict[Row, list[_Open]] = {}
+        self._seen: list[Micros | None] = [None] * len(plan.sources)
+        self._arrived = 0
+        #: no session that ends at or before it is open
+        self.watermark: Micros = MINUS_INFINITY
+        #: events that no session took
+        self.late = 0
+
+    def feed(self, splits: Splits) -> list[Row]:
+        """Take one batch and return the rows of the sessions it closes."""
+        before = self.watermark
+        for batch in (batch for split in splits for batch in split):
+            times = batch.column(TIME).cast(pa.int64()).to_pylist()
+            sources = batch.column(SOURCE).to_pylist()
+            for time, source, event in zip(times, sources, batch.to_pylist(), strict=True):
+                if time is not None:
+                    self._take(time, source, event, before)
+        return self._close_until(self._plan.watermark(before, tuple(self._seen)))
+
+    def flush(self) -> list[Row]:
+        """Close every session and return its row."""
+        latest = max((seen for seen in self._seen if seen is not None), default=None)
+        if latest is None:
+            return []
+        return self._close_until(max(self.watermark, latest + self._gap))
+
+    def _take(self, time: Micros, source: int, event: dict[str, Any], before: Micros) -> None:
+        seen = self._seen[source]
+        self._seen[source] = time if seen is None else max(seen, time)
+        self._arrived += 1
+        if time + self._gap <= before:
+            self.late += 1
+            return
+        for key in self._keys(event):
+            joined = _Open(time, time + self._gap, [(self._arrived, event)])
+            apart = []
+            for other in self._open.get(key, []):
+                if other.start <= joined.end and joined.start <= other.end:
+                    joined.start = min(joined.start, other.start)
+                    joined.end = max(joined.end, other.end)
+                    joined.events += other.events
+                else:
+                    apart.append(other)
+            self._open[key] = [*apart, joined]
+
+    def _keys(self, event: dict[str, Any]) -> Iterator[Row]:
+        for grouping in self._view.groupings:
+            key = [_plain(event[f"k{i}"]) if i in grouping else None for i in self._view.keys]
+            told = [self._view.grouping_id(grouping)] if self._view.tells_grouping else []
+            yield (*key, *told)
+
+    def _close_until(self, watermark: Micros) -> list[Row]:
+        self.watermark = watermark
+        rows = []
+        for key, sessions in self._open.items():
+            for closed in [each for each in sessions if each.end <= watermark]:
+                sessions.remove(closed)
+                rows.append(self._row(key, closed))
+        return rows
+
+    def _row(self, key: Row, closed: _Open) -> Row:
+        events = [event for _, event in sorted(closed.events, key=lambda each: each[0])]
+        answers = [answer(each, events, self._plan.types) for each in self._view.aggregates]
+        return (closed.start, closed.end, *key, *answers)
+
+
+def _plain(value: Any) -> Any:
+    """Make keys that Spark takes for equal equal for a dict."""
+    if isinstance(value, float):
+        return _NAN if math.isnan(value) else value + 0.0
+    return tuple(value.items()) if isinstance(value, dict) else value

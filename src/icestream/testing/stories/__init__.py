@@ -1,0 +1,1 @@
+"""Inputs and plans for tests: events, streams, joins, jobs, checkpoints, in a line or two."""

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from icestream.bench.adaptation import moving_skew
+from icestream.bench.adaptation.moving_skew import Adaptation, Case, Pace, Run, Stream
+from icestream.plan.adaptation.migration import Way
+
+TINY = Case(2, 2, 40, 60, 3, 1, 1)
+
+
+OTHERS = (None, Way.DISRUPTIVE, Way.HANDOVER)
+
+
+@pytest.mark.parametrize(
+    "way", [Way.INSTANT, *(pytest.param(way, marks=pytest.mark.slow) for way in OTHERS)]
+)
+def test_every_row_is_counted_once(
+    tmp_path: Path, way: Way | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def turned(_: object, places: tuple[int, ...], nodes: int, **__: object) -> list[int]:
+        return [(place + 1) % nodes for place in places]
+
+    monkeypatch.setattr(moving_skew, "rebalanced", turned)
+    keys = moving_skew.keys_by_group(TINY)
+    found = moving_skew.run(TINY, keys, Adaptation(way), Pace(1e3, 100.0), tmp_path)
+    assert found.wrong == 0
+    # every group after every minute but the calm one and the last
+    assert found.moves == (0 if way is None else 4 * 4)
+    assert all(delay >= took > 0 for _, took, delay in found.batches)
+
+
+def test_batches_begin_one_after_the_other(tmp_path: Path) -> None:
+    keys = moving_skew.keys_by_group(TINY)
+    found = moving_skew.run(TINY, keys, moving_skew.NONE, Pace(1e3, 0.0), tmp_path)
+    # a trigger is longer than any batch: each takes the rows of one
+    assert [round(3 * minute) for minute, _, _ in found.batches] == list(range(TINY.steps))
+    assert all(first[0] < second[0] for first, second in pairwise(found.batches))
+
+
+def test_load_rises_on_the_groups_of_one_node_only() -> None:
+    case = Case(2, 2, 40, 60, 10, 1, 2)
+    stream = Stream(case, moving_skew.keys_by_group(case), 100.0)
+    places = (0, 1, 0, 1)
+    calm = stream.rows(0, 1, places).num_rows
+    risen = [stream.rows(step, step + 1, places).num_rows for step in range(10, 60)]
+    assert calm == 4 * 60
+    assert risen[0] == calm
+    assert max(risen) == calm + 100
+    assert np.diff(risen[:30]).min() >= 0
+    # the next round begins with the groups of the other node, and from nothing
+    assert stream.rows(60, 61, places).num_rows == calm
+
+
+def test_keys_are_in_the_group_that_they_are_listed_in() -> None:
+    keys = moving_skew.keys_by_group(TINY)
+    assert sorted(np.concatenate(keys).tolist()) == list(range(4 * 40))
+
+
+def test_a_third_is_wanted_of_the_time_without_adaptation() -> None:
+    names = [way.name for way in moving_skew.WAYS]
+    ways = {name: {"p99_s": 1.0} for name in names} | {"none": {"p99_s": 3.0}}
+    assert all(bar.holds for bar in moving_skew.bars({"ways": ways}, 0))
+    ways["none"]["p99_s"] = 2.9
+    assert sum(bar.holds for bar in moving_skew.bars({"ways": ways}, 1)) == 0
+
+
+def test_delays_are_drawn(tmp_path: Path) -> None:
+    run = Run(batches=[(0.0, 1.0, 2.0), (0.5, 1.0, 2.0)])
+    moving_skew.plot({"ways": {"none": {"timeline": run.batches}}}, tmp_path / "skew.png")
+    assert (tmp_path / "skew.png").stat().st_size > 0

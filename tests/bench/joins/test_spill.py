@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from icestream.bench.harness import Silent
+from icestream.bench.joins.join_inputs import SETTINGS, JoinInputs
+from icestream.bench.joins.join_tree import JoinTree, Spilling
+from icestream.bench.joins.spill import compared, judge, plot
+from icestream.operators.multi_join.strategies import (
+    GLOBAL_OUTPUT,
+    GLOBAL_OUTPUT_WITH_PENALTY,
+    STRATEGIES,
+)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    inputs = JoinInputs((3, 1, 1), 1_800)
+    return compared(inputs, 40, tmp_path_factory.mktemp("spill"), Silent())
+
+
+@pytest.mark.slow
+def test_every_strategy_makes_the_exact_results(found: dict[str, Any]) -> None:
+    assert found["wrong"] == 0
+    for strategy in STRATEGIES:
+        run = found[strategy]
+        assert run["wrong"] == 0
+        assert run["spills"] > 0
+        assert run["late_results"] > 0
+
+
+@pytest.mark.slow
+def test_bounded_resident_rows_stay_below_the_threshold_and_a_batch(found: dict[str, Any]) -> None:
+    assert found["state_bytes"] >= 10 * found["threshold"]
+    for strategy in STRATEGIES:
+        run = found[strategy]
+        assert run["above"] == 0
+        assert run["forced_spills"] == 0
+        # a step is small beside the threshold, so that the bound says something
+        assert run["largest_step"] < found["threshold"]
+
+
+@pytest.mark.parametrize("sample", [1.0, 0.2])
+def test_oracle_a_tree_that_spills_makes_every_result_once(tmp_path: Path, sample: float) -> None:
+    inputs = JoinInputs((3, 2, 3), 1_500, seed=2)
+    spilling = Spilling(GLOBAL_OUTPUT_WITH_PENALTY, 200_000, sample=sample)
+    tree = JoinTree(tmp_path, spilling, seed=2, quota=4_000_000)
+    tree.run(inputs.batches(10))
+    tree.clean_up()
+    assert tree.course.results[-1] + tree.course.late_results == inputs.results
+    assert tree.course.spills > 2
+    assert tree.log_bytes == 0
+
+
+@pytest.mark.slow
+def test_bars_are_judged_by_the_worst_seed(found: dict[str, Any]) -> None:
+    better = {**found, GLOBAL_OUTPUT: {**found[GLOBAL_OUTPUT], "share": 0.0}}
+    name = "ratios " + ":".join(map(str, SETTINGS[0]))
+    bars = judge({f"{name}, seed 1": better, f"{name}, seed 2": found})
+    alone = judge({f"{name}, seed 2": found})
+    judged = {bar.name: bar.measured for bar in bars}
+    for bar in alone:
+        if bar.measured is not None and "over local" not in bar.name:
+            assert judged[bar.name] is not None
+    lowest = next(value for key, value in judged.items() if "over local" in key)
+    assert lowest == 0.0
+
+
+@pytest.mark.slow
+def test_figures_can_be_drawn(found: dict[str, Any], tmp_path: Path) -> None:
+    plot({"ratios 3:1:1, seed 1": found}, tmp_path / "spill.png")
+    assert (tmp_path / "spill.png").stat().st_size > 0

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from icestream.bench.registry import Size
+from icestream.bench.updates.overload import SCALES, judge, plot, summarise
+
+
+def found(staleness: float, batches: list[float]) -> dict[str, Any]:
+    return {
+        "staleness": staleness,
+        "batches": batches,
+        "reported": staleness,
+        "answers_per_second": 60.0,
+    }
+
+
+def test_streams_are_held_against_each_other(tmp_path: Path) -> None:
+    runs = {
+        "index at 5": found(1.0, [0.9, 1.1]),
+        "append at 5": found(20.0, [5.0, 25.0]),
+        "shedding at 5": found(3.0, [1.0]),
+    }
+    figures = summarise(runs, SCALES[Size.SMALL])
+    assert figures["load 5"]["append_times"] == 20
+    bars = judge(figures, Size.FULL)
+    assert len(bars) == 4
+    assert all(bar.holds for bar in bars)
+    plot(figures, tmp_path / "overload.png")
+    assert (tmp_path / "overload.png").exists()
+
+
+def test_a_run_that_failed_holds_no_bar() -> None:
+    figures = summarise({}, SCALES[Size.SMALL])
+    assert not any(bar.holds for bar in judge(figures, Size.FULL))

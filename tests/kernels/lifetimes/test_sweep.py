@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icestream.kernels import words
+from icestream.kernels.lifetimes.sweep import (
+    Flags,
+    fold_equal,
+    fold_equal_reference,
+    scale_rows,
+    scale_rows_reference,
+    segments_reference,
+    sweep_edges,
+    sweep_edges_reference,
+)
+from icestream.kernels.words import Ints, Table
+
+OPS = np.array([words.ADD_I64, words.ADD_I128, words.ADD_I64, words.ADD_DD])
+PLACES = np.array([0, 1, 3, 4])
+GUARDS = np.array([-1, -1, -1, 3])
+WIDTH = 6
+LISTS = (OPS.tolist(), PLACES.tolist(), GUARDS.tolist())
+
+VALUES = st.tuples(
+    st.integers(-(2**40), 2**40), st.sampled_from([0.5, -2.0, 1.25, 1e20, 0.0, None])
+)
+EDGES = st.lists(st.tuples(st.integers(0, 9), st.integers(-2, 2), VALUES), max_size=12)
+
+
+def row_of(count: int, whole: int, number: float | None) -> list[int]:
+    row = np.zeros((1, WIDTH), dtype=np.int64)
+    row[0, :4] = 1, whole, whole >> 63, number is not None
+    row.view(np.float64)[0, 4] = number or 0.0
+    scale_rows(row, np.array([count]), OPS, PLACES)
+    return [int(word) for word in row[0]]
+
+
+def rows_of(edges: list[tuple[int, int, tuple[int, float | None]]]) -> list[tuple[int, list[int]]]:
+    return [(t, row_of(count, *value)) for t, count, value in edges if count]
+
+
+def swept(
+    group: Ints, time: Ints, kept: Flags, table: Table, watermark: int, *, empty: bool = False
+) -> tuple[Ints, Ints, Table, Table, Table]:
+    rows = len(group)
+    groups, times = (np.empty(2 * rows, dtype=np.int64) for _ in range(2))
+    made = np.empty((2 * rows, WIDTH), dtype=np.int64)
+    parts, told = np.empty((4 * rows, 4), dtype=np.int64), np.empty((4 * rows, WIDTH), np.int64)
+    order = np.lexsort((time, group))
+    row_of_edge = np.where(kept, np.cumsum(kept), np.sum(kept) + np.cumsum(~kept)) - 1
+    edges, segments = sweep_edges(
+        group[order],
+        time[order],
+        row_of_edge[order],
+        table[kept],
+        table[~kept],
+        watermark,
+        OPS,
+        PLACES,
+        GUARDS,
+        empty,
+        groups,
+        times,
+        made,
+        parts,
+        told,
+    )
+    return groups[:edges], times[:edges], made[:edges], parts[:segments], told[:segments]
+
+
+def table_of(rows: list[tuple[int, list[int]]]) -> tuple[Ints, Table]:
+    times = np.array([t for t, _ in rows], dtype=np.int64)
+    return times, np.array([row for _, row in rows], dtype=np.int64).reshape(len(rows), WIDTH)
+
+
+@given(kept=st.lists(EDGES, max_size=3), added=st.lists(EDGES, max_size=3), late=st.integers(0, 9))
+def test_parity_sweeping_beside_the_obvious_loop(
+    kept: list[list[tuple[int, int, tuple[int, float | None]]]],
+    added: list[list[tuple[int, int, tuple[int, float | None]]]],
+    late: int,
+) -> None:
+    rows, owners, is_kept, expected = [], [], [], {}
+    ahead: dict[int, list[tuple[int, int, tuple[int, ...]]]] = {}
+    for group in range(max(len(kept), len(added))):
+        old = rows_of(kept[group]) if group < len(kept) else []
+        new = rows_of(added[group]) if group < len(added) else []
+        new = [(max(t, late), row) for t, row in new]
+        rows += old + new
+        owners += [group] * len(old + new)
+        is_kept += [True] * len(old) + [False] * len(new)
+        for (start, end, held), diff in sweep_edges_reference(old, new, *LISTS).items():
+            if held[0] > 0:
+                expected[group, start, end, diff] = held
+        ahead[group] = [each for each in segments_reference(old + new, *LISTS) if each[1] > late]
+    times, table = table_of(rows)
+    group_of, edge_times, edges, parts, told = swept(
+        np.array(owners, dtype=np.int64), times, np.array(is_kept, dtype=np.bool_), table, late
+    )
+    found = {
+        tuple(part): tuple(held) for part, held in zip(parts.tolist(), told.tolist(), strict=True)
+    }
+    assert len(found) == len(parts)
+    assert found == expected
+    for group, segments in ahead.items():
+        mine = group_of == group
+        kept_rows = list(zip(edge_times[mine].tolist(), edges[mine].tolist(), strict=True))
+        again = [each for each in segments_reference(kept_rows, *LISTS) if each[1] > late]
+        assert [each for each in again if any(each[2])] == [
+            each for each in segments if any(each[2])
+        ]
+        assert (edge_times[mine] < late).sum() <= 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_sweeping_again_repeats_every_segment_to_the_bit(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    rows, late = 60, 30
+    table = np.zeros((rows, WIDTH), dtype=np.int64)
+    table[:, 0] = table[:, 3] = 1
+    table.view(np.float64)[:, 4] = dice.normal(size=rows) * 10.0 ** dice.integers(-9, 9, rows)
+    scale_rows(table, dice.choice([-1, 1, 3], rows), OPS, PLACES)
+    times, group = dice.integers(0, 60, rows), np.zeros(rows, dtype=np.int64)
+    nothing = np.zeros(rows, dtype=np.bool_)
+    groups, edge_times, edges, parts, told = swept(group, times, nothing, table, late)
+    again = swept(groups, edge_times, np.zeros(len(groups), np.bool_), edges, late)
+    ahead = parts[:, 2] > late
+    assert again[3].tolist() == parts[ahead].tolist()
+    assert again[4].tolist() == told[ahead].tolist()
+
+
+def test_a_sum_over_nothing_is_exactly_zero() -> None:
+    # 0.1 and 0.2 come, 0.3 goes: the count says that nothing is left, the sum would say 2.7e-17
+    rows = [(0, row_of(1, 1, 0.1)), (1, row_of(1, 1, 0.2)), (2, row_of(-1, 2, 0.3))]
+    rows.append((2, [-1, 0, 0, -1, 0, 0]))
+    rows.append((3, row_of(1, 7, 1.0)))
+    times, table = table_of(rows)
+    nothing = np.zeros(len(rows), dtype=np.bool_)
+    *_, parts, told = swept(np.zeros(len(rows), np.int64), times, nothing, table, -1)
+    assert parts[:, 1].tolist() == [0, 1, 3]
+    assert told[-1].tolist() == row_of(1, 7, 1.0)
+
+
+def test_a_function_that_shows_nothing_goes_on_after_its_events() -> None:
+    times, table = table_of([(2, row_of(1, 5, None)), (4, row_of(-1, 5, None))])
+    group, nothing = np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.bool_)
+    groups, edge_times, edges, parts, _ = swept(group, times, nothing, table, 6, empty=True)
+    assert parts[:, 1:3].tolist() == [[2, 4], [4, 2**63 - 1]]
+    # what is left marks the beginning; swept again it still shows nothing, from the same instant on
+    assert edge_times.tolist() == [4]
+    assert not edges.any()
+    again = swept(groups, edge_times, np.zeros(1, np.bool_), edges, 6, empty=True)
+    assert again[3][:, 1:3].tolist() == [[4, 2**63 - 1]]
+
+
+@given(
+    st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**120), 2**120)),
+    st.sampled_from([0.5, -3.0, 0.0]),
+    st.integers(-40, 40),
+)
+def test_parity_scaling_rows(whole: tuple[int, int], number: float, count: int) -> None:
+    row = np.zeros((1, WIDTH), dtype=np.int64)
+    low, high = whole[1] % 2**64, whole[1] >> 64
+    row[0, :4] = whole[0], low - 2**64 if low >> 63 else low, high, 1
+    row.view(np.float64)[0, 4] = number
+    expected = scale_rows_reference(row[0].tolist(), count, OPS.tolist(), PLACES.tolist())
+    scale_rows(row, np.array([count]), OPS, PLACES)
+    assert row[0, :4].tolist() == expected[:4]
+    floats = np.array(expected[4:]).view(np.float64)
+    assert row.view(np.float64)[0, 4:].tolist() == floats.tolist()
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(-1, 1), VALUES), max_size=30
+    )
+)
+def test_parity_rows_of_equal_slots_and_lifetimes_are_added_up(
+    told: list[tuple[int, int, int, tuple[int, float | None]]],
+) -> None:
+    told = [each for each in told if each[2]]
+    rows = np.array([row_of(count, *value) for *_, count, value in told], dtype=np.int64)
+    rows = rows.reshape(len(told), WIDTH)
+    slots, le = (np.array([each[at] for each in told], dtype=np.int64) for at in range(2))
+    keys = list(zip(slots.tolist(), le.tolist(), (le + 1).tolist(), strict=True))
+    wanted = fold_equal_reference(keys, rows.tolist(), OPS.tolist(), PLACES.tolist())
+    heads, index = np.empty(len(told), dtype=np.int64), np.zeros(64, dtype=np.int64)
+    count = fold_equal(slots, le, le + 1, rows, OPS, PLACES, index, heads)
+    found = {keys[head]: row.tolist() for head, row in zip(heads[:count], rows, strict=False)}
+    assert {key: row[:4] for key, row in found.items()} == {k: row[:4] for k, row in wanted.items()}
+    sums = [
+        np.array([each[key][4:] for key in wanted]).view(np.float64) for each in (found, wanted)
+    ]
+    assert np.allclose(sums[0].sum(axis=-1), sums[1].sum(axis=-1))

@@ -1,0 +1,104 @@
+"""Groups in rows, beside lists and columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from icestream.kernels.synopses import carried
+from icestream.kernels.synopses import heap as k
+from icestream.kernels.words import Ints
+
+SYNOPSES, BLOCKS, WIDTH = 2, 80, 9
+#: columns of an entry before packed words
+ENTRY = np.array([k.HI, k.LO, k.GROUP + k.ROOT, k.GROUP + k.PARTS + k.ROOT])
+FIRST = len(ENTRY) + carried.BESIDE - 1
+
+
+class Memory:
+    """A directory and a heap of a few blocks."""
+
+    def __init__(self, groups: int, block_words: int) -> None:
+        self.table = np.zeros((groups, k.GROUP + SYNOPSES * k.PARTS), dtype=np.int64)
+        for synopsis in range(SYNOPSES):
+            self.table[:, self.at(synopsis) + k.FLAGS] = k.WHOLE
+        self.blocks = np.zeros((BLOCKS, block_words), dtype=np.int64)
+        self.links = np.zeros(BLOCKS, dtype=np.int32)
+        self.facts = np.zeros(k.HEAP_FACTS, dtype=np.int64)
+
+    def at(self, synopsis: int) -> int:
+        return k.GROUP + synopsis * k.PARTS
+
+    def put(self, slot: int, synopsis: int, words: list[int]) -> None:
+        array, ends = np.array(words, dtype=np.int64), np.array([0, len(words)])
+        memory = (self.table, self.at(synopsis), self.blocks, self.links, self.facts)
+        k.install(*memory, np.array([slot]), array, ends, np.zeros(1, dtype=np.int64))
+
+    def words(self, slot: int, synopsis: int) -> list[int]:
+        out = np.empty(int(self.table[slot, self.at(synopsis) + k.WORDS]), dtype=np.int64)
+        one, zero = np.array([slot]), np.zeros(1, dtype=np.int64)
+        memory = (self.table, self.at(synopsis), self.blocks, self.links)
+        k.gather(*memory, one, zero, out, zero.copy())
+        return out.tolist()
+
+
+@pytest.mark.parametrize("block_words", [1, 3, 8])
+def test_parity_small_groups_in_rows(block_words: int) -> None:
+    dice = np.random.default_rng(block_words)
+    memory, groups = Memory(12, block_words), []
+    for slot in range(12):
+        sizes = dice.integers(0, 6, SYNOPSES)
+        groups.append([dice.integers(0, 99, size).tolist() for size in sizes.tolist()])
+        for synopsis, words in enumerate(groups[-1]):
+            if words and (synopsis, slot) != (0, 3):
+                memory.put(slot, synopsis, words)
+    # one is not all in memory
+    memory.table[3, memory.at(0) + k.FLAGS] = 0
+    slots = np.arange(12)
+    rows = np.full((12, FIRST + 1 + WIDTH), -1)
+    carried.pack(memory.table, memory.blocks, memory.links, slots, rows, FIRST)
+    expected = carried.packed_reference(groups, WIDTH + 1)
+    expected[3] = [0] * (WIDTH + 1)
+    assert rows[:, FIRST:].tolist() == expected
+
+    back = Memory(12, block_words)
+    back.table[5, back.at(1) + k.ROOT] = k.NO_ROOT
+    kept = [
+        [words if row[0] and (slot, s) != (5, 1) else [] for s, words in enumerate(group)]
+        for slot, (group, row) in enumerate(zip(groups, expected, strict=True))
+    ]
+    carried.unpack(back.table, back.blocks, back.links, back.facts, slots, rows, FIRST)
+    found = [[back.words(slot, s) for s in range(SYNOPSES)] for slot in range(12)]
+    assert found == kept
+    cleans = back.table[:, k.GROUP + k.CLEAN :: k.PARTS].tolist()
+    assert cleans == [[len(words) for words in group] for group in kept]
+
+
+def test_blocks_needed_are_those_taken() -> None:
+    memory = Memory(4, 2)
+    rows = np.zeros((4, FIRST + 1 + WIDTH), dtype=np.int64)
+    rows[:, FIRST] = [3, 1 | 4 << carried.BITS, 0, 2 << carried.BITS]
+    needed = carried.blocks_needed(rows, FIRST, SYNOPSES, 2)
+    slots = np.arange(4)
+    carried.unpack(memory.table, memory.blocks, memory.links, memory.facts, slots, rows, FIRST)
+    assert needed == memory.facts[k.USED] == 6
+
+
+def test_parity_entries_of_groups() -> None:
+    dice = np.random.default_rng(3)
+    tables = [np.zeros((9, k.GROUP + SYNOPSES * k.PARTS), dtype=np.int64) for _ in range(2)]
+    rows: Ints = dice.integers(-1, 5, (4, FIRST + 1))
+    slots = np.array([7, 0, 3, 4])
+    carried.adopt(tables[0], ENTRY, slots, rows)
+    carried.adopt_reference(tables[1], ENTRY, slots, rows)
+    assert tables[0].tolist() == tables[1].tolist()
+    assert (tables[0][slots, k.GROUP + k.FLAGS] != 0).any()
+    described = np.empty((4, FIRST), dtype=np.int64)
+    tables[0][slots, k.HEAT] = [9, 8, 7, 6]
+    carried.describe(tables[0], ENTRY, slots, 2, described)
+    assert described[:, 2:].tolist() == [
+        [*rows[n, 2 : len(ENTRY)].tolist(), heat, 2] for n, heat in enumerate((9, 8, 7, 6))
+    ]
+    carried.warm(tables[1], len(ENTRY), slots, described, 3)
+    assert tables[1][slots, k.HEAT].tolist() == [4, 4, 3, 3]
+    assert tables[1][slots, k.PAGED].tolist() == [1, 1, 1, 1]

@@ -1,0 +1,128 @@
+"""Passes over a directory, beside selections by column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from icestream.core.times import INFINITY, MINUS_INFINITY
+from icestream.kernels.synopses import drafts
+from icestream.kernels.synopses import heap as k
+from icestream.kernels.synopses.extents import HEADER
+from icestream.kernels.words import Ints, Table
+
+SLOTS, SYNOPSES = 200, 2
+AT = k.GROUP + k.PARTS
+
+
+def directory(seed: int) -> Table:
+    """Return groups of which much is zero, equal, or the end of time."""
+    dice = np.random.default_rng(seed)
+    table = dice.integers(0, 4, (SLOTS, k.GROUP + SYNOPSES * k.PARTS))
+    for at in range(k.GROUP, table.shape[1], k.PARTS):
+        table[:, at + k.WORDS] = dice.integers(0, 2, SLOTS) * dice.integers(0, 30, SLOTS)
+        table[:, at + k.CLEAN] = dice.integers(0, table[:, at + k.WORDS] + 1)
+        table[:, at + k.FLAGS] = dice.integers(0, 8, SLOTS)
+        table[:, at + k.ROOT] = dice.choice([k.NO_ROOT, 3 << 32 | 7, 9 << 32], SLOTS)
+        table[:, at + k.COLD] = dice.choice([0, 0, 5, 5000], SLOTS)
+        table[:, at + k.CHAIN] = dice.integers(0, 5, SLOTS) << 32 | dice.integers(0, 5, SLOTS)
+        for instant in (k.EXPIRY, k.ROOT_EXPIRY, k.DUE):
+            table[:, at + instant] = dice.choice([MINUS_INFINITY, 3, 7, INFINITY], SLOTS)
+    return table
+
+
+def some_slots(seed: int) -> Ints:
+    return np.random.default_rng(seed).permutation(SLOTS)[:80]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("listed", "reference", "how"),
+    [
+        (drafts.list_news, drafts.list_news_reference, (AT, 3)),
+        (drafts.list_residue, drafts.list_residue_reference, (AT, 3)),
+        (drafts.list_reminded, drafts.list_reminded_reference, (AT,)),
+        (drafts.list_over, drafts.list_over_reference, (AT, 5)),
+        (drafts.list_held, drafts.list_held_reference, (2, 3)),
+        (drafts.list_gone, drafts.list_gone_reference, ()),
+        (drafts.list_old, drafts.list_old_reference, (AT, 2)),
+    ],
+)
+def test_parity_lists_of_groups(
+    listed: Callable[..., int], reference: Callable[..., list[int]], how: tuple[Any, ...], seed: int
+) -> None:
+    table = directory(seed)
+    table[:20, k.GROUP :] = 0
+    table[:20, [k.GROUP + k.DUE, AT + k.DUE]] = INFINITY
+    slots = np.empty(SLOTS, dtype=np.int64)
+    found = slots[: listed(table, *how, slots)].tolist()
+    assert found == reference(table, *how)
+    assert found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_parity_entries_that_the_index_needs(seed: int) -> None:
+    table, slots = directory(seed), some_slots(seed)
+    table[:100, k.GROUP :] = 0
+    table[:100, [k.GROUP + k.DUE, AT + k.DUE]] = INFINITY
+    table[:50, k.PAGED] = 0
+    out = np.empty(len(slots), dtype=np.int64)
+    needed = out[: drafts.list_needed(table, slots, out)].tolist()
+    assert needed == drafts.list_needed_reference(table, slots)
+    assert drafts.live_words(table, AT) == drafts.live_words_reference(table, AT)
+
+
+@pytest.mark.parametrize("with_cold", [False, True])
+@pytest.mark.parametrize("block", [1, 8])
+def test_parity_words_of_groups(with_cold: bool, block: int) -> None:
+    table, slots = directory(1), some_slots(1)
+    out = np.empty(len(slots), dtype=np.int64)
+    drafts.words_of(table, slots, with_cold, block, out)
+    assert out.tolist() == drafts.words_of_reference(table, slots, with_cold, block).tolist()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_parity_measuring_and_judging(seed: int) -> None:
+    table, slots = directory(seed), some_slots(seed)
+    whole = np.random.default_rng(seed).random(len(slots)) < 0.5
+    skipped, cleans = np.empty((2, len(slots)), dtype=np.int64)
+    offsets = np.empty(len(slots) + 1, dtype=np.int64)
+    cold = drafts.measure(table, AT, slots, whole, skipped, offsets, cleans)
+    expected = drafts.measure_reference(table, AT, slots, whole)
+    found = (skipped, offsets, cleans)
+    assert [each.tolist() for each in found] == [each.tolist() for each in expected[:3]]
+    assert cold == expected[3]
+    for deltas in (True, False):
+        lacking = drafts.judge(table, AT, slots, 2, 3, deltas, whole)
+        wanted, missing = drafts.judge_reference(table, AT, slots, 2, 3, deltas)
+        assert (whole.tolist(), lacking) == (wanted.tolist(), missing)
+
+
+@pytest.mark.parametrize("is_logged", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_parity_describing_and_settling(seed: int, is_logged: bool) -> None:
+    dice = np.random.default_rng(seed)
+    table, slots = directory(seed), some_slots(seed)
+    count = len(slots)
+    whole = dice.random(count) < 0.5
+    sizes = dice.integers(0, 3, count)
+    offsets = np.concatenate(([0], np.cumsum(sizes)))
+    rows, latest = dice.integers(0, 9, count), dice.choice([MINUS_INFINITY, 5, INFINITY], count)
+    headers = np.empty((count, HEADER), dtype=np.int64)
+    oldest, written = np.empty((2, count), dtype=np.int64)
+    again = np.empty(count, dtype=np.bool_)
+    given = (table, AT, slots, whole, offsets, rows, latest, 4, is_logged)
+    there = drafts.describe(*given, headers, oldest, again, written)
+    expected = drafts.describe_reference(*given)
+    found = (headers, oldest, again)
+    assert [each.tolist() for each in found] == [each.tolist() for each in expected[:3]]
+    assert written[:there].tolist() == expected[3]
+    markers = np.full(count, k.NO_ROOT)
+    markers[written[:there]] = 11 << 32 | np.arange(there)
+    twin = table.copy()
+    drafts.settle(table, AT, slots, whole, headers, sizes, oldest, markers)
+    drafts.settle_reference(twin, AT, slots, whole, headers, sizes, oldest, markers)
+    assert table.tolist() == twin.tolist()
