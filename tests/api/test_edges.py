@@ -11,8 +11,8 @@ from icestream.core.errors import DefinitionError, InputError
 from icestream.plan.event_nodes import FromSource
 from icestream.plan.events import compiled
 from icestream.plan.nodes import Source
-from icestream.runtime.driver import Settings
 from icestream.runtime.local import LocalQuery
+from icestream.runtime.settings import Settings
 
 TIME = pa.timestamp("us", "UTC")
 COLUMNS = pa.schema([("user", pa.int64()), ("what", pa.string()), ("since", TIME)])

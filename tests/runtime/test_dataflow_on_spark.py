@@ -13,8 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icestream.core.errors import DefinitionError
 from icestream.plan.dataflow import Dataflow
-from icestream.runtime.driver import Driver, Settings
+from icestream.runtime.driver import Driver
 from icestream.runtime.local import Splits, read_rows
+from icestream.runtime.settings import Settings
 from icestream.runtime.spark import FileExchangeExecutor, ShuffleExchangeExecutor
 from icestream.runtime.work import Executor
 from icestream.state.files import LocalFiles

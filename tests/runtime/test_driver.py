@@ -9,8 +9,9 @@ import pytest
 
 from icestream.core.errors import CheckpointError, DefinitionError, InputError
 from icestream.plan.nodes import Plan
-from icestream.runtime.driver import LEAST_QUOTA, Delivery, Settings
+from icestream.runtime.driver import Delivery
 from icestream.runtime.local import LocalQuery, read_rows
+from icestream.runtime.settings import LEAST_QUOTA, Settings
 from icestream.state.versions import COMMITS, RESULTS, SEGMENTS, VersionStore
 from icestream.testing.faults.faulty_files import SimulatedDisk
 from icestream.testing.trials.rehearsal import ROOT, Process, Script, staged

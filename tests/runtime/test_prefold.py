@@ -12,11 +12,12 @@ from icestream.operators.aggregates import Aggregate
 from icestream.operators.panes import Windows
 from icestream.plan.nodes import Plan, Source
 from icestream.runtime import prefold
-from icestream.runtime.driver import Driver, Settings
+from icestream.runtime.driver import Driver
 from icestream.runtime.exchange import SplitReport
 from icestream.runtime.ingest import FoldedIngest, Ingest, IngestTask
 from icestream.runtime.local import LocalExecutor, LocalQuery, Splits, read_rows
 from icestream.runtime.prefold import Prefold, can_fold
+from icestream.runtime.settings import Settings
 from icestream.runtime.work import Parcel
 from icestream.state.files import LocalFiles
 from icestream.testing.oracles.windows import Row, differences, rows_of

@@ -13,9 +13,9 @@ from icestream.core.errors import StorageError
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.panes import Windows
 from icestream.plan.nodes import Plan, Source
-from icestream.runtime.driver import LEAST_QUOTA, Settings
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.remote import RemoteFiles
+from icestream.runtime.settings import LEAST_QUOTA, Settings
 from icestream.state.files import Files, LocalFiles
 
 SECOND = 1_000_000

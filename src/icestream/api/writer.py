@@ -48,10 +48,11 @@ from icestream.plan.dataflow import Dataflow
 from icestream.plan.nodes import SOURCE, Computation, Plan
 from icestream.plan.updates import Updates
 from icestream.runtime.direct import sources_of
-from icestream.runtime.driver import Delivery, Driver, Settings
+from icestream.runtime.driver import Delivery, Driver
 from icestream.runtime.history import History
 from icestream.runtime.query import Query
 from icestream.runtime.remote import RemoteFiles
+from icestream.runtime.settings import Settings
 from icestream.runtime.sink import (
     Callback,
     CallbackSink,

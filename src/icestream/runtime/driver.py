@@ -8,7 +8,6 @@ Invariants:
 1. Killed anywhere and started again, the rows delivered are those of a run that never failed
    (`test_crash_every_step_of_a_run`).
 2. A batch is counted in exactly one version (`test_a_batch_that_comes_again_is_delivered_again`).
-3. What no kept version names is removed (`test_nothing_is_left_behind_that_no_version_names`).
 
 Cost: one commit file per version; a listing of all live segments in one of 64.
 """
@@ -18,31 +17,30 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from icestream.core.clock import Clock, SystemClock
-from icestream.core.errors import CheckpointError, DefinitionError
+from icestream.core.errors import CheckpointError
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.core.units import format_bytes
-from icestream.operators.slice_log import SLICE_BYTES
 from icestream.plan.dataflow import Dataflow
 from icestream.plan.legend import legend_of, written
 from icestream.plan.nodes import Computation, Plan, check_same_plan
 from icestream.plan.parts import parts_of
 from icestream.plan.updates import Updates
 from icestream.runtime.dataflow_work import DataflowWork
+from icestream.runtime.kept_versions import KeptVersions
+from icestream.runtime.progress import Timer, progress_of
 from icestream.runtime.scaling import (
     next_sizing,
     placed,
-    placement_facts,
     task_bounds,
     told,
 )
+from icestream.runtime.settings import Settings
 from icestream.runtime.shard import ShardReport, ShardTask
-from icestream.runtime.shard_facts import shard_facts
 from icestream.runtime.updates_work import UpdatesWork
 from icestream.runtime.window_work import WindowWork
 from icestream.runtime.work import Executor, Made, Making, Parcel, Work, total
@@ -52,72 +50,13 @@ from icestream.state.versions import (
     EVENTS,
     NO_SHARD,
     RESULTS,
-    SEGMENTS,
     Commit,
     LiveSegment,
     VersionStore,
-    last_listing,
     survivors,
 )
 
-#: least bytes of one shard: its work buffers, and room for some groups
-LEAST_QUOTA = 16 * SLICE_BYTES
-#: versions between two looks for files that no version names
-SWEEP_EVERY = 16
-
 Batch_contra = TypeVar("Batch_contra", contravariant=True)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a query is told about its resources."""
-
-    root: str
-    #: folder for arenas and exchange files on the local disk
-    local: str
-    #: bytes for all shards together
-    budget: int
-    shards: int = 2
-    #: tasks that run the shards of a component, or the fewest and the most; None for one each
-    parallelism: int | tuple[int, int] | None = None
-    #: seconds from trigger to trigger; None where batches follow one another at once
-    interval: float | None = None
-    #: whether shards change tasks to even out what they take
-    rebalance: bool = True
-    #: versions that can be restored
-    keep: int = 2
-    codec: str | None = None
-    #: a ticker calls on idle triggers too: batches without events make a version only while
-    #: something waits
-    ticker: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot work."""
-        if self.shards < 1:
-            msg = f"a query needs at least one shard; got {self.shards}"
-            raise DefinitionError(msg)
-        if self.parallelism is not None:
-            task_bounds(self.parallelism, self.shards)
-        if self.keep < 2:
-            msg = (
-                f"a query keeps at least two versions, the last and the one it is rebuilt from; "
-                f"got keep={self.keep}"
-            )
-            raise DefinitionError(msg)
-        self.check_memory(1)
-
-    def check_memory(self, operators: int) -> None:
-        """Refuse less memory than so many operators in each shard need for their buffers."""
-        quota = operators * LEAST_QUOTA
-        if self.budget < self.shards * quota:
-            whose = "" if operators == 1 else f" of its {operators} kinds of windows"
-            msg = (
-                f"memory of {format_bytes(self.budget)} is too small for {self.shards} shards: "
-                f"each needs {format_bytes(quota)} for the blocks and buffers{whose}. Give "
-                f"the query at least {format_bytes(self.shards * quota)} with .memory(...), or "
-                "fewer shards"
-            )
-            raise DefinitionError(msg)
 
 
 @dataclass(frozen=True)
@@ -158,16 +97,12 @@ class Driver(Generic[Batch_contra]):
         self._run = os.path.join(settings.local, uuid.uuid4().hex[:12])
         remembered = self.store.remember_plan(plan.describe(), written(legend_of(plan)))
         check_same_plan(settings.root, remembered, plan.describe())
-        self._last: Commit | None = None
-        self._live: tuple[LiveSegment, ...] = ()
-        #: versions that can be restored, with their live segments, as far as they were read
-        self._kept: dict[int, tuple[Commit, tuple[LiveSegment, ...]]] = {}
-        self._named: set[str] = set()
+        self._versions = KeptVersions(self.store, files, settings.root, settings.keep)
         self._delivered: Micros | None = None
         #: the last batch and the seconds it took, where the caller measures that
         self.trigger: tuple[int, float] | None = None
         self.rescale(settings.parallelism or settings.shards)
-        self._remove_local()
+        _remove_earlier_runs(settings.local)
         self._resume()
 
     @property
@@ -183,7 +118,7 @@ class Driver(Generic[Batch_contra]):
     @property
     def last(self) -> Commit | None:
         """Return the last committed version."""
-        return self._last
+        return self._versions.last
 
     def batch(self, number: int, batch: Batch_contra) -> list[Delivery]:
         """Compute a batch of Spark's numbering, or hand out again what was committed for it."""
@@ -217,7 +152,7 @@ class Driver(Generic[Batch_contra]):
             raise CheckpointError(msg)
         known = before.totals["events"] if before else 0
         self._version(None, history)
-        return 0 if self._last is None else self._last.totals["events"] - known
+        return 0 if self.last is None else self.last.totals["events"] - known
 
     def flush(self) -> list[Delivery]:
         """Close every window that has an event, as a version of maintenance.
@@ -281,7 +216,7 @@ class Driver(Generic[Batch_contra]):
     ) -> Delivery | None:
         """Compute and commit a version, unless a ticker called and there is nothing to do."""
         self._settled = False
-        before, timer = self._last, _Timer(self._clock)
+        before, timer = self.last, Timer(self._clock)
         version = before.version + 1 if before else 1
         watermark = before.watermark if before else MINUS_INFINITY
         making = self._making(version, watermark, timer, flushing=batch is None, last=last)
@@ -304,17 +239,26 @@ class Driver(Generic[Batch_contra]):
         commit = self._commit(making, number, reached, seen, parcels, made)
         timer.note("commit")
         self.delivered()
-        self._tidy()
+        self._versions.tidy()
+        sweep(os.path.join(self._run, "arenas"), set(commit.arenas))
         self._settled = True
         timer.note("tidy")
-        progress = self._progress(commit, parcels, made, timer)
+        progress = progress_of(
+            commit,
+            parcels,
+            made,
+            self._versions.live,
+            timer,
+            budget=self._settings.budget,
+            jobs=self._plan.jobs,
+        )
         return self._delivery(commit, again=False, progress=progress)
 
     def _making(
-        self, version: int, watermark: Micros, timer: _Timer, *, flushing: bool, last: bool
+        self, version: int, watermark: Micros, timer: Timer, *, flushing: bool, last: bool
     ) -> Making:
         """Return the version that is about to be made."""
-        before, settings = self._last, self._settings
+        before, settings = self.last, self._settings
         folder = os.path.join(self._run, f"exchange-{version}-{uuid.uuid4().hex[:8]}")
         arenas = before.arenas if before else ()
         told_before = before.decisions["placement"] if before else None
@@ -344,7 +288,7 @@ class Driver(Generic[Batch_contra]):
         return Making(
             version,
             before,
-            self._live,
+            self._versions.live,
             watermark,
             before.routes if before else self._first_routes(),
             self._first_ordinal,
@@ -363,7 +307,7 @@ class Driver(Generic[Batch_contra]):
 
     @property
     def _first_ordinal(self) -> int:
-        return self._last.next_ordinal if self._last else 0
+        return self.last.next_ordinal if self.last else 0
 
     def _commit(
         self,
@@ -374,7 +318,7 @@ class Driver(Generic[Batch_contra]):
         parcels: Sequence[Parcel],
         made: Made,
     ) -> Commit:
-        before, version, reports = self._last, making.version, made.reports
+        before, version, reports = self.last, making.version, made.reports
         shared = {
             "flush": making.flushing,
             "entries": total(parcels, "entries"),
@@ -419,10 +363,9 @@ class Driver(Generic[Batch_contra]):
             decisions={**shared, **made.decisions},
             totals=self._totals(parcels, reports),
         )
-        live = survivors(self._live, commit)
+        live = survivors(self._versions.live, commit)
         self.store.create(self.store.with_listing(commit, live))
-        self._last, self._live = commit, live
-        self._kept[version] = commit, live
+        self._versions.add(commit, live)
         return commit
 
     def _horizon(self, bases: Sequence[int], watermark: Micros) -> Micros:
@@ -430,14 +373,14 @@ class Driver(Generic[Batch_contra]):
         oldest = min(bases)
         if oldest == 0:
             return MINUS_INFINITY
-        if self._last is None or oldest > self._last.version:
+        if self.last is None or oldest > self.last.version:
             return watermark
-        if oldest == min(self._last.bases):
-            return self._last.horizon
+        if oldest == min(self.last.bases):
+            return self.last.horizon
         return self.store.load(oldest).watermark
 
     def _totals(self, parcels: Sequence[Parcel], reports: Sequence[ShardReport]) -> dict[str, int]:
-        before = self._last.totals if self._last else {}
+        before = self.last.totals if self.last else {}
         news = {
             "events": total(parcels, "rows"),
             "late": total(parcels, "late"),
@@ -463,6 +406,27 @@ class Driver(Generic[Batch_contra]):
     def _first_routes(self) -> tuple[int, ...]:
         groups, shards = self._plan.key_groups, self._settings.shards
         return tuple(group * shards // groups for group in range(groups))
+
+    # -- standing where the checkpoint stands ----------------------------------------------
+
+    def _resume(self) -> None:
+        """Stand where the checkpoint stands."""
+        self._versions.resume()
+        if self.last is not None:
+            self._check_shards(self.last)
+        self._settled = True
+
+    def _resumed(self) -> Commit | None:
+        """Return the last version; after a failure, what the checkpoint says it is."""
+        if not self._settled:
+            self._resume()
+        return self.last
+
+    def _version_of_batch(self, last: Commit) -> Commit:
+        """Return the version that computed the batch `last` stands at."""
+        while last.decisions["flush"]:
+            last = self.store.load(last.version - 1)
+        return last
 
     def _check_not_over(self, last: Commit | None) -> None:
         if last is not None and last.decisions.get("joins", {}).get("over"):
@@ -495,141 +459,12 @@ class Driver(Generic[Batch_contra]):
             progress or {},
         )
 
-    def _progress(
-        self,
-        commit: Commit,
-        parcels: Sequence[Parcel],
-        made: Made,
-        timer: _Timer,
-    ) -> dict[str, Any]:
-        reports = made.reports
-        rows = total(parcels, "rows")
-        log = sum(segment.info.bytes for segment in self._live)
-        return {
-            "version": commit.version,
-            "batchId": None if commit.decisions["flush"] else commit.batch,
-            "numInputRows": rows,
-            "durationMs": timer.milliseconds,
-            "icestream": {
-                "watermark": commit.watermark,
-                "lateEvents": commit.totals["late"],
-                "eventsWithoutTime": commit.totals["without_time"],
-                "entries": total(parcels, "entries"),
-                "hotEvents": total(parcels, "lifted"),
-                "resultRows": sum(sum(report.rows) for report in reports),
-                "stateMemoryBytes": sum(r.statistics["memory_bytes"] for r in reports),
-                "peakMemoryBytes": sum(r.statistics["peak_bytes"] for r in reports),
-                "budgetBytes": self._settings.budget,
-                "logBytes": log,
-                "segments": len(self._live),
-                **made.facts,
-                "logToEstimate": made.expected and round(log / made.expected.log, 3),
-                "groups": sum(r.statistics["groups"] for r in reports),
-                "partitions": sum(r.statistics["partitions"] for r in reports),
-                "consolidatedRows": sum(r.statistics.get("consolidated", 0) for r in reports),
-                "panesRead": sum(r.statistics.get("panes_read", 0) for r in reports),
-                "rebuiltShards": [r.shard for r in reports if r.rebuilt],
-                **placement_facts(commit.decisions["placement"]),
-                "latestEventTime": max((t for t in commit.seen if t is not None), default=None),
-                **shard_facts(reports, self._live, self._plan.jobs),
-            },
-        }
 
-    # -- tidying up ------------------------------------------------------------------------
-
-    def _resume(self) -> None:
-        """Stand where the checkpoint stands and remove what no version names."""
-        self._kept.clear()
-        self._last = last = self.store.latest()
-        if last is not None:
-            self._check_shards(last)
-            self._live = self._restorable(last.version)[1]
-        self._named = self._names(last) if last is not None else set()
-        self._sweep()
-        self._settled = True
-
-    def _resumed(self) -> Commit | None:
-        """Return the last version; after a failure, what the checkpoint says it is."""
-        if not self._settled:
-            self._resume()
-        return self._last
-
-    def _version_of_batch(self, last: Commit) -> Commit:
-        """Return the version that computed the batch `last` stands at."""
-        while last.decisions["flush"]:
-            last = self.store.load(last.version - 1)
-        return last
-
-    def _tidy(self) -> None:
-        """Remove what the versions that are kept no longer name."""
-        last = self._last
-        if last is None:
-            return
-        named = self._names(last)
-        for path in self._named - named:
-            self._files.unlink(path)
-        self._named = named
-        if last.version % SWEEP_EVERY == 0:
-            self._sweep()
-        oldest = self._oldest(last)
-        bases = self._restorable(oldest)[0].bases
-        needed = min(last_listing(oldest), *(base or 1 for base in bases))
-        self.store.remove(v for v in self.store.versions() if v < needed)
-        for version in [v for v in self._kept if v < oldest]:
-            del self._kept[version]
-        sweep(os.path.join(self._run, "arenas"), set(last.arenas))
-
-    def _oldest(self, last: Commit) -> int:
-        """Return the oldest version that can be restored."""
-        return max(1, last.version - self._settings.keep + 1)
-
-    def _restorable(self, version: int) -> tuple[Commit, tuple[LiveSegment, ...]]:
-        """Return a version and its live segments, read once."""
-        if version not in self._kept:
-            self._kept[version] = self.store.load(version), self.store.live(version)
-        return self._kept[version]
-
-    def _names(self, last: Commit) -> set[str]:
-        """Return the paths that the kept versions name."""
-        root = self._settings.root
-        versions = range(self._oldest(last), last.version + 1)
-        commits = [self._restorable(version)[0] for version in versions]
-        segments = {each.info.name for each in self._restorable(versions[0])[1]}
-        segments |= {each.info.name for commit in commits for each in commit.added}
-        rows = {info.name for commit in commits for info in (*commit.results, *commit.late)}
-        return {f"{root}/{SEGMENTS}/{name}" for name in segments} | {
-            f"{root}/{RESULTS}/{name}" for name in rows
-        }
-
-    def _sweep(self) -> None:
-        """Remove what failed attempts left, and attempts that lost and are still writing."""
-        root = self._settings.root
-        for folder in (SEGMENTS, RESULTS):
-            for name in self._files.list(f"{root}/{folder}"):
-                if (path := f"{root}/{folder}/{name}") not in self._named:
-                    self._files.unlink(path)
-
-    def _remove_local(self) -> None:
-        """Remove the arenas and exchange files of earlier runs."""
-        with suppress(FileNotFoundError):
-            for name in os.listdir(self._settings.local):
-                shutil.rmtree(os.path.join(self._settings.local, name), ignore_errors=True)
-
-
-class _Timer:
-    """Milliseconds of each phase of a version."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._now: Callable[[], float] = clock.monotonic
-        self._started = self._last = clock.monotonic()
-        self.milliseconds: dict[str, int] = {}
-
-    def note(self, phase: str) -> None:
-        """Say that a phase is over."""
-        now = self._now()
-        self.milliseconds[phase] = round(1000 * (now - self._last))
-        self.milliseconds["triggerExecution"] = round(1000 * (now - self._started))
-        self._last = now
+def _remove_earlier_runs(local: str) -> None:
+    """Remove the arenas and exchange files that earlier runs left."""
+    with suppress(FileNotFoundError):
+        for name in os.listdir(local):
+            shutil.rmtree(os.path.join(local, name), ignore_errors=True)
 
 
 def _waits(last: Commit | None) -> bool:
@@ -647,4 +482,4 @@ def work_of(plan: Computation, files: Files, settings: Settings) -> Work:
     return WindowWork(plan, files, settings.root)
 
 
-__all__ = ["Delivery", "Driver", "Settings"]
+__all__ = ["Delivery", "Driver"]

@@ -15,9 +15,10 @@ from functools import partial
 import pyarrow as pa
 
 from icestream.plan.nodes import Computation
-from icestream.runtime.driver import Delivery, Driver, Settings
+from icestream.runtime.driver import Delivery, Driver
 from icestream.runtime.exchange import ExchangeWriter, SplitReport
 from icestream.runtime.ingest import IngestTask
+from icestream.runtime.settings import Settings
 from icestream.runtime.shard import ShardReport, ShardTask
 from icestream.runtime.tuples import Leaving
 from icestream.runtime.work import Parcel

@@ -10,8 +10,8 @@ import pyarrow as pa
 from icestream.operators.aggregates import applicable
 from icestream.operators.panes import Windows
 from icestream.plan.nodes import Plan, Source
-from icestream.runtime.driver import LEAST_QUOTA, Settings
 from icestream.runtime.local import LocalQuery
+from icestream.runtime.settings import LEAST_QUOTA, Settings
 
 _SECOND = 1_000_000
 

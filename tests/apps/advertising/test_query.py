@@ -28,8 +28,8 @@ from icestream.plan.dataflow import Dataflow
 from icestream.plan.event_nodes import FromSource
 from icestream.plan.events import compiled
 from icestream.plan.nodes import Source
-from icestream.runtime.driver import Settings
 from icestream.runtime.local import LocalQuery
+from icestream.runtime.settings import Settings
 from icestream.testing.oracles.plain_dataflow import PlainDataflow
 
 pytestmark = pytest.mark.spark

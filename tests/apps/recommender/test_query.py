@@ -28,8 +28,8 @@ from icestream.plan.dataflow import Dataflow
 from icestream.plan.event_nodes import FromSource
 from icestream.plan.events import compiled
 from icestream.plan.nodes import Source
-from icestream.runtime.driver import Settings
 from icestream.runtime.local import LocalQuery
+from icestream.runtime.settings import Settings
 
 SECOND = 1_000_000
 K = 4

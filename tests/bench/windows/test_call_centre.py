@@ -11,8 +11,8 @@ from icestream.bench.registry import Size
 from icestream.bench.windows import call_centre, call_centre_over_time
 from icestream.bench.windows.call_centre import SCALES, Scale, judge, write_events
 from icestream.bench.windows.call_centre_over_time import Case
-from icestream.runtime.driver import Settings
 from icestream.runtime.local import LocalQuery
+from icestream.runtime.settings import Settings
 
 
 def figures(**raw: Any) -> dict[str, Any]:

@@ -40,8 +40,8 @@ from icestream.operators.user_defined.vectorised import (
     VectorisedProcessor,
 )
 from icestream.plan.dataflow import Dataflow
-from icestream.runtime.driver import Settings
 from icestream.runtime.local import LocalQuery
+from icestream.runtime.settings import Settings
 from icestream.state.cold.manager import Policy
 from icestream.state.synopses.options import StoreOptions
 from icestream.testing.stories.dataflow_plans import Stream, dataflow

@@ -37,8 +37,9 @@ from icestream.operators.aggregates import Aggregate
 from icestream.operators.panes import Windows
 from icestream.plan.lower import window_spec
 from icestream.plan.nodes import Plan, Source
-from icestream.runtime.driver import Delivery, Settings
+from icestream.runtime.driver import Delivery
 from icestream.runtime.local import LocalQuery, read_rows
+from icestream.runtime.settings import Settings
 from icestream.state.files import LocalFiles
 
 MINUTE = 60_000_000

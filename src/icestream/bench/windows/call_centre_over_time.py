@@ -37,8 +37,8 @@ from icestream.bench.registry import Bar, Figures, Size
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.panes import Windows
 from icestream.plan.nodes import Plan, Source
-from icestream.runtime.driver import Settings
 from icestream.runtime.local import LocalQuery
+from icestream.runtime.settings import Settings
 from icestream.state.files import LocalFiles
 
 SECOND = 1_000_000

@@ -37,8 +37,8 @@ from icestream.operators.panes import Windows
 from icestream.operators.window import CHANGES, PANES
 from icestream.plan.lower import AUTO, TUPLES
 from icestream.plan.nodes import Plan, Source
-from icestream.runtime.driver import Settings
 from icestream.runtime.local import LocalQuery
+from icestream.runtime.settings import Settings
 from icestream.state.versions import EVENTS
 from icestream.testing.stories.plans import QuickFiles
 

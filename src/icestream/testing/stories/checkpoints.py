@@ -20,8 +20,8 @@ from icestream.operators.session.spec import Session
 from icestream.operators.updates.step import UpdateStep
 from icestream.plan.nodes import Computation, Source
 from icestream.plan.updates import Latest, Updates
-from icestream.runtime.driver import Settings
 from icestream.runtime.local import LocalQuery, Splits
+from icestream.runtime.settings import Settings
 from icestream.testing.stories.dataflow_plans import SECOND, dataflow, running_aggregate, self_join
 from icestream.testing.stories.join_plans import SCHEMAS, deferred, sources
 from icestream.testing.stories.plans import INSTANT, QuickFiles, window_plan

@@ -16,8 +16,8 @@ from icestream.core.units import parse_bytes, parse_interval
 from icestream.operators.aggregates import Aggregate, applicable
 from icestream.operators.panes import Windows
 from icestream.plan.nodes import Plan, Source, WindowKind
-from icestream.runtime.driver import Settings
 from icestream.runtime.local import LocalQuery
+from icestream.runtime.settings import Settings
 from icestream.state.files import Files, LocalFiles, NewFile
 
 #: type of the time column in tests

@@ -17,8 +17,8 @@ from icestream.core.times import Micros
 from icestream.operators.updates.step import UpdateStep
 from icestream.plan.nodes import Source
 from icestream.plan.updates import Latest, Updates
-from icestream.runtime.driver import Settings
 from icestream.runtime.local import LocalQuery, Splits
+from icestream.runtime.settings import Settings
 from icestream.state.files import Files
 
 SECOND = 1_000_000

@@ -32,8 +32,8 @@ from icestream.operators.dataflow import component
 from icestream.operators.dataflow.results import CHANGE, LIFETIME
 from icestream.plan.dataflow import Dataflow
 from icestream.runtime import dataflow_work, driver, sending
-from icestream.runtime.driver import Settings
 from icestream.runtime.local import LocalQuery
+from icestream.runtime.settings import Settings
 from icestream.state import snapshots
 from icestream.state.files import Files
 from icestream.state.synopses import directory, heap

@@ -34,8 +34,8 @@ from icestream.operators.aggregates import Aggregate
 from icestream.operators.panes import Windows
 from icestream.plan.nodes import Computation, Plan, Source
 from icestream.runtime import driver
-from icestream.runtime.driver import Settings
 from icestream.runtime.local import LocalQuery, Splits, read_rows
+from icestream.runtime.settings import Settings
 from icestream.state import snapshots
 from icestream.state.files import Files
 from icestream.testing.faults.faulty_files import Crash, CrashMode, SimulatedDisk
