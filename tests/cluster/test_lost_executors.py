@@ -8,7 +8,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from icestream.runtime import driver
+from icestream.runtime import kept_versions
 from icestream.testing.cluster import Cluster
 from icestream.testing.faults.mishaps import FailAfter
 
@@ -114,7 +114,7 @@ def test_crash_a_task_fails_after_its_work(
     spark: SparkSession,
     tmp_path: Path,
 ) -> None:
-    scene.patch.setattr(driver, "SWEEP_EVERY", 1)
+    scene.patch.setattr(kept_versions, "SWEEP_EVERY", 1)
     mark = tmp_path / "struck"
     mishap: dict[str, Any] = {job: FailAfter(3, 0, str(mark))}
     assert scene.run(spark, exchange, **mishap) == undisturbed

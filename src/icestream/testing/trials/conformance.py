@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from icestream.operators import groups, slice_log, window
 from icestream.plan.nodes import Plan
-from icestream.runtime import driver, exchange
+from icestream.runtime import exchange, settings
 from icestream.runtime.local import LocalQuery, Splits
 from icestream.state import snapshots
 from icestream.testing.faults.faulty_files import SimulatedDisk
@@ -77,7 +77,7 @@ def small_sizes(*, slice_bytes: int = 1024, image_rows: int = 16, snapshot: int 
         stack.enter_context(mock.patch.object(module, "SLICE_BYTES", slice_bytes))
     stack.enter_context(mock.patch.object(groups, "IMAGE_CHUNK", image_rows))
     stack.enter_context(mock.patch.object(exchange, "RECORD_BYTES", slice_bytes))
-    stack.enter_context(mock.patch.object(driver, "LEAST_QUOTA", 16 * slice_bytes))
+    stack.enter_context(mock.patch.object(settings, "LEAST_QUOTA", 16 * slice_bytes))
     return stack
 
 

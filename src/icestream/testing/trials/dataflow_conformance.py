@@ -31,7 +31,7 @@ from icestream.core.times import INFINITY
 from icestream.operators.dataflow import component
 from icestream.operators.dataflow.results import CHANGE, LIFETIME
 from icestream.plan.dataflow import Dataflow
-from icestream.runtime import dataflow_work, driver, sending
+from icestream.runtime import dataflow_work, sending, settings
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.settings import Settings
 from icestream.state import snapshots
@@ -118,7 +118,7 @@ def small_sizes(*, quota: int = 64 << 10, chunk: int = 64, snapshot: int = 2) ->
         (snapshots, "AT_LATEST", snapshot + 1),
         (dataflow_work, "LEAST_QUOTA", quota),
         (dataflow_work, "LEAST_SHARE", 0),
-        (driver, "LEAST_QUOTA", quota),
+        (settings, "LEAST_QUOTA", quota),
         (directory, "LEAST_SLOTS", 32),
         (heap, "LEAST_BLOCKS", 16),
     )

@@ -33,7 +33,7 @@ from icestream.operators import window
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.panes import Windows
 from icestream.plan.nodes import Computation, Plan, Source
-from icestream.runtime import driver
+from icestream.runtime import settings
 from icestream.runtime.local import LocalQuery, Splits, read_rows
 from icestream.runtime.settings import Settings
 from icestream.state import snapshots
@@ -127,7 +127,7 @@ def staged(*, tight: bool = False) -> Iterator[None]:
         stack.enter_context(mock.patch.object(snapshots, "AT_LATEST", 5))
         if tight:
             stack.enter_context(mock.patch.object(window, "SLICE_BYTES", 1024))
-            stack.enter_context(mock.patch.object(driver, "LEAST_QUOTA", 1024))
+            stack.enter_context(mock.patch.object(settings, "LEAST_QUOTA", 1024))
         yield
 
 
