@@ -18,7 +18,7 @@ from icestream.operators import window
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.panes import Cumulative, Windows
 from icestream.plan.nodes import Computation, Plan, View
-from icestream.runtime import settings
+from icestream.runtime import settings as resources
 from icestream.runtime.local import LocalQuery
 from icestream.state.versions import COMMITS, SEGMENTS
 from icestream.testing.oracles.windows import (
@@ -446,7 +446,7 @@ def test_a_budget_without_room_for_a_group_says_who_holds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = window_plan(keys=pa.schema([("name", pa.string())]))
-    monkeypatch.setattr(settings, "LEAST_QUOTA", 1)
+    monkeypatch.setattr(resources, "LEAST_QUOTA", 1)
     monkeypatch.setattr(window, "SLICE_BYTES", 1024)
     query = open_query(plan, str(tmp_path), budget=48 * 1024, shards=1)
     batch = pa.record_batch(

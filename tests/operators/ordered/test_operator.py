@@ -21,7 +21,7 @@ from icestream.operators import groups
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.ordered import Frame, RowsSlide, operator, tuples
 from icestream.plan.nodes import Plan
-from icestream.runtime import settings
+from icestream.runtime import settings as resources
 from icestream.state import snapshots
 from icestream.testing.oracles.ordered import ObviousFrames, frame_rows, frames_by_sql
 from icestream.testing.oracles.windows import Row, differences, same_multiset
@@ -75,7 +75,7 @@ def small_blocks(block_bytes: int = 1024, snapshot: int = 2) -> Iterator[None]:
         for module in (operator, tuples):
             stack.enter_context(mock.patch.object(module, "BLOCK_BYTES", block_bytes))
         stack.enter_context(mock.patch.object(groups, "IMAGE_CHUNK", 16))
-        stack.enter_context(mock.patch.object(settings, "LEAST_QUOTA", 16 * block_bytes))
+        stack.enter_context(mock.patch.object(resources, "LEAST_QUOTA", 16 * block_bytes))
         yield
 
 
