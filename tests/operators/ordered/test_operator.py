@@ -268,7 +268,7 @@ def test_segments_that_no_window_needs_are_released(tmp_path: Path) -> None:
             query = open_query(plan, str(tmp_path / str(frame.rows)), shards=1)
             live = []
             for batch in batches_of(items):
-                [delivery] = query.feed(batch)
+                [delivery] = query.driver.batch(query.next_batch, batch)
                 live.append(delivery.progress["icestream"]["segments"])
         assert max(live) < 16, "the log of a window of fixed size grows"
 
