@@ -51,7 +51,7 @@ bench: $(READY) ## measure the window claim on this machine; ARGS='--list' names
 
 .PHONY: docs
 docs: $(DOCS_READY) ## build the site into build/site; ARGS=serve shows it while you write
-	@.docs/bin/mkdocs --quiet $(or $(ARGS),build)
+	@NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs --quiet $(or $(ARGS),build)
 
 .PHONY: doctor
 doctor: $(READY) ## check Java, memory and disk of this machine

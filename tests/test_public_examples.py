@@ -48,10 +48,13 @@ class Counting(ice.StatefulProcessor):
 
     output = "agent string, calls long"
 
-    def init(self, handle: Any) -> None: ...
+    def init(self, handle: Any) -> None:
+        self.seen = handle.getValueState("seen", "calls long")
 
     def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Iterator[dict[str, Any]]:  # noqa: N802
-        yield {"agent": key[0], "calls": len(rows)}
+        [calls] = self.seen.get() or [0]
+        self.seen.update((calls + len(rows),))
+        yield {"agent": key[0], "calls": calls + len(rows)}
 
 
 def public() -> Iterator[tuple[str, str]]:

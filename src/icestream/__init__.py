@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from icestream.api.jobs import Tuples, job
     from icestream.api.joins import join
     from icestream.api.result import Result
-    from icestream.api.state import read_state
+    from icestream.api.state import read_state, write_state
     from icestream.api.stream import Stream, Windowed, rows, stream
     from icestream.api.writer import StreamWriter, start
     from icestream.operators.dataflow.stores import ColdOptions
@@ -129,7 +129,7 @@ _HOMES = {
     "icestream.api.jobs": ("Tuples", "job"),
     "icestream.api.joins": ("join",),
     "icestream.api.result": ("Result",),
-    "icestream.api.state": ("read_state",),
+    "icestream.api.state": ("read_state", "write_state"),
     "icestream.api.stream": ("Stream", "Windowed", "rows", "stream"),
     "icestream.api.writer": ("StreamWriter", "start"),
     "icestream.operators.dataflow.stores": ("ColdOptions",),
@@ -222,6 +222,7 @@ __all__ = [
     "var_samp",
     "variance",
     "weighted_avg",
+    "write_state",
 ]
 
 

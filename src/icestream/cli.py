@@ -208,11 +208,11 @@ def plan(
         raise typer.BadParameter(msg)
     use_this_python()
     told: dict[str, Any] = {}
+    plans = {} if query is None else planned(query, columns, time)
     if query is not None:
-        load = Load(rate, keys, pane_keys, event_bytes)
-        told = what_if(planned(query, columns, time), load, memory)
+        told = what_if(plans, Load(rate, keys, pane_keys, event_bytes), memory)
     if checkpoint is not None:
-        runs = past_runs(checkpoint)
+        runs = past_runs(checkpoint, *plans.values() if len(plans) == 1 else ())
         told["pastRuns"] = [{**asdict(each), "ratio": each.ratio} for each in runs]
     if as_json:
         typer.echo(json.dumps(told, indent=2))

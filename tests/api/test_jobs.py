@@ -91,6 +91,57 @@ def test_oracle_several_results_of_a_job_are_one_query(spark: SparkSession, tmp_
     assert told == expected
 
 
+def _told(path: Path) -> list[tuple[Any, ...]]:
+    rows = pq.read_table(path)
+    return sorted(tuple(map(str, row.values())) for row in rows.to_pylist())
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_parity_fusions_that_flip_on_spark_give_equal_results(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Operators run together and apart from batch to batch, and the query is started again."""
+    table = _loans()
+    parts = [table.slice(first, 150) for first in range(0, 600, 150)]
+    ways: list[Any] = ["none", [["add", "merge"]], "none", [["add", "merge"]]]
+    fused: list[Any] = []
+    for name in ("fixed", "flipping"):
+        folder = tmp_path / name
+        feed = Feed(spark, str(folder / "in"), parts[0].slice(0, 0))
+        stream = ice.stream(feed.stream(), time="at")
+        job = (
+            ice.job(stream)
+            .map(doubled)
+            .compute(add, key="area", initial={"n": 0, "total": 0.0}, vectorised=True)
+            .consolidate(merge, windows=["5 minutes", "20 minutes"], vectorised=True)
+        )
+        writer = (
+            job.fused("none")
+            .writeStream.option("path", str(folder / "out"))
+            .option("checkpointLocation", str(folder / "chk"))
+            .memory("64 MB")
+            .shards(2)
+        )
+        query = writer.start()
+        for at, part in enumerate(parts):
+            if name == "flipping":
+                query.fuse(ways[at])
+            feed.add(part)
+            query.processAllAvailable()
+            progress = query.lastProgress
+            assert progress is not None
+            fused.append(progress["icestream"]["fused"])
+            if at == 2:
+                query.stop()
+                query = writer.start()
+        query.stop()
+    assert _told(tmp_path / "flipping" / "out") == _told(tmp_path / "fixed" / "out")
+    assert _told(tmp_path / "fixed" / "out")
+    assert [["add", "merge"]] in fused
+    assert [["add"], ["merge"]] in fused
+
+
 @pytest.mark.spark
 def test_drawings_have_every_operator_and_exchange(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]

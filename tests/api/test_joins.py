@@ -148,7 +148,7 @@ def test_explain_tells_joins_and_what_leaves_memory(
     tree.explain(query.lastProgress)
     assert "measured for what is in memory: 1" in capsys.readouterr().out
     assert "join 3 streams by a1 = b1 = c1, join 0" in told
-    assert "by global_output_with_penalty, of 256 partitions of each join" in told
+    assert "by global_output_ahead, of 256 partitions of each join" in told
 
 
 Definition = Callable[[Events, Events, Events], Any]
@@ -161,7 +161,7 @@ BAD: dict[str, tuple[Definition, str]] = {
     ),
     "a strategy of a fetching join": (
         lambda a, b, c: ice.join(a, b, on=[("a1", "b1")], strategy="largest"),
-        "join has no \\['strategy'\\] with onPressure='fetch'",
+        "'strategy' belongs to a join with onPressure='defer'",
     ),
     "too few names": (lambda a, b, c: ice.join(a, b, c, on=[("a1", "b1")]), "each of the 3"),
     "a join of a group": (

@@ -150,6 +150,10 @@ def test_oracle_kinds_started_together_equal_sparks_batches(
         .groupBy("site")
         .agg(ice.percentile("n", 0.5).alias("middle"), ice.count_distinct("key").alias("keys")),
         "moving": stream.rows(4, partitionBy="key").agg(total),
+        "seconds": stream.window("3 seconds", slide="event").groupBy("key").agg(total),
+        "longer": stream.window("15 seconds", slide="event")
+        .groupBy("key")
+        .agg(ice.min("n").alias("least"), total),
     }
     query = ice.start(
         *(each.writeStream.option("path", f"{tmp_path}/{name}") for name, each in results.items()),
@@ -164,6 +168,8 @@ def test_oracle_kinds_started_together_equal_sparks_batches(
     hops, session = sf.window("ts", "10 seconds", "2 seconds"), sf.session_window("ts", "2 seconds")
     wide = sf.window("ts", "20 seconds", "5 seconds")
     last_four = Window.partitionBy("key").orderBy("ts").rowsBetween(-3, 0)
+    timed = Window.partitionBy("key").orderBy(sf.unix_micros("ts"))
+    seconds, longer = (timed.rangeBetween(1 - reach * 1_000_000, 0) for reach in (3, 15))
     expected = {
         "hops": batch.groupBy(hops.alias("window"), "key").agg(sf.sum("n")),
         "sessions": batch.groupBy(session.alias("window"), "site").agg(sf.count("*")),
@@ -171,6 +177,8 @@ def test_oracle_kinds_started_together_equal_sparks_batches(
             sf.percentile("n", sf.lit(0.5)), sf.count_distinct("key")
         ),
         "moving": batch.select("ts", "key", sf.sum("n").over(last_four)),
+        "seconds": batch.select("ts", "key", sf.sum("n").over(seconds)),
+        "longer": batch.select("ts", "key", sf.min("n").over(longer), sf.sum("n").over(longer)),
     }
     for name, frame in expected.items():
         found = spark.read.parquet(f"{tmp_path}/{name}")

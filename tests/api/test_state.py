@@ -33,3 +33,17 @@ def test_a_data_frame_has_the_rows_of_an_export(
     older = ice.read_state(spark, root, version=4, kept=kept)
     assert older.columns == frame.columns
     assert older.toArrow() != frame.toArrow()
+
+
+def test_a_data_frame_becomes_the_state(spark: SparkSession, tmp_path: Path) -> None:
+    root, kept = make("pairs", str(tmp_path)), "0: left"
+    before = ice.read_state(spark, root, kept=kept)
+    rows = before.count()
+    assert ice.write_state(before, root, kept=kept) == 5
+    moved = before.withColumn("__le", before["__le"] - 1).where("user = 3")
+    wanted = Counter(map(as_text, moved.toArrow().to_pylist()))
+    assert ice.write_state(moved, root, kept=kept, others="keep") == 6
+    after = ice.read_state(spark, root, kept=kept)
+    mine = after.where("user = 3").toArrow().to_pylist()
+    assert Counter(map(as_text, mine)) == wanted
+    assert after.count() == rows

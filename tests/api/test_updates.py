@@ -175,8 +175,54 @@ def test_oracle_windows_answer_as_the_library_does(
     assert len(last) == 10
 
 
+def test_unions_joins_filters_and_windows_combine(
+    spark: SparkSession, feed: Feed, tmp_path: Path
+) -> None:
+    def stream(name: str, *tables: pa.Table) -> Any:
+        frame = Feed(spark, str(tmp_path / name), *tables).stream()
+        return ice.stream(frame, time="ts", name=name).latestBy("symbol")
+
+    # of quotes 0 to 999, a has the even hundreds and b all; they agree but for the price of a
+    every = quotes(0, 1000)
+    minus = every.set_column(2, "price", pa.array([-n for n in range(1000)]))
+    a = stream("a", pa.concat_tables([minus.slice(n, 100) for n in range(0, 1000, 200)]))
+    b, c = stream("b", every), stream("c", every.rename_columns(["ts", "symbol", "size"]))
+    both = a.union(b, truth="a").join(c, on="symbol", within=0)
+    some = both.where(sf.col("size") % 20 < 10).withColumn("sum", sf.col("price") + sf.col("size"))
+    answers = (
+        some.window("20 seconds")
+        .groupBy("symbol", "price")
+        .agg(ice.count().alias("n"), ice.sum(sf.col("sum") * 2).alias("total"))
+        .where(sf.col("price") > 0)
+    )
+    assert answers.columns == ["symbol", "price", "window_start", "window_end", "n", "total"]
+    found: dict[int, tuple[str, int, int]] = {}
+
+    def take(rows: DataFrame, version: int) -> None:
+        for row in rows.collect():
+            found[row["price"]] = row["symbol"], row["n"], row["total"]
+
+    run(answers, tmp_path / "chk", take)
+    kept = [n for n in range(1000) if n // 100 % 2 and n % 20 < 10]
+    assert found
+    assert found == {n: (f"s{n % 10}", 1, 4 * n) for n in kept if n in found}
+    newest: dict[str, Any] = {}
+
+    def keep(rows: DataFrame, version: int) -> None:
+        newest.update({row["symbol"]: row["sum"] for row in rows.collect()})
+
+    run(some.apply(lambda rows: rows, "symbol string, sum long"), tmp_path / "newest", keep)
+    assert newest == {f"s{n % 10}": 2 * n for n in range(980, 990)}
+
+
 def stepped(stream: Any) -> Any:
     return stream.latestBy("symbol")
+
+
+def sized(stream: Any) -> Any:
+    """Quotes joined with their own prices under another name."""
+    other = stepped(stream).withColumn("size", sf.col("price")).select("ts", "symbol", "size")
+    return stepped(stream).join(other, on="symbol", within="1 second")
 
 
 @pytest.mark.parametrize(
@@ -198,6 +244,16 @@ def stepped(stream: Any) -> Any:
             "groups by its key",
         ),
         (lambda s: stepped(s).window("2 seconds").agg(sf.count("*")), "takes Icestream's"),
+        (
+            lambda s: stepped(s).union(stepped(s).apply(same, SCORES), truth="a"),
+            "comes before the step",
+        ),
+        (lambda s: s.latestBy("symbol", under="load").window(2), "leave under='load' out"),
+        (lambda s: s.latestBy("symbol", importance="price").window(2), "leave importance out"),
+        (lambda s: sized(s).withColumn("symbol", sf.lit("x")), "may not change the update key"),
+        (lambda s: sized(s).select("symbol", "ts", "nothing"), "nothing"),
+        (lambda s: sized(s).where("nothing > 1"), "nothing"),
+        (lambda s: sized(s).window(2).agg(ice.count().alias("n")).where("m > 1"), "'m'"),
         (
             lambda s: ice.start(
                 stepped(s).apply(same, SCORES).writeStream.format("noop"),

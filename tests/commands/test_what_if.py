@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 from icestream import cli
 from icestream.commands.what_if import PastRun, past_runs, past_text, plan_text, planned, what_if
 from icestream.core.errors import DefinitionError
-from icestream.plan.forecast import Load
+from icestream.plan.forecast import Load, forecast
 from icestream.runtime.history import History
+from icestream.testing.stories.dataflow_plans import self_join
 
 COLUMNS = "at timestamp, shop string, price long"
 STATEMENT = "SELECT shop, COUNT(*) AS n FROM orders [RANGE 24 HOURS SLIDE 10 SECONDS] GROUP BY shop"
@@ -39,9 +40,22 @@ def test_past_runs_tell_how_far_off_the_estimate_was(tmp_path: Path) -> None:
 
 def test_a_checkpoint_without_an_estimate_says_so(tmp_path: Path) -> None:
     History(str(tmp_path), {}).start()
-    assert "only windows on a grid" in past_text(past_runs(str(tmp_path)))
+    assert "as windows on a grid have" in past_text(past_runs(str(tmp_path)))
     with pytest.raises(DefinitionError, match="has no history"):
         past_runs(str(tmp_path / "nowhere"))
+
+
+def test_a_run_without_an_estimate_is_held_against_the_forecast(tmp_path: Path) -> None:
+    history = History(str(tmp_path), {})
+    history.start()
+    for second in (0, 10, 20):
+        told = {"latestEventTime": f"2026-03-01T12:00:{second:02d}Z", "groups": 6, "logBytes": 5000}
+        history.progress({"numInputRows": 400, "icestream": told})
+    plan = self_join()
+    [run] = past_runs(str(tmp_path), plan)
+    wanted = sum(each.disk for each in forecast(plan, Load(rate=40, keys=6)))
+    assert (run.versions, run.estimated, run.log) == (3, round(wanted), 5000)
+    assert past_runs(str(tmp_path)) == []
 
 
 def test_an_estimate_of_nothing_is_infinitely_far_off() -> None:

@@ -102,6 +102,22 @@ def test_export_writes_a_private_file(windows: str, pairs: str, tmp_path: Path) 
     assert sorted(os.listdir(tmp_path)) == ["many.parquet", "one.parquet"]
 
 
+def test_rewrite_takes_what_export_wrote(tmp_path: Path) -> None:
+    root, kept = make("pairs", str(tmp_path)), ("--kept", "0: left")
+    file = tmp_path / "left.parquet"
+    said("export", root, "--to", str(file), *kept)
+    assert said("rewrite", root, "--from", str(file), *kept) == "nothing differs from version 5\n"
+    rows = pq.read_table(file)
+    pq.write_table(rows.slice(0, 1), tmp_path / "one.parquet")
+    done = told("rewrite", root, "--from", str(tmp_path / "one.parquet"), *kept)
+    assert (done["version"], done["rows"]) == (6, 1)
+    assert said("rewrite", root, "--from", str(file), *kept).startswith("version 7: ")
+    assert said("diff", root, "5", "7", *kept) == "0 rows differ\n"
+    said("verify", root)
+    assert "choose one kind of rows" in said("rewrite", root, "--from", str(file), code=1)
+    assert "cannot be read" in said("rewrite", root, "--from", str(tmp_path), *kept, code=1)
+
+
 def test_each_outcome_has_its_exit_code(windows: str, tmp_path: Path) -> None:
     assert said("verify", windows).endswith("fine\n")
     assert "no checkpoint of Icestream" in said("verify", str(tmp_path), code=2)

@@ -18,7 +18,10 @@ from icestream.inspect.checkpoint import Checkpoint, NotACheckpoint
 from icestream.inspect.differences import differences
 from icestream.inspect.reading import Reading, as_text
 from icestream.operators.aggregates import Aggregate
+from icestream.operators.updates.fronts import FrontOperator
+from icestream.operators.updates.kept import table_of
 from icestream.plan.legend import Nothing, legend_of, read, written
+from icestream.plan.updates import Updates
 from icestream.testing.stories.checkpoints import KINDS, events, make, opened
 from icestream.testing.stories.plans import open_query, window_plan
 
@@ -182,6 +185,58 @@ def test_groups_are_listed_by_their_bytes(tmp_path: Path) -> None:
     sizes = Reading(root).sizes()
     assert sum(each.rows for each in sizes) == sum(each.rows for each in listed)
     assert sum(each.groups for each in sizes) == len(listed)
+
+
+def fronts_fed(plan: Updates, batches: int = 5) -> tuple[FrontOperator, list[pa.RecordBatch]]:
+    """Return the arcs of a plan in one piece, after all batches, and the rows they made."""
+    assert plan.front is not None
+    operator, made = FrontOperator(plan.front), []
+    for batch in range(batches):
+        parts = [part for split in events(plan, batch) for part in split]
+        whole = pa.concat_batches(parts)
+        columns = [*whole.columns[2:], whole.column(1)]
+        made.append(operator.rows(pa.RecordBatch.from_arrays(columns, schema=plan.travels)))
+    return operator, made
+
+
+def test_kept_rows_of_update_joins_are_those_that_can_match(tmp_path: Path) -> None:
+    root = make("update joins", str(tmp_path))
+    plan = KINDS["update joins"].plan()
+    assert isinstance(plan, Updates)
+    operator, made = fronts_fed(plan)
+    states = {type(front).__name__: state for front, state in operator.states()}
+    for side in ("left", "right"):
+        found = read_all(Reading(root, operator="join 4", kept=side))
+        held = table_of(states["Joined"][f"{side}.rows"])
+        assert bag(found.drop_columns(["__shard", "__group"])) == bag(held)
+        one = read_all(Reading(root, operator="join 4", kept=side, key={"key": "2"}))
+        assert set(one.column("key").to_pylist()) == {2}
+    times = read_all(Reading(root, operator="union 2")).column("__last_update").to_pylist()
+    assert sorted(times) == sorted(states["Merged"]["last"][: len(times)].tolist())
+    newest = {row["key"]: row for batch in made for row in batch.to_pylist()}
+    waiting = read_all(Reading(root, operator="queue", kept="waiting")).to_pylist()
+    assert {row["key"]: row["a"] for row in waiting} == {
+        key: row["a"] for key, row in newest.items() if key in {row["key"] for row in waiting}
+    }
+    assert waiting
+
+
+def test_tuples_of_update_windows_are_those_that_wait(tmp_path: Path) -> None:
+    root = make("update windows", str(tmp_path))
+    plan = KINDS["update windows"].plan()
+    assert isinstance(plan, Updates)
+    _, made = fronts_fed(plan)
+    every = {
+        (row["key"], row["b"], row["at"]): row["a"] for rows in made for row in rows.to_pylist()
+    }
+    groups = read_all(Reading(root, operator="windows", kept="groups")).to_pylist()
+    assert {(row["key"], row["b"]) for row in groups} == {key[:2] for key in every}
+    assert {row["__state"] for row in groups} <= {"waiting", "ready", "idle", "done"}
+    tuples = read_all(Reading(root, operator="windows", kept="tuples")).to_pylist()
+    instants = pa.array([row["__time"] for row in tuples]).cast(plan.time).to_pylist()
+    for row, at in zip(tuples, instants, strict=True):
+        assert every[row["key"], row["b"], at] == row["a"]
+    assert len(tuples) >= sum(row["__state"] == "waiting" for row in groups) > 0
 
 
 @pytest.mark.parametrize("kind", ["windows", "pairs", "updates"])

@@ -69,6 +69,24 @@ def test_bounded_every_version_reads_a_few_panes_for_each_slide(
     assert most <= 3 * panes or reach % slide
 
 
+def test_bounded_the_end_of_a_window_that_tumbles_adds_only_its_own_batch(tmp_path: Path) -> None:
+    # windows   [0             8)              [8
+    # batches    0-3  4-7  0-7, and 8 ahead    12
+    plan, dice = plan_of(8, 8, slack=4), np.random.default_rng(4)
+    query = open_query(plan, str(tmp_path), shards=1)
+    added, closed = [], []
+    for seconds in ([*range(4)], [*range(4, 8)], [*range(9)], [12]):
+        (delivery,) = query.driver.batch(query.next_batch, events(plan, seconds, dice))
+        closed.append(query.rows([delivery]).num_rows)
+        added.append(delivery.progress["icestream"]["consolidatedRows"])
+    assert closed == [0, 0, 0, 5]
+    # an entry for each key that a batch has in the window; the first waits for a watermark
+    assert added[0] + added[1] > 5
+    assert added[2] == 5
+    # the two that are in the next window
+    assert added[3] <= 2
+
+
 @pytest.mark.parametrize("mode", ["append", "update"])
 @pytest.mark.parametrize(("reach", "slide"), [(2, 1), (7, 1), (7, 3), (10, 2), (15, 6), (5, 4)])
 def test_oracle_windows_of_many_lengths_with_late_events(

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from icestream.operators.ordered import Frame
 from icestream.operators.panes import Windows
 from icestream.plan.cost import KeyCounts, Statistics
-from icestream.plan.explain import explained
+from icestream.plan.explain import estimate_and_log, explained
 from icestream.plan.nodes import Plan
 from icestream.testing.stories.plans import window_plan
 from icestream.testing.stories.sources import SECOND
@@ -41,3 +42,24 @@ def test_windows_are_told_to_be_made_of_panes_where_that_is_as_good() -> None:
     steady = measured((MINUTE, 10.0))
     assert "anew from" not in explained(minutes_of(5), steady)
     assert "anew from" not in explained(minutes_of(1, 5, 10, store="tuples"), steady)
+
+
+def test_events_are_told_to_be_kept_once_for_all_windows_that_move_with_them() -> None:
+    alone = window_plan(windows=Frame(range=MINUTE))
+    (view,) = alone.views
+    longer = replace(view, windows=Frame(range=5 * MINUTE))
+    assert "once for" not in explained(alone)
+    told = explained(replace(alone, views=(view, longer)))
+    assert "on the log for queries 0, 1  events, in the order of time, once for 2 windows" in told
+
+
+def test_the_estimate_is_told_beside_what_was_logged() -> None:
+    told = {"store": "panes", "estimatedLogBytes": 4 << 20, "logBytes": 3 << 20}
+    assert estimate_and_log({**told, "logToEstimate": 0.75}) == (
+        "log of panes: estimated 4.0 MB, logged 3.0 MB (0.75 times the estimate)"
+    )
+    early = estimate_and_log({**told, "logToEstimate": None})
+    assert early is not None
+    assert early.endswith("(the longest window is not full yet)")
+    assert estimate_and_log({"store": "panes", "estimatedLogBytes": None}) is None
+    assert estimate_and_log({}) is None

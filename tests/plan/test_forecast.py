@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -10,9 +12,14 @@ from icestream.operators.aggregates import Aggregate
 from icestream.operators.ordered import Frame
 from icestream.operators.panes import Windows
 from icestream.operators.session import Session
+from icestream.operators.updates.step import UpdateStep
+from icestream.operators.updates.window_serving import WindowedBy
 from icestream.plan import cost, lower
 from icestream.plan.forecast import Load, forecast
 from icestream.plan.nodes import Plan, Source, View, WindowKind
+from icestream.plan.updates import Latest, Updates
+from icestream.state.update_queue.windows.spec import UpdateWindows
+from icestream.testing.stories.plans import INSTANT
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -68,10 +75,40 @@ def test_more_load_never_takes_less(
     [before] = forecast(plan(windows), Load(rate, keys))
     grown = Load(rate * more, keys) if load else Load(rate, keys * more)
     [after] = forecast(plan(windows), grown)
-    assert after.memory >= before.memory * 0.999
-    assert after.traffic.bytes >= before.traffic.bytes * 0.999
+    assert after.memory + after.disk >= (before.memory + before.disk) * 0.999
+    if before.note.split()[0] == after.note.split()[0]:
+        assert after.memory >= before.memory * 0.999
+        assert after.traffic.bytes >= before.traffic.bytes * 0.999
+
+
+def test_frames_over_one_stream_are_forecast_together() -> None:
+    load = Load(100, 50)
+    alone = [forecast(plan(Frame(range=reach)), load)[0] for reach in (HOUR, 2 * HOUR)]
+    one = plan(Frame(range=HOUR))
+    other = replace(one.views[0], windows=Frame(range=2 * HOUR))
+    [both] = forecast(replace(one, views=(*one.views, other)), load)
+    assert both.operator == "a row per event over 1 hour, 2 hours"
+    assert both.disk == alone[1].disk
+    assert alone[1].memory < both.memory < alone[0].memory + alone[1].memory
 
 
 def test_a_load_of_nothing_is_refused() -> None:
     with pytest.raises(DefinitionError, match="events and keys"):
         Load(rate=0, keys=10)
+
+
+def test_windows_that_are_updates_cost_what_their_bounds_say() -> None:
+    columns = pa.schema([("key", pa.int64()), ("at", INSTANT), ("price", pa.float64())])
+    windows = UpdateWindows(60 * SECOND, 20 * SECOND)
+    aggregates = (Aggregate("avg", "price", "mean"),)
+    windowed = WindowedBy(columns, ("key",), "at", windows, aggregates, ("key",))
+    step = UpdateStep(lambda rows: rows, columns, columns, ("key",))
+    source = (Source("s", 0),)
+    made = Updates(source, columns, INSTANT, (step,), Latest(("key",)), windowed=windowed)
+    [found] = forecast(made, Load(rate=1000, keys=100))
+    assert found.operator == "lazy windows of 1 minute every 20 seconds"
+    # ten tuples a second of each key; three windows are open at once, of 60, 40 and 20 seconds
+    assert found.per_window == pytest.approx((600, 1200))
+    [one] = forecast(replace(made, windowed=None), Load(rate=1000, keys=100))
+    assert one.per_window is None
+    assert found.memory > one.memory

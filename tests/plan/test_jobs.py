@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,14 @@ import pytest
 
 from icestream.core.errors import DefinitionError, InputError
 from icestream.operators.jobs.batches import TupleBatch
+from icestream.plan.adaptation import running
+from icestream.plan.adaptation.running import Together
 from icestream.plan.dataflow import Dataflow
 from icestream.plan.job_building import JobStream, JobWindow
 from icestream.plan.jobs import operators_of, planned_job
 from icestream.runtime.local import LocalQuery
+from icestream.runtime.sending import Routing
+from icestream.runtime.shard import OpenShard, ShardReport, ShardTask
 from icestream.testing.oracles.jobs import Spanning, counted, told, tuples_in
 from icestream.testing.stories.job_plans import job_dataflow, tuples_of
 from icestream.testing.stories.sources import SECOND, Item, Shape, batches_of, drive
@@ -209,6 +213,153 @@ def test_parity_any_fusion_gives_equal_results(
     items = loans(flow, 3, nulls=0.1)
     tables = drive(partial(open_dataflow, flow, tmp_path, shards=3), items)
     assert results(tables) == expected(configuration, items)
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+def test_parity_fusions_that_flip_give_equal_results(configuration: str, tmp_path: Path) -> None:
+    """Operators run together and apart from batch to batch, and queries die in between."""
+    flow = flow_of(job_of(configuration), fuse="none")
+    names = ways_to_fuse(flow)
+    items = loans(flow, 6, nulls=0.1, batches=10)
+    chance = np.random.default_rng(7)
+    ran = set()
+    with small_sizes():
+        query = open_dataflow(flow, tmp_path, shards=3)
+        tables = []
+        for at, batch in enumerate(batches_of(items)):
+            query.fuse(names[chance.integers(len(names))])
+            tables.append(query.feed(batch))
+            assert query.driver.last is not None
+            ran.add(str(query.driver.last.decisions["fusion"]["together"]))
+            if at % 4 == 2:
+                query = open_dataflow(flow, tmp_path, shards=3)
+        tables.append(query.flush())
+    assert results(tables) == expected(configuration, items)
+    assert len(ran) == len(names)
+
+
+def chain() -> JobStream:
+    """Three operators in a row that pass all tuples on."""
+    stream = tuples_of(LOANS).map(rated_many, vectorised=True, name="rated")
+    for length in (5, 10):
+        stream = stream.compute(
+            add_many,
+            key="area",
+            initial=START,
+            window=f"{length} seconds",
+            emit="tuple",
+            vectorised=True,
+            name=f"over {length}",
+        )
+    return stream.compute(
+        add_many, key="area", initial=START, window="4 seconds", vectorised=True, name="last"
+    )
+
+
+def test_parity_fusions_by_measured_rows_give_equal_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches get large and small again: operators join and part, and no row changes."""
+    monkeypatch.setattr(running, "JOIN_FROM", 45.0)
+    monkeypatch.setattr(running, "PART_BELOW", 10.0)
+    flow = flow_of(chain(), fuse="measured")
+    items = loans(flow, 9, batches=12, events=2400)
+    shared, tables = [], []
+    query = open_dataflow(flow, tmp_path / "measured", shards=2)
+    for at, batch in enumerate(batches_of(items)):
+        few = [[part.slice(0, 1) for part in split] for split in batch]
+        tables.append(query.feed(few if at % 6 > 2 else batch))
+        assert query.driver.last is not None
+        together = query.driver.last.decisions["fusion"]["together"]
+        shared.append(sum(map(len, together)))
+        if at == 7:
+            query = open_dataflow(flow, tmp_path / "measured", shards=2)
+    tables.append(query.flush())
+    assert min(shared) == 0
+    assert max(shared) >= 2
+    fixed = open_dataflow(flow_of(chain(), fuse="auto"), tmp_path / "fixed", shards=2)
+    wanted = []
+    for at, batch in enumerate(batches_of(items)):
+        few = [[part.slice(0, 1) for part in split] for split in batch]
+        wanted.append(fixed.feed(few if at % 6 > 2 else batch))
+    wanted.append(fixed.flush())
+    assert results(tables) == results(wanted)
+
+
+def test_crash_a_fused_task_that_fails_is_run_again_from_the_version_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of the shards that share a task fails at its end, the others count for nothing."""
+    flow = flow_of(job_of("partials"), fuse="none")
+    items = loans(flow, 12, batches=8)
+    finish = OpenShard.finish
+    left = [0]
+
+    def failing(self: OpenShard, *given: Any) -> ShardReport:
+        left[0] -= 1
+        if left[0] == 0:
+            msg = "the disk is gone"
+            raise OSError(msg)
+        return finish(self, *given)
+
+    monkeypatch.setattr(OpenShard, "finish", failing)
+    query = open_dataflow(flow, tmp_path, shards=2)
+    query.fuse([["add", "merged"]])
+    tables = []
+    for at, batch in enumerate(batches_of(items)):
+        left[0] = 1 + at % 4
+        with pytest.raises(OSError, match="disk"):
+            query.feed(batch)
+        tables.append(query.feed(batch))
+    tables.append(query.flush())
+    assert results(tables) == expected("partials", items)
+
+
+def test_only_operators_of_a_job_that_are_partitioned_alike_are_fused(tmp_path: Path) -> None:
+    flow = flow_of(job_of("computed"), fuse="none")
+    query = open_dataflow(flow, tmp_path)
+    with pytest.raises(DefinitionError, match="cannot be fused"):
+        query.fuse([[name for each in flow.names for name in each]])
+
+
+def ways_to_fuse(flow: Dataflow) -> list[Together]:
+    """Return that nothing is fused, and each pair of operators that can be."""
+    aligned = [edge for edge in flow.edges if edge.aligned]
+    pairs = [
+        (flow.names[e.origin][0], flow.names[e.target][0]) for e in aligned if e.origin is not None
+    ]
+    return ["none", *([pair] for pair in pairs)]
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+def test_changes_on_an_aligned_edge_stay_in_their_shard(configuration: str, tmp_path: Path) -> None:
+    flow = flow_of(job_of(configuration), fuse="none")
+    aligned = {number for number, edge in enumerate(flow.edges) if edge.aligned}
+    went: set[tuple[int, int]] = set()
+    running_shards: list[int] = []
+    cut = Routing.cut
+
+    def noted(
+        self: Routing, edge: int, changes: pa.RecordBatch
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        for shard, part in cut(self, edge, changes):
+            if edge in aligned:
+                went.add((running_shards[-1] % 3, shard % 3))
+            yield shard, part
+
+    run = ShardTask.run
+
+    def running(self: ShardTask) -> ShardReport:
+        running_shards.append(self.shard)
+        return run(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Routing, "cut", noted)
+        patch.setattr(ShardTask, "run", running)
+        items = loans(flow, 8)
+        drive(partial(open_dataflow, flow, tmp_path, shards=3), items)
+    assert all(origin == target for origin, target in went)
+    assert bool(went) == bool(aligned)
 
 
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)

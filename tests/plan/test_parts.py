@@ -50,7 +50,7 @@ def test_every_view_is_in_one_part() -> None:
     ]  # fmt: skip
     together = parts[1].plan.views[0]
     assert [each.text for each in together.aggregates] == ["count(*)", "min(x1)"]
-    assert parts[1].shown == ((0, 1, 2, 3), (0, 1, 2))
+    assert parts[1].shown == ((0, (0, 1, 2, 3)), (0, (0, 1, 2)))
     # the rows of the operator: window, b, count, least
     schema = parts[1].plan.results(together)
     batch = schema.empty_table().to_batches() or [pa.RecordBatch.from_pylist([], schema)]
@@ -58,3 +58,30 @@ def test_every_view_is_in_one_part() -> None:
     assert [(number, rows.schema) for number, rows in told] == [
         (number, plan.results(views[number])) for number in (0, 2)
     ]
+
+
+def test_windows_that_move_with_events_are_one_part_where_keys_and_shards_are_equal() -> None:
+    least = Aggregate("min", "x1", "n")
+    views = (
+        View(Frame(range=SECOND), (COUNT,), ((1,),), (1,)),
+        View(Frame(range=SECOND), (COUNT,), ((0,),), (0,)),
+        View(Frame(range=9 * SECOND), (least,), ((1,),), (1,)),
+        View(Frame(rows=2, partition="stream"), (COUNT,), ((1,),), (1,)),
+        View(Frame(range=SECOND), (least, COUNT), ((1,),), (1,)),
+        View(Frame(rows=5), (COUNT,), ((1,),), (1,)),
+    )
+    plan = replace(PLAN, views=views)
+    parts = parts_of(plan)
+    assert [[n for n, _ in part.views] for part in parts] == [[0, 2, 4, 5], [1], [3]]
+    together = parts[0]
+    assert [view.windows for view in together.plan.views] == [
+        Frame(range=SECOND), Frame(range=9 * SECOND), Frame(rows=5),
+    ]  # fmt: skip
+    assert together.windows == 3
+    assert together.columns[2:] == ("k1", "x1")
+    # rows of the operator: time, b, then the aggregates of all views of that frame
+    assert together.shown == ((0, (0, 1, 2)), (1, (0, 1, 2)), (0, (0, 1, 3, 2)), (2, (0, 1, 2)))
+    schema = together.plan.results(together.plan.views[0])
+    batch = pa.RecordBatch.from_pylist([], schema)
+    told = list(together.emitted(iter([(0, batch)])))
+    assert [(n, rows.schema) for n, rows in told] == [(n, plan.results(views[n])) for n in (0, 4)]

@@ -45,10 +45,14 @@ def summed(flow: Dataflow, total: Bag, tables: list[pa.Table]) -> Bag:
     return without_zeros(added)
 
 
-def check(spark: SparkSession, flow: Dataflow, folder: Path, making: Making) -> None:
+def check(
+    spark: SparkSession, flow: Dataflow, folder: Path, making: Making, *, in_storage: bool = False
+) -> None:
     """Compare what rows add up to after every batch; a new driver takes over in the middle."""
     files, slow = LocalFiles(), PlainDataflow(flow)
-    settings = Settings(f"{folder}/checkpoint", f"{folder}/local", 64 << 20)
+    settings = Settings(
+        f"{folder}/checkpoint", f"{folder}/local", 64 << 20, exchange_in_storage=in_storage
+    )
 
     def opened() -> Driver[DataFrame]:
         return Driver(flow, settings, files, making(spark, files, settings.root))
@@ -87,8 +91,16 @@ def test_oracle_one_component_through_sparks_shuffle(spark: SparkSession, tmp_pa
     check(spark, plans.nested(), tmp_path, ShuffleExchangeExecutor)
 
 
-def test_components_that_send_to_others_need_a_shared_disk(
+def test_oracle_components_hand_on_through_the_checkpoints_storage(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    with pytest.raises(DefinitionError, match="executors that share a disk"):
+    making = partial(FileExchangeExecutor, in_storage=True)
+    check(spark, plans.recommender(), tmp_path, making, in_storage=True)
+    assert list((tmp_path / "checkpoint" / "exchange").iterdir()) == []
+
+
+def test_components_that_send_to_others_do_not_use_the_shuffle(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(DefinitionError, match="'exchange', 'storage'"):
         check(spark, plans.recommender(), tmp_path, ShuffleExchangeExecutor)

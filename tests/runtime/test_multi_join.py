@@ -72,7 +72,7 @@ def cases(draw: st.DrawFn) -> Case:
         for stream, name in zip(sources(lifetime, count), NAMES, strict=False)
     ]
     conditions: list[str] = []
-    strategy = draw(st.sampled_from(["global_output_with_penalty", "local_output"]))
+    strategy = draw(st.sampled_from(["global_output_ahead", "local_output"]))
     how = Spilling(strategy=strategy, order=draw(st.sampled_from(["cheapest", "written"])))
     while len(parts) > 1:
         width = draw(st.integers(2, min(3, len(parts))))
@@ -345,10 +345,22 @@ def test_a_stream_that_is_over_takes_no_batch(tmp_path: Path) -> None:
             query.feed(fed(case.flow, batches[0]))
 
 
-def test_a_checkpoint_of_another_strategy_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_goes_on_by_another_strategy(tmp_path: Path) -> None:
+    case, batches = five(), batches_for(5, 2, 20, 10, 7)
+    found: Rows = Counter()
+    with small_sizes(), forced(np.random.default_rng(5), 1.0):
+        for tables, strategy in zip(batches, ("global_output", "largest"), strict=True):
+            flow = five(how=Spilling(strategy=strategy, threshold=0.5, amount=0.2)).flow
+            query = open_dataflow(flow, tmp_path, budget=8 << 20)
+            found += counted(flow, 5, query.feed(fed(flow, tables)))
+        found += counted(case.flow, 5, query.clean_up(last=True))
+    assert found == case.answer(batches)
+
+
+def test_a_checkpoint_of_other_partitions_or_joins_is_refused(tmp_path: Path) -> None:
     open_dataflow(five().flow, tmp_path)
-    with pytest.raises(CheckpointError, match="spilling"):
-        open_dataflow(five(how=Spilling(strategy="largest")).flow, tmp_path)
+    with pytest.raises(CheckpointError, match="partitions"):
+        open_dataflow(five(how=Spilling(partitions=300)).flow, tmp_path)
     with pytest.raises(CheckpointError, match="another query"):
         open_dataflow(five(narrow=True).flow, tmp_path)
 

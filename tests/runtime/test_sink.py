@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,32 @@ def test_crash_a_version_delivered_again_is_written_once(
     found = spark.read.format(kind).schema(SCHEMA).load(out)
     assert sorted((row.key, row.n) for row in found.collect()) == [("k0", 0), ("k0", 2), ("k1", 1)]
     assert {each.name for each in Path(out).glob("key=*")} == {"key=k0", "key=k1"}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json"])
+def test_a_relative_path_is_where_spark_looks_for_it(
+    kind: str, spark: SparkSession, versions: list[DataFrame], request: pytest.FixtureRequest
+) -> None:
+    out = f"build/relative-{uuid.uuid4().hex}"
+    place = spark.sparkContext._jvm.java.io.File(out).getAbsolutePath()  # type: ignore[union-attr]
+    request.addfinalizer(lambda: shutil.rmtree(place, ignore_errors=True))
+    sink_of(spark, kind, {"path": out}).deliver(versions[1], 0)
+    assert [row.n for row in spark.read.format(kind).schema(SCHEMA).load(out).collect()] == [1]
+
+
+@pytest.mark.parametrize(("kind", "partition_by"), [("parquet", ()), ("json", ("key",))])
+def test_what_is_written_from_a_later_version_on_can_be_read(
+    kind: str,
+    partition_by: tuple[str, ...],
+    spark: SparkSession,
+    tmp_path: Path,
+    versions: list[DataFrame],
+) -> None:
+    sink = sink_of(spark, kind, {"path": f"{tmp_path}/out"}, partition_by=partition_by)
+    for version in (3, 4, 3):
+        sink.deliver(versions[version - 3], version)
+    found = spark.read.format(kind).schema(SCHEMA).load(f"{tmp_path}/out")
+    assert sorted(row.n for row in found.collect()) == [0, 1]
 
 
 def test_memory_fills_a_view(spark: SparkSession, versions: list[DataFrame]) -> None:

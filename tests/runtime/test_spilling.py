@@ -90,7 +90,8 @@ def test_all_joins_of_the_plan_compete_by_what_they_contribute_to_its_results() 
 def test_the_penalty_counts_what_other_joins_keep() -> None:
     results = {0: {1: 10.0, 2: 9.0}}
     reports = [report(0, 0, {1: 10, 2: 10}, results=results, kept={0: {1: 90.0}})]
-    for strategy, leaves in (("global_output", 2), ("global_output_with_penalty", 1)):
+    penalties = ("global_output_with_penalty", "global_output_ahead")
+    for strategy, leaves in (("global_output", 2), *((each, 1) for each in penalties)):
         how = Spilling(strategy=strategy, threshold=0.5, amount=0.1)
         assert decided(how, DEPTHS, reports, Decided(), 1).spill == {0: (leaves,)}
 

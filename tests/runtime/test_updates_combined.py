@@ -13,8 +13,16 @@ import pyarrow as pa
 import pytest
 
 from icestream.operators.aggregates import Aggregate
+from icestream.operators.updates.fronts import (
+    Arriving,
+    Filtered,
+    Front,
+    Joined,
+    Mapped,
+    Merged,
+    columns_of,
+)
 from icestream.operators.updates.join import UpdateJoin
-from icestream.operators.updates.joining import JoinedBy
 from icestream.operators.updates.step import UpdateStep
 from icestream.operators.updates.streams import UpdateStream
 from icestream.operators.updates.union import UpdateUnion
@@ -126,13 +134,13 @@ def sides_of(rows: Sequence[Told]) -> pa.RecordBatch:
 def test_oracle_the_newest_match_of_every_key_is_served(
     restart: bool, condition: str | None, tmp_path: Path
 ) -> None:
-    join = JoinedBy(LEFT, RIGHT, 60, condition)
-    result = join.operator().result.schema
+    join = Joined(Arriving((0,), LEFT), Arriving((1,), RIGHT), 60, condition)
+    result = join.stream.schema
     plan = replace(
         quotes_plan(Costly(ManualClock()), budget=15_000),
         sources=(Source("bids", 0), Source("asks", 0)),
         columns=BOTH,
-        join=join,
+        front=join,
     )
     clock = plan.clock
     assert isinstance(clock, ManualClock)
@@ -225,3 +233,164 @@ def test_oracle_windows_are_whole_over_restarts(
         ends[key] = last
     assert len(rows) > 20
     assert {row["symbol"] for row in rows} == {"s0", "s1", "s2", "s3"}
+
+
+A, B, C = Arriving((0,), LEFT), Arriving((1,), LEFT), Arriving((2,), RIGHT)
+UNION = Merged((A, B), (1, 0))
+JOIN = Joined(UNION, C, 40)
+TREES: dict[str, Front] = {
+    "filter of a union": Filtered(UNION, "bid % 3 <> 0"),
+    "join of a union": JOIN,
+    "filter of a join": Filtered(Joined(A, C, 40, "ask > bid"), "(ask + bid) % 2 = 0"),
+    "map of a filter of a join": Mapped(
+        Filtered(JOIN, "bid % 2 = 0"), ("symbol", "ts", "bid + ask AS total")
+    ),
+    "union of joins": Merged((Joined(A, C, 40), Joined(B, C, 10)), (0, 1)),
+    "join of joins": Joined(
+        Mapped(Joined(A, C, 40), ("symbol", "ts", "bid + ask AS total")),
+        Filtered(B, "bid > 50"),
+        60,
+    ),
+}
+
+
+def three_inputs(seed: int, batches: int) -> list[list[Told]]:
+    """Rows of three inputs; times go up from batch to batch, no input has one twice of a key."""
+    dice = random.Random(seed)
+    found = []
+    for batch in range(batches):
+        places = dice.sample(range(3 * 4 * 20), dice.choice([0, 8, 25]))
+        found.append(
+            [
+                (f"s{n % 4}", dice.randrange(100), 1 + 20 * batch + n // 12, n // 4 % 3)
+                for n in places
+            ]
+        )
+    return found
+
+
+def evaluated(text: str, row: dict[str, Any]) -> Any:
+    return eval(text.replace("<>", "!=").replace(" = ", " == "), {}, row)
+
+
+def plain(front: Front, events: Sequence[Told]) -> list[dict[str, Any]]:
+    """Return what a tree makes of all events, by definition."""
+    if isinstance(front, Arriving):
+        value = front.stream.others[0]
+        mine = [row for row in events if row[3] in front.numbers]
+        return [{"symbol": row[0], "ts": row[2], value: row[1]} for row in mine]
+    if isinstance(front, Filtered):
+        return [row for row in plain(front.over, events) if evaluated(front.condition, row)]
+    if isinstance(front, Mapped):
+        pairs = [
+            (text.partition(" AS ")[2] or text, text.partition(" AS ")[0]) for text in front.columns
+        ]
+        return [
+            {name: evaluated(text, row) for name, text in pairs}
+            for row in plain(front.over, events)
+        ]
+    best: dict[tuple[str, int], tuple[int, dict[str, Any]]] = {}
+    if isinstance(front, Merged):
+        for port, source in enumerate(front.sources):
+            for row in plain(source, events):
+                mine_best = -front.truth.index(port), row
+                instant = row["symbol"], row["ts"]
+                if instant not in best or mine_best[0] > best[instant][0]:
+                    best[instant] = mine_best
+    else:
+        assert isinstance(front, Joined)
+        for left in plain(front.left, events):
+            for right in plain(front.right, events):
+                younger, older = max(left["ts"], right["ts"]), min(left["ts"], right["ts"])
+                both = {**right, **left, "ts": younger}
+                fits = left["symbol"] == right["symbol"] and younger - older <= front.within
+                if fits and (front.condition is None or evaluated(front.condition, both)):
+                    instant = left["symbol"], younger
+                    if instant not in best or older > best[instant][0]:
+                        best[instant] = older, both
+    return [row for _, row in best.values()]
+
+
+def as_travelling(rows: Sequence[Told], columns: pa.Schema) -> pa.RecordBatch:
+    """Return rows of three inputs as ingest reads them."""
+    symbols, values, times, inputs = ([row[place] for row in rows] for place in range(4))
+    instants = pa.array(times, pa.int64()).cast(QUOTES.field("ts").type)
+    made: dict[str, Any] = {"ts": instants, "symbol": pa.array(symbols, pa.string())}
+    for name, wanted in (("bid", (0, 1)), ("ask", (2,))):
+        shown = [
+            value if one in wanted else None for value, one in zip(values, inputs, strict=True)
+        ]
+        made[name] = pa.array(shown, pa.int64())
+    heads = [instants, pa.array(inputs, pa.int32())]
+    names = ["time", "source", *(f"c{place}" for place in range(len(columns)))]
+    return pa.RecordBatch.from_arrays([*heads, *(made[each.name] for each in columns)], names)
+
+
+def tree_plan(front: Front, clock: ManualClock) -> Updates:
+    def slow(rows: pa.RecordBatch) -> pa.RecordBatch:
+        clock.at += 10_000 * rows.num_rows
+        return rows
+
+    result = front.stream.schema
+    return replace(
+        quotes_plan(Costly(clock), budget=15_000),
+        sources=tuple(Source(name, 0) for name in "abc"),
+        columns=columns_of(front),
+        front=front,
+        steps=(UpdateStep(slow, result, result, ("symbol",)),),
+    )
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_oracle_trees_of_arcs_beside_the_plain_answer(name: str, tmp_path: Path) -> None:
+    front, batches = TREES[name], three_inputs(5, 12)
+    plan = tree_plan(front, ManualClock())
+    parts = [[[as_travelling(rows, plan.columns)]] for rows in batches]
+    expected: dict[str, Any] = {}
+    for row in plain(front, [row for rows in batches for row in rows]):
+        if row["symbol"] not in expected or expected[row["symbol"]]["ts"] < row["ts"]:
+            expected[row["symbol"]] = row
+    found: dict[str, Any] = {}
+    for made in rows_of(plan, tmp_path, parts, restart=True):
+        for row in made:
+            row["ts"] = int(row["ts"].timestamp() * 1e6)
+            assert row["symbol"] not in found or found[row["symbol"]]["ts"] < row["ts"]
+            found[row["symbol"]] = row
+    assert found == expected
+    assert len(found) == 4
+
+
+def test_oracle_windows_over_a_join_are_over_all_its_matches(tmp_path: Path) -> None:
+    front, batches = TREES["map of a filter of a join"], three_inputs(6, 12)
+    windowed = WindowedBy(
+        front.stream.schema,
+        ("symbol",),
+        "ts",
+        UpdateWindows(30, 10, "lazy"),
+        (Aggregate("count", None, "n"), Aggregate("sum", "total", "sum")),
+        ("symbol",),
+        ("n > 1",),
+    )
+    result = windowed.operator("inplace").result.schema
+    plan = replace(
+        tree_plan(front, ManualClock()),
+        windowed=windowed,
+        steps=(UpdateStep(_same, result, result, ("symbol",)),),
+    )
+    parts = [[[as_travelling(rows, plan.columns)]] for rows in batches]
+    every = plain(front, [row for rows in batches for row in rows])
+    answers = [row for made in rows_of(plan, tmp_path, parts, restart=True) for row in made]
+    for row in answers:
+        first, last = (int(row[name].timestamp() * 1e6) for name in ("window_start", "window_end"))
+        inside = [
+            each["total"]
+            for each in every
+            if each["symbol"] == row["symbol"] and first <= each["ts"] <= last
+        ]
+        assert (row["n"], row["sum"]) == (len(inside), sum(inside))
+        assert row["n"] > 1
+    assert len({row["symbol"] for row in answers}) >= 3
+
+
+def _same(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows

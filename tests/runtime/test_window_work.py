@@ -39,6 +39,8 @@ def test_the_estimate_is_held_against_the_log_once_windows_are_full(tmp_path: Pa
         told.append(delivery.progress["icestream"])
     ratios = [each["logToEstimate"] for each in told]
     assert ratios[0] is None
+    (estimated,) = {each["estimatedLogBytes"] for each in told}
+    assert ratios[-1] == pytest.approx(told[-1]["logBytes"] / estimated, abs=1e-3)
     assert all(0 < ratio < 10 for ratio in ratios[-3:])
     assert told[-1]["sliceBytesUsed"] >= told[-1]["sliceBytesRead"] > 0
 

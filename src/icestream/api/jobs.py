@@ -15,12 +15,12 @@ of them run side by side, and what windows share, is chosen when the job is star
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Self
 
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_type
@@ -33,10 +33,9 @@ from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.plan.dataflow import Dataflow
 from icestream.plan.explain_jobs import drawn_job, explained_job
-from icestream.plan.job_building import JobStream, Schema, Window
+from icestream.plan.job_building import JobOperators, JobStream
 from icestream.plan.job_dataflow import compiled_job
 from icestream.plan.job_nodes import source_node
-from icestream.plan.job_windows import JobStatistics
 from icestream.plan.jobs import Fuse, JobPlan, Rates, planned_job
 from icestream.runtime.sink import as_they_are
 
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
 
 #: numbers that tell sources apart while a job is written
 _TAGS = count()
-
-Function = Callable[..., Any]
 
 
 def job(stream: Stream) -> Tuples:
@@ -66,7 +63,7 @@ def job(stream: Stream) -> Tuples:
 
 
 @dataclass(frozen=True)
-class Tuples:
+class Tuples(JobOperators):
     """Tuples of a job: named attributes and a time span [ts1, ts2).
 
     Examples:
@@ -80,7 +77,7 @@ class Tuples:
         ['agent', 'n']
     """
 
-    _stream: JobStream
+    _made: JobStream
     #: the sources that take part, by tag
     _parts: Mapping[int, Part] = field(repr=False)
     _fuse: Fuse = "auto"
@@ -107,147 +104,16 @@ class Tuples:
             msg = f"union takes other tuples of a job (ice.job(stream)); got {type(other).__name__}"
             raise DefinitionError(msg)
         both = self._stream.union(other._stream)
-        return replace(self, _stream=both, _parts={**self._parts, **other._parts})
-
-    def map(
-        self,
-        function: Function,
-        *,
-        output: Schema | None = None,
-        keeps: Sequence[str] | None = None,
-        partition: Sequence[str] | None = None,
-        vectorised: bool = False,
-        name: str | None = None,
-    ) -> Tuples:
-        """Turn each tuple into any number of others; without state.
-
-        Args:
-            function: takes a tuple as a dict, with `ts1` and `ts2` in microseconds, and returns a
-                dict of new attributes, several of them, or None. With `vectorised` it takes an
-                Arrow batch of tuples and returns arrays by name, one value for each tuple, or with
-                an array `row` that tells of which tuple each value is. `ts1` and `ts2` may be
-                returned, too: a map may move tuples to later times.
-            output: the new attributes, as `"rate double"` or an Arrow schema; found out by trying
-                unless given.
-            keeps: attributes that are copied; unless given, all that the function does not make.
-                What is copied is known to be unchanged, so the job can be partitioned by it.
-            partition: attributes by which tuples may be partitioned; all unless given.
-            vectorised: whether the function takes many tuples at once.
-            name: what to call the operator; the name of the function unless given.
-
-        Examples:
-            >>> ice.job(calls).map(
-            ...     lambda call: {"minutes": call["busyTime"] / 60}, output="minutes double"
-            ... ).columns[-1]
-            'minutes'
-        """
-        return self._then(
-            self._stream.map(
-                function, output=output, keeps=keeps, partition=partition, vectorised=vectorised,
-                name=name,
-            )
-        )  # fmt: skip
-
-    def compute(
-        self,
-        function: Function,
-        *,
-        key: str | Sequence[str],
-        state: Schema | None = None,
-        initial: Mapping[str, Any] | None = None,
-        window: Window | Sequence[Window] | None = None,
-        emit: Literal["window", "tuple"] = "window",
-        output: Schema | None = None,
-        vectorised: bool = False,
-        name: str | None = None,
-    ) -> Tuples:
-        """Build the state of each key and window from its tuples.
-
-        A window is told when it is complete: a tuple with the key, the state, and the window as its
-        time span. Without `window` the operator must be followed by `consolidate`, which says which
-        windows there are.
-
-        Args:
-            function: takes the state and a tuple, both dicts, and returns the new state, or changes
-                the state it is given. With `vectorised` it takes the states of many keys and
-                windows as arrays by name, and their tuples (`TupleBatch`), and returns arrays.
-            key: attributes that say which tuples belong together; none, `()`, for all tuples.
-            state: columns of the state, as `"n long, total double"`; by `initial` unless given.
-            initial: the state before the first tuple; zeros unless given.
-            window: a length such as `"10 minutes"`, a `JobWindow`, or several of these.
-            emit: `window` tells complete windows; `tuple` answers each tuple at once: the function
-                then returns a pair of state and answer.
-            output: attributes of answers beside the key; unless given tuples go on as they are.
-            vectorised: whether the function takes many keys at once.
-            name: what to call the operator; the name of the function unless given.
-
-        Examples:
-            >>> ice.job(calls).compute(
-            ...     lambda state, call: {"n": state["n"] + 1},
-            ...     key="agent",
-            ...     initial={"n": 0},
-            ...     window="1 hour",
-            ... ).columns
-            ['agent', 'n']
-        """
-        return self._then(
-            self._stream.compute(
-                function, key=key, state=state, initial=initial, window=window, emit=emit,
-                output=output, vectorised=vectorised, name=name,
-            )
-        )  # fmt: skip
-
-    def consolidate(
-        self,
-        function: Function,
-        *,
-        windows: Window | Sequence[Window],
-        key: str | Sequence[str] | None = None,
-        output: Schema | None = None,
-        sharing: str = "auto",
-        statistics: JobStatistics | None = None,
-        vectorised: bool = False,
-        name: str | None = None,
-    ) -> Tuples:
-        """Merge partial results into complete windows.
-
-        Args:
-            function: takes the partial results of a key and window, a list of dicts, and returns
-                one. With `vectorised` it takes those of many as a `TupleBatch` and returns arrays
-                with a value for each key and window.
-            windows: the windows to make: lengths or `JobWindow`s.
-            key: attributes that say which partials belong together, all of the partials' own
-                unless given; `()` for all partials.
-            output: what the function returns, if it is not a partial result again.
-            sharing: `partials` lets windows share partial results, `each` computes each by itself;
-                `auto` chooses by cost.
-            statistics: what is known of the tuples, to choose by.
-            vectorised: whether the function takes many keys at once.
-            name: what to call the operator; the name of the function unless given.
-
-        Examples:
-            >>> counted = ice.job(calls).compute(
-            ...     lambda state, call: {"n": state["n"] + 1}, key="agent", initial={"n": 0}
-            ... )
-            >>> counted.consolidate(
-            ...     lambda parts: {"n": sum(part["n"] for part in parts)},
-            ...     windows=["1 hour", "1 day"],
-            ... ).columns
-            ['agent', 'n']
-        """
-        return self._then(
-            self._stream.consolidate(
-                function, windows=windows, key=key, output=output, sharing=sharing,
-                statistics=statistics, vectorised=vectorised, name=name,
-            )
-        )  # fmt: skip
+        return replace(self, _made=both, _parts={**self._parts, **other._parts})
 
     def fused(self, fuse: Fuse = "auto", rates: Rates | None = None) -> Tuples:
         """Say which operators share a component, so that nothing is exchanged between them.
 
         Args:
-            fuse: `auto` fuses what can be partitioned alike, `none` nothing; or lists of names of
-                operators that are to be together.
+            fuse: `auto` fuses what can be partitioned alike, `none` nothing; `measured` fuses
+                operators by the same attributes while many tuples go between them, batch by
+                batch; or lists of names of operators that are to be together. A job that was
+                started with `none` or `measured` takes `query.fuse(...)` while it runs.
             rates: measured tuples per second by the names of two operators,
                 `{("interest", "add"): 1000.0}`; `auto` then fuses where most tuples go.
 
@@ -316,8 +182,12 @@ class Tuples:
         if svg is not None:
             Path(svg).write_text(drawn_job(plan), encoding="utf-8")
 
-    def _then(self, stream: JobStream) -> Tuples:
-        return replace(self, _stream=stream)
+    @property
+    def _stream(self) -> JobStream:
+        return self._made
+
+    def _then(self, stream: JobStream) -> Self:
+        return replace(self, _made=stream)
 
 
 def _planned(results: Sequence[Tuples]) -> JobPlan:

@@ -47,12 +47,12 @@ def join(
             owed come when the join is cleaned up: at the end of the stream, by `query.cleanUp()`,
             and when nothing arrives. Together they are the same rows, each once.
         **spilling: with `defer`: `strategy`, which partitions leave first
-            (`global_output_with_penalty`, `global_output`, `local_output`, `bottom_up`, `random`,
-            `largest`); `threshold`, the part of the memory that joins may fill (0.8); `amount`, the
-            part of what is in memory that leaves at once (0.3); `partitions` of each join (256);
-            `sample`, the part of the rows that is traced to tell how productive partitions are;
-            `order`, `cheapest` to let streams of joins of joins meet in the order that is expected
-            to keep the least, or `written`.
+            (`global_output_ahead`, `global_output_with_penalty`, `global_output`, `local_output`,
+            `bottom_up`, `random`, `largest`); `threshold`, the part of the memory that joins may
+            fill (0.8); `amount`, the part of what is in memory that leaves at once (0.3);
+            `partitions` of each join (256); `sample`, the part of the rows that is traced to tell
+            how productive partitions are; `order`, `cheapest` to let streams of joins of joins meet
+            in the order that is expected to keep the least, or `written`.
 
     Examples:
         >>> bids, asks, news = (

@@ -25,6 +25,7 @@ from icestream.api.types import arrow_schema, arrow_type
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_interval
+from icestream.operators.updates.fronts import columns_of, ranks_of
 from icestream.operators.updates.step import UpdateStep
 from icestream.plan.nodes import SOURCE, TIME
 from icestream.plan.updates import Updates, column
@@ -111,7 +112,11 @@ def together(results: Sequence[object]) -> Built[Updates]:
 
 def built(source: LatestBy, steps: Sequence[UpdateStep]) -> Built[Updates]:
     """Return the events and the plan of some steps."""
-    parts, columns = source._parts, source._columns
+    parts, front = source._parts, source._front
+    ranks = ranks_of(front) if source._windowed is None else None
+    if ranks is not None:
+        front = None
+    columns = common_columns(parts) if front is None else columns_of(front)
     plan = Updates(
         sources_of(parts),
         columns,
@@ -119,8 +124,8 @@ def built(source: LatestBy, steps: Sequence[UpdateStep]) -> Built[Updates]:
         tuple(steps),
         source._latest,
         source._budget,
-        ranks=source._ranks,
-        join=source._join,
+        ranks=ranks,
+        front=front,
         windowed=source._windowed,
     )
     frames = [_projected(part, number, columns) for number, part in enumerate(parts)]

@@ -1,11 +1,15 @@
-"""The state of a query as a DataFrame.
+"""The state of a query as a DataFrame, and a DataFrame as its state.
 
 Idea: each shard of the checkpoint is restored by a task of its own, in a scratch folder and inside
 a budget, and hands its rows on as Arrow batches. Nothing of the query's program is needed, and
 nothing of the checkpoint is run.
 
-Invariant: the rows are those that `icestream state export` writes
-(`test_a_data_frame_has_the_rows_of_an_export`).
+Invariants:
+1. The rows are those that `icestream state export` writes
+   (`test_a_data_frame_has_the_rows_of_an_export`).
+2. What was written is read back (`test_a_data_frame_becomes_the_state`).
+
+Limits: rows that are written pass through the driver, and must fit into its memory.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from icestream.core.units import parse_bytes
 from icestream.inspect.reading import Reading
+from icestream.inspect.rewrite import rewrite
 
 
 def read_state(
@@ -63,6 +68,49 @@ def read_state(
     numbers = spark.createDataFrame([(shard,) for shard in shards], "shard int")
     spread = numbers.repartitionByRange(max(1, len(shards)), "shard")
     return spread.mapInArrow(read, from_arrow_schema(chosen.schema))
+
+
+def write_state(
+    rows: DataFrame,
+    checkpoint: str,
+    *,
+    operator: str | None = None,
+    kept: str | None = None,
+    others: str = "drop",
+    memory: str | int = "256 MB",
+) -> int:
+    """Replace grouped state of a stopped query by edited rows; return the version that has them.
+
+    The rows have the columns that `read_state` gives for one kind of rows. A row belongs to the
+    group that `__group` names, or, where that is null or dropped, to that of its key columns. The
+    versions before stay as long as any version does. Where no group differs, nothing is written.
+
+        ages = ice.read_state(spark, "checkpoints/visits", kept="0: visits")
+        ice.write_state(ages.where("count > 1"), "checkpoints/visits", kept="0: visits")
+
+    Args:
+        rows: the rows of all groups, or of some with `others="keep"`.
+        checkpoint: the `checkpointLocation` of a query that does not run, on a local disk.
+        operator: the operator whose rows they are, as `icestream state show` names it.
+        kept: which kind of its rows.
+        others: what becomes of groups that no row names: "drop" or "keep".
+        memory: what restoring a shard may take.
+
+    Examples:
+        >>> counted = events.groupApply("agent", lambda agent: agent.process(Counting()))
+        >>> writer = counted.writeStream.format("noop").option("checkpointLocation", "chk/counted")
+        >>> writer.trigger(availableNow=True).start().awaitTermination()
+        >>> state = ice.read_state(spark, "chk/counted")
+        >>> ice.write_state(state.withColumn("calls", state["calls"] + 100), "chk/counted")
+        2
+    """
+    reading = Reading(
+        checkpoint.removeprefix("file://"),
+        operator=operator,
+        kept=kept,
+        memory=parse_bytes(memory),
+    )
+    return rewrite(reading, rows.toArrow(), others=others).version
 
 
 @dataclass(frozen=True)

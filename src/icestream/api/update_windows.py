@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
+from pyspark.sql import Column
 
 from icestream.api.functions import AggregateExpression
-from icestream.api.served import Served, built, common_columns, quoted
-from icestream.api.statement import aggregate_of, answer_name, check_aggregates, refusal
+from icestream.api.served import Served, built, quoted
+from icestream.api.statement import aggregate_of, answer_name, check_aggregates
+from icestream.api.update_arcs import condition_of, frame_of
 from icestream.operators.updates.step import UpdateStep
 from icestream.operators.updates.window_serving import WindowedBy
 from icestream.state.update_queue.windows.spec import UpdateWindows
@@ -45,36 +46,43 @@ class UpdateWindowed:
         check_aggregates(aggregates)
         source = self._source
         assert source._latest is not None
-        part, keys = source._parts[0], source._latest.keys
+        keys, time = source._latest.keys, source._arcs.stream.time
         by = keys if self._by is None else self._by
-        names = [answer_name(part.frame, each) for each in aggregates]
+        names = [answer_name(source._frame, each) for each in aggregates]
         inputs = [column for each in aggregates for column in each.columns]
-        chosen = dict.fromkeys((*keys, *by, part.time))
-        try:
-            frame = part.frame.select(
-                *(quoted(name) for name in chosen),
-                *(column.alias(f"x{place}") for place, column in enumerate(inputs)),
-            )
-        except AnalysisException as error:
-            raise refusal(error, part.frame) from None
+        over = source.select(
+            *(quoted(name) for name in dict.fromkeys((*keys, *by, time))),
+            *(column.alias(f"x{place}") for place, column in enumerate(inputs)),
+        )
         made, place = [], 0
         for each, name in zip(aggregates, names, strict=True):
             places = range(place, place + len(each.columns))
             made.append(aggregate_of(each, name, list(places)))
             place += len(each.columns)
-        parts = (replace(part, frame=frame),)
-        windowed = WindowedBy(
-            common_columns(parts), keys, part.time, self._windows, tuple(made), by
-        )
+        windowed = WindowedBy(over._columns, keys, time, self._windows, tuple(made), by)
         result = windowed.operator(source._latest.schedule).result.schema
         step = UpdateStep(_as_they_are, result, result, by)
-        over = replace(source, _parts=parts, _windowed=windowed)
+        over = replace(over, _windowed=windowed)
         return Answers(built(over, [step]), over, step)
 
 
 @dataclass(frozen=True)
 class Answers(Served):
     """The answers of windows of an update stream; a step may follow."""
+
+    def where(self, condition: Column | str) -> Answers:
+        """Keep the answers that fulfil a condition; the others are no news of their key."""
+        windowed = self._source._windowed
+        assert windowed is not None
+        session = self._source._parts[0].frame.sparkSession
+        text = condition_of(frame_of(session, self._source._given), condition)
+        having = (*windowed.having, text)
+        checked = replace(windowed, having=having, zone=self._source._zone)
+        checked.filters()
+        over = replace(self._source, _windowed=checked)
+        return Answers(built(over, [self._step]), over, self._step)
+
+    filter = where
 
     def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> Served:
         """Do an expensive step to the answers of many keys at once; see `LatestBy.apply`."""

@@ -17,16 +17,33 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
 
-from icestream.api.served import Served, built, common_columns
+from icestream.api.served import Served, built, common_columns, quoted
 from icestream.api.statement import Part, refusal
+from icestream.api.update_arcs import (
+    arriving,
+    by_trust,
+    condition_of,
+    frame_of,
+    moved,
+    texts_of,
+)
 from icestream.api.update_windows import UpdateWindowed
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
-from icestream.operators.updates.joining import JoinedBy
+from icestream.operators.updates.fronts import (
+    Filtered,
+    Front,
+    Joined,
+    Mapped,
+    Merged,
+    columns_of,
+    numbers_of,
+    ranks_of,
+)
 from icestream.operators.updates.step import ARROW, PANDAS, ROWS, UpdateStep
-from icestream.operators.updates.streams import UpdateStream
 from icestream.operators.updates.window_serving import WindowedBy
 from icestream.operators.user_defined.ddl import schema_of
 from icestream.plan.updates import LOAD, Latest
@@ -56,20 +73,24 @@ class LatestBy:
     _parts: tuple[Part, ...]
     _latest: Latest | None
     _budget: Micros | None = None
-    #: trust in each part, 0 for most, of a union
-    _ranks: tuple[int, ...] | None = None
-    _join: JoinedBy | None = None
+    #: what is done to the parts before updates wait; None where that is nothing
+    _front: Front | None = None
     _windowed: WindowedBy | None = None
 
     def where(self, condition: Column | str) -> LatestBy:
         """Keep the updates that fulfil a condition; the others are no news of their key.
+
+        After a union or a join the condition is computed by Icestream, in SQL as Spark's.
 
         Examples:
             >>> dear = calls.latestBy("symbol").where("price > 100")
             >>> dear.apply(lambda rows: rows, "symbol string, price double").columns
             ['symbol', 'price']
         """
-        return self._mapped(lambda frame: frame.where(condition), "where")
+        if self._front is None:
+            return self._in_spark(lambda frame: frame.where(condition), "where")
+        text = condition_of(self._frame, condition)
+        return self._behind(Filtered(self._front, text, self._zone))
 
     filter = where
 
@@ -82,7 +103,11 @@ class LatestBy:
             >>> half.apply(lambda rows: rows, "symbol string, half double").columns
             ['symbol', 'half']
         """
-        return self._mapped(lambda frame: frame.withColumn(colName, col), "withColumn")
+        if self._is_pushed:
+            return self._in_spark(lambda frame: frame.withColumn(colName, col), "withColumn")
+        names = self._frame.columns
+        others = [sf.col(quoted(name)) for name in names if name != colName]
+        return self.select(*others, col.alias(colName))
 
     def select(self, *cols: Column | str) -> LatestBy:
         """Choose columns, or expressions over them; the key and the time must stay.
@@ -92,7 +117,11 @@ class LatestBy:
             >>> few.apply(lambda rows: rows, "symbol string, price double").columns
             ['symbol', 'price']
         """
-        return self._mapped(lambda frame: frame.select(*cols), "select")
+        if self._is_pushed:
+            return self._in_spark(lambda frame: frame.select(*cols), "select")
+        assert self._front is not None
+        texts = texts_of(self._frame, cols)
+        return self._behind(Mapped(self._front, tuple(texts), self._zone))
 
     def union(self, other: LatestBy, *, truth: str | Sequence[str]) -> LatestBy:
         """Take the updates of both streams, never going back in time for any key.
@@ -112,7 +141,7 @@ class LatestBy:
             >>> both.apply(lambda rows: rows, "symbol string, price double").columns
             ['symbol', 'price']
         """
-        self._check_plain("union", other, merged=True)
+        self._check_alike("union", other)
         parts = self._parts + other._parts
         names = [part.name for part in parts]
         trusted = [truth] if isinstance(truth, str) else list(truth)
@@ -123,10 +152,12 @@ class LatestBy:
                 "ice.stream(..., name=...)"
             )
             raise DefinitionError(msg)
-        order = trusted + [name for name in names if name not in trusted]
-        ranks = tuple(order.index(name) for name in names)
-        common_columns(parts)
-        return replace(self, _parts=parts, _ranks=ranks)
+        sides = (self._arcs, moved(other._arcs, len(self._parts)))
+        order = trusted + [names[number] for side in sides for number in by_trust(side)]
+        arcs = tuple(arc for side in sides for arc in _merged(side))
+        best = [min(order.index(names[number]) for number in numbers_of(arc)) for arc in arcs]
+        ranked = tuple(sorted(range(len(arcs)), key=best.__getitem__))
+        return replace(self, _parts=parts)._behind(Merged(arcs, ranked))
 
     def join(
         self,
@@ -151,20 +182,15 @@ class LatestBy:
             >>> both.apply(lambda rows: rows, "symbol string, price double, volume long").columns
             ['symbol', 'price', 'volume']
         """
-        self._check_plain("join", other, merged=False)
+        self._check_alike("join", other)
         assert self._latest is not None
         asked = (on,) if isinstance(on, str) else tuple(on)
         if set(asked) != set(self._latest.keys):
             msg = f"update streams are joined on their key {self._latest.keys}; got on={asked}"
             raise DefinitionError(msg)
-        streams = [
-            UpdateStream(common_columns([part]), self._latest.keys, part.time)
-            for part in (self._parts[0], other._parts[0])
-        ]
-        zone = str(self._parts[0].frame.sparkSession.conf.get("spark.sql.session.timeZone"))
-        joined = JoinedBy(streams[0], streams[1], parse_interval(within), condition, zone)
-        joined.operator()
-        return replace(self, _parts=self._parts + other._parts, _join=joined)
+        right = moved(other._arcs, len(self._parts))
+        joined = Joined(self._arcs, right, parse_interval(within), condition, self._zone)
+        return replace(self, _parts=self._parts + other._parts)._behind(joined)
 
     def window(
         self, size: str | int, slide: str | int | None = None, *, semantics: str = "lazy"
@@ -185,27 +211,28 @@ class LatestBy:
             >>> minutes.agg(ice.avg("price").alias("mean")).columns
             ['symbol', 'window_start', 'window_end', 'mean']
         """
-        self._check_plain("window", self, merged=False)
+        self._check_alike("window", self)
+        if self._latest is not None and self._latest.importance is not None:
+            msg = "windows of all keys count the same: leave importance out"
+            raise DefinitionError(msg)
         length = parse_interval(size)
         kind: Any = semantics
         step = length if slide is None else parse_interval(slide)
         return UpdateWindowed(self, UpdateWindows(length, step, kind))
 
-    def _check_plain(self, method: str, other: object, *, merged: bool) -> None:
+    def _check_alike(self, method: str, other: object) -> None:
         """Refuse what the method cannot be done to."""
+        if isinstance(other, Served):
+            msg = (
+                f"{method} comes before the step: rows of apply, map and agg are no update stream. "
+                f"Write latestBy(...).{method}(...) first, or start a second query over the rows"
+            )
+            raise DefinitionError(msg)
         if not isinstance(other, LatestBy):
             msg = f"{method} takes another update stream: stream.latestBy(...); got {other!r}"
             raise DefinitionError(msg)
-        for each in (self, other):
-            whole = each._latest is not None and each._join is None and each._windowed is None
-            if not whole or (not merged and len(each._parts) > 1):
-                msg = (
-                    f"{method} is done to latestBy(...) of a single stream, before any other join, "
-                    "union or window: do that in the query that follows"
-                )
-                raise DefinitionError(msg)
-        if self._latest is not None and (self._latest.under == LOAD or self._latest.importance):
-            msg = f"{method} goes with latestBy(...) without importance and under"
+        if self._latest is not None and self._latest.under == LOAD:
+            msg = f"{method} looks at every update: leave under={LOAD!r} out"
             raise DefinitionError(msg)
         if other._latest != self._latest or other._budget != self._budget:
             msg = (
@@ -214,14 +241,51 @@ class LatestBy:
             )
             raise DefinitionError(msg)
 
-    def _mapped(self, change: Callable[[DataFrame], DataFrame], method: str) -> LatestBy:
-        if self._join is not None:
-            msg = f"{method} comes before join; give the join a condition=... instead"
+    @property
+    def _arcs(self) -> Front:
+        """Return the tree in front of the queue; without one, the rows as they arrive."""
+        if self._front is not None:
+            return self._front
+        assert self._latest is not None
+        return arriving(self._parts, self._latest.keys)
+
+    @property
+    def _is_pushed(self) -> bool:
+        """Tell whether columns are computed by Spark: a union takes them as it takes others."""
+        return self._front is None or ranks_of(self._front) is not None
+
+    @property
+    def _zone(self) -> str:
+        return str(self._parts[0].frame.sparkSession.conf.get("spark.sql.session.timeZone"))
+
+    @property
+    def _frame(self) -> DataFrame:
+        """Return a frame with the columns that updates have, for Spark to look at."""
+        if self._front is None:
+            return self._parts[0].frame
+        return frame_of(self._parts[0].frame.sparkSession, self._columns)
+
+    def _behind(self, front: Front) -> LatestBy:
+        """Return the stream that another arc makes."""
+        importance = None if self._latest is None else self._latest.importance
+        columns = front.stream.schema
+        if importance is not None and importance not in columns.names:
+            msg = f"the importance {importance!r} must stay a column; there are {columns.names}"
             raise DefinitionError(msg)
+        columns_of(front)
+        return replace(self, _front=front)
+
+    def _in_spark(self, change: Callable[[DataFrame], DataFrame], method: str) -> LatestBy:
         keys = () if self._latest is None else self._latest.keys
-        return replace(
-            self, _parts=tuple(_changed(part, change, keys, method) for part in self._parts)
-        )
+        parts = tuple(_changed(part, change, keys, method) for part in self._parts)
+        front = self._front
+        if isinstance(front, Merged):
+            sources = [
+                arriving([parts[number] for number in numbers_of(arc)], keys, numbers_of(arc))
+                for arc in front.sources
+            ]
+            front = replace(front, sources=tuple(sources))
+        return replace(self, _parts=parts, _front=front)
 
     def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> Served:
         """Do an expensive step to the newest rows of many keys at once.
@@ -279,18 +343,20 @@ class LatestBy:
 
     @property
     def _columns(self) -> pa.Schema:
-        """Return the columns of the events, of all parts together."""
-        if self._join is None:
-            return common_columns(self._parts)
-        left, right = self._join.left.schema, self._join.right.schema
-        return pa.schema([*left, *(each for each in right if each.name not in left.names)])
+        """Return the columns of the updates."""
+        return common_columns(self._parts) if self._front is None else self._front.stream.schema
 
     @property
     def _given(self) -> pa.Schema:
         """Return the columns of what a step is given."""
         if self._windowed is not None:
             return self._windowed.operator("inplace").result.schema
-        return self._columns if self._join is None else self._join.operator().result.schema
+        return self._columns
+
+
+def _merged(arcs: Front) -> tuple[Front, ...]:
+    """Return the streams of a union, or the stream itself."""
+    return arcs.sources if isinstance(arcs, Merged) else (arcs,)
 
 
 def latest_by(stream: Stream, latest: Latest, budget: str | int | None) -> LatestBy:

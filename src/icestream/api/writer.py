@@ -6,7 +6,8 @@ DataFrame. `memory`, `shards` and `parallelism` are what Icestream adds, and the
 - `flush`: with `availableNow`, close every window at the end.
 - `ticker`: an interval; call for work that remains also when no events arrive, that often.
 - `lateEvents`: a folder of Parquet files for the events that came too late.
-- `exchange`: `files` or `shuffle`, how tasks hand entries on; files where all share a disk.
+- `exchange`: how tasks hand entries on. `files` on a disk that all share; else `shuffle`, or, for
+  queries of several components, files in the checkpoint's `storage`.
 - `input`: `rows` to take events from the JVM also where tasks could read the files themselves.
 - `rebalance`: `off` to leave shards with the tasks that run them, whatever they take.
 - `localDir`: a folder on the local disk of each host for what need not survive.
@@ -430,15 +431,17 @@ class StreamWriter:
         )
         return os.path.join(base, xxhash.xxh3_64_hexdigest(checkpoint.encode()))
 
-    def _shares_a_disk(self) -> bool:
+    def _exchange(self) -> str:
         chosen = self._options.get("exchange")
-        if chosen not in (None, "files", "shuffle"):
-            msg = f"option 'exchange' must be 'files' or 'shuffle'; got {chosen!r}"
+        if chosen not in (None, "files", "shuffle", "storage"):
+            msg = f"option 'exchange' must be 'files', 'shuffle' or 'storage'; got {chosen!r}"
             raise DefinitionError(msg)
         if chosen is not None:
-            return chosen == "files"
+            return chosen
         master = str(self._spark.sparkContext.master)
-        return master.startswith("local") and not master.startswith("local-cluster")
+        if master.startswith("local") and not master.startswith("local-cluster"):
+            return "files"
+        return "shuffle" if self._built.plan.jobs == 1 else "storage"
 
     def _number_of_shards(self, files: Files, root: str) -> int:
         if self._shards is not None:
@@ -483,6 +486,7 @@ class StreamWriter:
             rebalance=rebalance == "auto",
             codec=codec,
             ticker=self._ticks,
+            exchange_in_storage=self._exchange() == "storage",
         )
 
     def _planned(self, plan: Computation, modes: Sequence[str]) -> Computation:
@@ -514,7 +518,7 @@ class StreamWriter:
 
     def _executor(self, events: DataFrame, files: Files, settings: Settings) -> Executor[DataFrame]:
         spark, root = self._spark, settings.root
-        if not self._shares_a_disk():
+        if self._exchange() == "shuffle":
             return ShuffleExchangeExecutor(spark, files, root, settings.codec)
         chosen = self._options.get("input", "auto")
         if chosen not in ("auto", "rows"):
@@ -522,7 +526,9 @@ class StreamWriter:
             raise DefinitionError(msg)
         plain = chosen == "auto" and not settings.ticker
         sources = sources_of(events) if plain else None
-        return FileExchangeExecutor(spark, files, root, sources, settings.codec)
+        return FileExchangeExecutor(
+            spark, files, root, sources, settings.codec, in_storage=settings.exchange_in_storage
+        )
 
     def _driver(
         self, built: Built[Computation], checkpoint: str, modes: Sequence[str]

@@ -208,7 +208,7 @@ def integration(
     memory: Memory = "16 MB",
     strategy: Annotated[
         str, typer.Option(help="Which partitions leave memory first.")
-    ] = "global_output_with_penalty",
+    ] = "global_output_ahead",
     seed: Seed = 1,
     keep: Keep = None,
     ui: Ui = False,

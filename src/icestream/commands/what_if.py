@@ -2,14 +2,18 @@
 
 Idea: a statement or the results of a program become plans, `plan.forecast` says what they take.
 Past runs are read from the history that every query keeps in its checkpoint: what was estimated
-when the log's plan was chosen, and what the log took in the last version of each run.
+when the log's plan was chosen, and what the log took in the last version of each run. Where nothing
+was estimated then, the query says it now, for the rate and the groups that the run had.
 
 Invariants:
 1. A program is imported, not run as one (`test_a_program_is_planned_and_not_started`).
 2. The ratio is that of the last version of a run
    (`test_past_runs_tell_how_far_off_the_estimate_was`).
+3. Runs of any query can be held against its forecast
+   (`test_a_run_without_an_estimate_is_held_against_the_forecast`).
 
-Limits: estimates of past runs exist for windows on a grid only.
+Limits: a forecast is for a stream that has run for as long as its events live; the log of a shorter
+run is smaller.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import runpy
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +44,7 @@ class PastRun:
 
     started: str
     versions: int
+    #: what the log keeps of windows on a grid; `-` where it was not chosen
     store: str
     #: bytes that log and rows were estimated to take
     estimated: int
@@ -107,12 +113,16 @@ def _told(each: Forecast, budget: int | None) -> dict[str, Any]:
         "requestsPerSecond": round(each.traffic.requests, 2),
         "bytesPerSecond": round(each.traffic.bytes),
         "fits": None if budget is None else each.memory <= budget,
+        "tuplesPerWindow": None if each.per_window is None else [*map(round, each.per_window)],
         "note": each.note,
     }
 
 
-def past_runs(checkpoint: str) -> list[PastRun]:
-    """Return the runs of a checkpoint that had an estimate, the first one first."""
+def past_runs(checkpoint: str, plan: Computation | None = None) -> list[PastRun]:
+    """Return the runs of a checkpoint that have an estimate, the first one first.
+
+    With the plan of the query, runs that were not estimated when they began have one too.
+    """
     folder = history_folder(checkpoint)
     if not folder.is_dir():
         msg = f"{checkpoint} has no history: give the checkpointLocation of a query"
@@ -124,17 +134,36 @@ def past_runs(checkpoint: str) -> list[PastRun]:
             runs.append([])
             begins.append(str(event.get("timestamp")))
         elif event.get("kind") == PROGRESS and runs:
-            runs[-1].append(event.get("icestream") or {})
-    found = (_past(begin, run) for begin, run in zip(begins, runs, strict=True) if run)
+            told = event.get("icestream") or {}
+            runs[-1].append({**told, "rows": event.get("numInputRows") or 0})
+    found = (_past(begin, run, plan) for begin, run in zip(begins, runs, strict=True) if run)
     return [each for each in found if each is not None]
 
 
-def _past(started: str, versions: list[dict[str, Any]]) -> PastRun | None:
+def _past(started: str, versions: list[dict[str, Any]], plan: Computation | None) -> PastRun | None:
     last = versions[-1]
     estimated, store = last.get("estimatedBytes"), str(last.get("store"))
-    if not isinstance(estimated, dict) or store not in estimated:
+    log = int(last.get("logBytes", 0))
+    if isinstance(estimated, dict) and store in estimated:
+        return PastRun(started, len(versions), store, round(estimated[store]), log)
+    load = _had(versions)
+    if plan is None or load is None:
         return None
-    return PastRun(started, len(versions), store, round(estimated[store]), int(last["logBytes"]))
+    disk = sum(each.disk for each in forecast(plan, load))
+    return PastRun(started, len(versions), "-", round(disk), log)
+
+
+def _had(versions: list[dict[str, Any]]) -> Load | None:
+    """Return the load of a run, None if its events do not tell a rate."""
+    seen = [
+        (datetime.fromisoformat(told["latestEventTime"]).timestamp(), told["rows"])
+        for told in versions
+        if isinstance(told.get("latestEventTime"), str)
+    ]
+    if not seen or seen[-1][0] <= seen[0][0]:
+        return None
+    rate = sum(rows for _, rows in seen[1:]) / (seen[-1][0] - seen[0][0])
+    return Load(rate, max(1, versions[-1].get("groups") or 1)) if rate else None
 
 
 def plan_text(told: Mapping[str, Any]) -> str:
@@ -167,7 +196,10 @@ def _fitting(memory: float, budget: int | None) -> str:
 def past_text(runs: list[PastRun]) -> str:
     """Write past runs for people."""
     if not runs:
-        return "no run of this checkpoint had an estimate: only windows on a grid have one"
+        return (
+            "no run of this checkpoint had an estimate, as windows on a grid have: name the query "
+            "too, and its forecast is held against what its runs took"
+        )
     lines = [
         f"{'started':<28} {'versions':>8} {'plan':<7} {'estimated':>10} {'log':>10} {'ratio':>6}"
     ]

@@ -104,18 +104,22 @@ def exposition(queries: Iterable[Watched]) -> str:
             if isinstance(milliseconds, int | float)
         ],
     )
-    _family(
-        lines,
-        "staleness_seconds",
-        "Staleness of answers since the version before, by quantile.",
-        "gauge",
-        [
-            (_labels(each, quantile=quantile), value / 1000)
-            for each in watched
-            for quantile, name in _STALENESS
-            if (value := _number(each.last, (*_OWN, "updates", "staleness", name))) is not None
-        ],
-    )
+    for of, told, text in (
+        ("staleness_seconds", "staleness", "of answers"),
+        ("queue_staleness_seconds", "queueStaleness", "of windows in the queue"),
+    ):
+        _family(
+            lines,
+            of,
+            f"Staleness {text} since the version before, by quantile.",
+            "gauge",
+            [
+                (_labels(each, quantile=quantile), value / 1000)
+                for each in watched
+                for quantile, name in _STALENESS
+                if (value := _number(each.last, (*_OWN, "updates", told, name))) is not None
+            ],
+        )
     _family(
         lines,
         "watermark_seconds",
@@ -128,7 +132,8 @@ def exposition(queries: Iterable[Watched]) -> str:
 
 def names() -> set[str]:
     """Return the names of all metrics."""
-    more = ("events_total", "query_state", "phase_seconds", "staleness_seconds")
+    stale = ("staleness_seconds", "queue_staleness_seconds")
+    more = ("events_total", "query_state", "phase_seconds", *stale)
     return {f"icestream_{name}" for name in (*(m.name for m in METRICS), *more)} | {
         "icestream_watermark_seconds"
     }

@@ -1,4 +1,4 @@
-"""`icestream state`: look at, compare, export, verify and repair the state of a checkpoint.
+"""`icestream state`: look at, compare, export, rewrite, verify and repair a checkpoint's state.
 
 Idea: each command is a function over the modules beside this one, which it imports when it runs; it
 prints a table for people or JSON for programs.
@@ -56,7 +56,7 @@ def commands(reported: Callable[[Callable[..., None]], Callable[..., None]]) -> 
         rich_markup_mode=None,
         help="Look at the state of a checkpoint; nothing is changed unless you say so.",
     )
-    for command in (show, groups, get, diff, export, verify, repair):
+    for command in (show, groups, get, diff, export, rewrite, verify, repair):
         app.command(command.__name__)(reported(_checkpoints_told(command)))
     return app
 
@@ -196,6 +196,36 @@ def export(
         _print_json({"file": str(to), "rows": rows, "bytes": size})
     else:
         typer.echo(f"{rows} rows, {format_bytes(size)} in {to}")
+
+
+def rewrite(
+    checkpoint: Where,
+    rows: Annotated[Path, typer.Option("--from", help="A Parquet file, as `export` writes it.")],
+    operator: Operator = None,
+    kept: Kept = None,
+    others: Annotated[str, typer.Option(help="Groups that no row names: drop or keep.")] = "drop",
+    memory: Memory = MEMORY,
+    as_json: AsJson = False,
+) -> None:
+    """Replace grouped state of a stopped query by edited rows, as a new version."""
+    import pyarrow.parquet as pq
+
+    from icestream.inspect.rewrite import rewrite as write
+
+    try:
+        table = pq.read_table(rows)
+    except (OSError, ValueError) as error:
+        msg = f"{rows} cannot be read as Parquet: {error}"
+        raise DefinitionError(msg) from error
+    reading = _reading(checkpoint, None, memory, operator=operator, kept=kept)
+    done = write(reading, table, others=others)
+    if as_json:
+        _print_json(asdict(done))
+    elif not done.groups:
+        typer.echo(f"nothing differs from version {done.version}")
+    else:
+        size = format_bytes(done.bytes)
+        typer.echo(f"version {done.version}: {done.groups} groups, {done.rows} rows, {size}")
 
 
 def verify(

@@ -4,7 +4,8 @@ Idea: an operator that is restored believes to be at home. Its arena is in a tem
 so is every file it makes; what it reads is looked for there first, then in the checkpoint.
 
 Invariants:
-1. Nothing under the checkpoint is made, changed or removed (`test_looking_changes_no_byte`).
+1. Nothing under the checkpoint is made, changed or removed, unless whoever opens the shard says
+   where to write (`test_looking_changes_no_byte`).
 2. What is restored stays inside the bytes it is given
    (`test_bounded_a_small_budget_is_named_with_what_it_needs`).
 """
@@ -15,6 +16,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from icestream.core.errors import StorageError
 from icestream.inspect.checkpoint import Checkpoint
@@ -94,20 +96,34 @@ class ScratchFiles:
         return StorageError(f"{path}: a checkpoint that is looked at is not changed")
 
 
+@dataclass(frozen=True)
+class Target:
+    """Where the segments of a shard go that is changed, not only looked at."""
+
+    files: Files
+    #: that of the first segment
+    ordinal: int
+    #: tells the segments from those of all other attempts
+    attempt: str
+
+
 class ScratchShard:
     """What operators are given: the log of a checkpoint, and an arena and segments of their own."""
 
     def __init__(
-        self, files: Files, folder: str, arena: Arena, budget: Budget, ordinal: int
+        self, target: Target, folder: str, arena: Arena, budget: Budget, *, durable: bool
     ) -> None:
-        """Read segments from `folder`; number those that are written from `ordinal` on."""
+        """Read segments from `folder`, and write there; sync them if they are to last."""
         self.arena = arena
         self.account = budget.account("buffers")
-        self.files = files
+        self.files = target.files
         self._folder = folder
         self._table = SegmentTable(arena)
-        self.log = Log(files, folder, self._table)
-        self._next = ordinal
+        self.log = Log(self.files, folder, self._table)
+        #: the ordinal of the next segment
+        self.next_ordinal = target.ordinal
+        self._attempt = target.attempt
+        self._durable = durable
         self._open: dict[str, SegmentWriter] = {}
 
     @property
@@ -124,9 +140,9 @@ class ScratchShard:
     def segment(self, lifetime: str) -> SegmentWriter:
         """Return the open segment of a lifetime class, made on first use."""
         if lifetime not in self._open:
-            path = f"{self._folder}/{segment_name(self._next, _ATTEMPT)}"
-            self._open[lifetime] = SegmentWriter(self.files, path, self._next)
-            self._next += 1
+            path = f"{self._folder}/{segment_name(self.next_ordinal, self._attempt)}"
+            self._open[lifetime] = SegmentWriter(self.files, path, self.next_ordinal)
+            self.next_ordinal += 1
         return self._open[lifetime]
 
     def seal(self, lifetime: str) -> SegmentInfo | None:
@@ -135,7 +151,7 @@ class ScratchShard:
             return None
         if not is_base(lifetime):
             self._table.reserve()
-        info = self._open.pop(lifetime).finish(sync=False)
+        info = self._open.pop(lifetime).finish(sync=self._durable)
         if not is_base(lifetime):
             self.learn([info])
         return info
@@ -154,16 +170,24 @@ class ScratchShard:
 
 @contextmanager
 def restorable(
-    checkpoint: Checkpoint, commit: Commit, shard: int, memory: int
+    checkpoint: Checkpoint, commit: Commit, shard: int, memory: int, target: Target | None = None
 ) -> Iterator[tuple[ScratchShard, list[PastVersion]]]:
-    """Open a shard in a temporary folder, with the history its state is restored from."""
+    """Open a shard in a temporary folder, with the history its state is restored from.
+
+    What is written goes to the target, or else to that folder.
+    """
     with tempfile.TemporaryDirectory(prefix="icestream-state-") as folder:
         budget = Budget(memory)
         files = ScratchFiles(checkpoint.files, os.path.join(folder, "written"))
+        scratch = Target(files, commit.next_ordinal, _ATTEMPT)
         arena = Arena.create(folder, budget.account("groups"))
         try:
             space = ScratchShard(
-                files, f"{checkpoint.root}/{SEGMENTS}", arena, budget, commit.next_ordinal
+                target or scratch,
+                f"{checkpoint.root}/{SEGMENTS}",
+                arena,
+                budget,
+                durable=target is not None,
             )
             live = checkpoint.live(commit.version)
             mine = [each for each in live if each.shard == shard and not is_base(each.lifetime)]

@@ -5,6 +5,8 @@ are added to the rows, the rows are emitted, and its oldest panes are taken out.
 that enter are on the log, or are rows of shorter windows (`levels`), added as those close; those
 that leave are the same slices, or were folded anew from the tuples that leave. Where rows exceed
 the quota they are split in partitions of hi, and a version passes over the partitions one by one.
+What comes for the next window of a kind that tumbles, and shares no tiles, is added at once, so
+that little is left to do when all its groups are emitted.
 
 Invariants:
 1. A window [s, e) is emitted once, when the watermark reaches e, with exactly the groups and events
@@ -13,6 +15,8 @@ Invariants:
    (`test_an_event_behind_the_watermark_counts_in_windows_still_open`).
 3. For updates, a group is emitted when an event entered or left since it was emitted, a last time
    when it has none left (`test_oracle_updates_are_the_differences_between_windows`).
+4. Rows of windows that tumble are added by the version that brings them
+   (`test_bounded_the_end_of_a_window_that_tumbles_adds_only_its_own_batch`).
 
 Cost: each entry is read at most three times (added, taken out, and once between for fields without
 an inverse, spread over the slides by `relay`), whatever range/slide is; once where windows tumble,
@@ -70,10 +74,12 @@ class Rolling:
         *,
         updates: bool,
         tiles: Tiles | None = None,
+        alone: bool = False,
     ) -> None:
         """Work on state that lives in an arena; `position` is part of its header.
 
-        What enters are the slices of panes, or `tiles` of windows that tumble.
+        What enters are the slices of panes, or `tiles` of windows that tumble; windows that are
+        `alone` are never made of tiles.
         """
         self.groups = groups
         self.partitions = partitions
@@ -93,6 +99,8 @@ class Rolling:
         self._strides = (
             isinstance(course, Sliding) and not (course.tumbles or updates) and tiles is None
         )
+        #: whether rows are added as they come, so that little is left to do when a window closes
+        self._early = alone and course.tumbles and not updates
         #: rows added to running rows
         self.consolidated = 0
         #: panes read, to enter, to leave, and for fronts
@@ -238,7 +246,21 @@ class Rolling:
             self.groups.release(np.concatenate(dead))
         if self._tiles is not None:
             self._add(entering.before(INFINITY), relay)
+        elif self._early:
+            self._begin(partition, watermark)
         self.panes_read += 0 if relay is None else relay.panes
+
+    def _begin(self, partition: Partition, watermark: Micros) -> None:
+        """Add what has come of the next window to close; what is still to come will join it."""
+        if not MINUS_INFINITY < watermark < INFINITY:
+            return
+        at = self._ahead
+        start = max(at["start"], self._course.first_open(watermark))
+        done = max(at["done"], self._course.grid.passed(watermark))
+        end = self._course.next(start, done, start).end
+        come = self._directory.between(max(at["added"], start), end)
+        self._add(self._slices.read(come, partition), None)
+        at["added"] = max(at["added"], end)
 
     def _stride(
         self, partition: Partition, watermark: Micros, leaving: Slices | None, output: Emission

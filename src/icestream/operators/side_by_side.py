@@ -2,7 +2,7 @@
 
 Idea: kinds of windows that share no state still share a shard. Each operator is given a shard that
 looks like one of its own: arrays and header of the arena under a prefix, lifetime classes under a
-prefix, and an equal part of the quota. A version runs them one after the other, so their segments
+prefix, and a part of the quota. A version runs them one after the other, so their segments
 come in the order of their ordinals. Snapshots are taken by all in the same version, so that one
 number says where the history of the shard begins.
 
@@ -14,7 +14,8 @@ Invariants:
 
 Cost: that of the operators; a 16th of the quota stays free for the list of segments.
 
-Limits: parts of the quota are equal and fixed: what one operator does not need, no other gets.
+Limits: parts of the quota are fixed, equal for every kind of windows: what one operator does not
+need, no other gets.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Side:
     lifetimes: tuple[str, ...]
     #: turns what it emits into rows of views
     emitted: Callable[[Iterator[Any]], Iterator[Emitted]]
+    #: kinds of windows that it keeps memory for
+    windows: int = 1
 
 
 def lifetimes_of(lifetimes: Sequence[Sequence[str]]) -> tuple[str, ...]:
@@ -60,9 +63,11 @@ class SideBySide:
     def __init__(self, sides: Sequence[Side], shard: Shard) -> None:
         """Open every operator on its part of the shard."""
         total = shard.account.budget.total
-        quota = (total - total // SPARE) // len(sides)
+        quota = (total - total // SPARE) // sum(side.windows for side in sides)
         self._sides = sides
-        self._spaces = [_Space(shard, number, quota) for number in range(len(sides))]
+        self._spaces = [
+            _Space(shard, number, quota * side.windows) for number, side in enumerate(sides)
+        ]
         self._operators = [
             side.opens(space) for side, space in zip(sides, self._spaces, strict=True)
         ]

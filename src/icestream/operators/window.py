@@ -136,6 +136,7 @@ class WindowOperator:
             budget,
             updates=any(view.updates for view in self._spec.families[number]),
             tiles=tiles,
+            alone=len(self._spec.families) == 1,
         )
         if isinstance(rolling, OwedRolling):
             assert self._owed is not None

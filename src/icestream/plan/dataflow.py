@@ -14,7 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from graphlib import TopologicalSorter
@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from icestream.core.times import Micros
 from icestream.core.units import format_interval
-from icestream.operators.dataflow.component import ComponentSpec
 from icestream.operators.dataflow.results import LifetimeRows
+from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import (
     Emit,
     JoinMany,
@@ -38,6 +38,7 @@ from icestream.operators.dataflow.steps import (
     Trace,
 )
 from icestream.operators.dataflow.stores import ColdOptions
+from icestream.plan.adaptation.operators_graph import Graph, Link
 from icestream.plan.nodes import KEY_GROUPS, SOURCE, TIME, Source, watermark_of
 from icestream.plan.spilling import Spilling
 
@@ -56,6 +57,8 @@ class Edge:
     #: what is done to the changes of a source before they are sent
     maps: tuple[Callable[[pa.RecordBatch], pa.RecordBatch], ...] = ()
     texts: tuple[str, ...] = ()
+    #: whether both ends are partitioned by the same values, so that changes stay in their shard
+    aligned: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,10 @@ class Dataflow:
     cold: ColdOptions = field(default_factory=ColdOptions)
     #: how joins that defer results give up memory; None if there are none
     spilling: Spilling | None = None
+    #: names of the operators of each component, where they have some
+    names: tuple[tuple[str, ...], ...] = ()
+    #: whether components run together as measured rates ask for
+    measured: bool = False
 
     @property
     def batch_schema(self) -> pa.Schema:
@@ -126,6 +133,16 @@ class Dataflow:
             origins = [e.origin for e in self.edges if e.target == target and e.origin is not None]
             depths[target] = 1 + max((depths[origin] for origin in origins), default=-1)
         return tuple(depths)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """Return the components as fusion sees them: those on an aligned edge can run together."""
+        links = (
+            Link(edge.origin, edge.target, 0.0, int(edge.aligned))
+            for edge in self.edges
+            if edge.origin is not None
+        )
+        return Graph((1,) * len(self.components), tuple(links))
 
     @cached_property
     def join_components(self) -> dict[int, int]:
@@ -182,15 +199,20 @@ class Dataflow:
         }
 
 
-def in_order(
-    components: Mapping[int, Sequence[Step]], edges: Sequence[Edge]
-) -> tuple[tuple[tuple[Step, ...], ...], tuple[Edge, ...]]:
-    """Return components and edges, numbered so that edges lead forward."""
+def component_order(components: Iterable[int], edges: Sequence[Edge]) -> list[int]:
+    """Return the numbers of components in an order in which edges lead forward."""
     before: dict[int, set[int]] = {number: set() for number in sorted(components)}
     for edge in edges:
         if edge.origin is not None:
             before[edge.target].add(edge.origin)
-    order = list(TopologicalSorter(before).static_order())
+    return list(TopologicalSorter(before).static_order())
+
+
+def in_order(
+    components: Mapping[int, Sequence[Step]], edges: Sequence[Edge]
+) -> tuple[tuple[tuple[Step, ...], ...], tuple[Edge, ...]]:
+    """Return components and edges, numbered so that edges lead forward."""
+    order = component_order(components, edges)
     place = {number: at for at, number in enumerate(order)}
     numbered = tuple(
         replace(

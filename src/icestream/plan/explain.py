@@ -2,12 +2,15 @@
 
 Idea: the description that the checkpoint keeps, and beside it what only the operators know: panes
 per window, bytes per entry and group, and, where the stream was measured, the size of both plans
-and which windows are made of others.
+and which windows are made of others. Of a query that runs, what was estimated and what was logged.
 """
 
 from __future__ import annotations
 
-from icestream.core.units import format_interval
+from collections.abc import Mapping
+from typing import Any
+
+from icestream.core.units import format_bytes, format_interval
 from icestream.operators.panes import Cumulative, Windows
 from icestream.plan import cost, lower
 from icestream.plan.nodes import Plan
@@ -34,7 +37,8 @@ def explained(plan: Plan, statistics: cost.Statistics | None = None) -> str:
             facts |= _panes(part.plan)
         else:
             name = "on the log" if len(views) == 1 else f"on the log for {_queries(part)}"
-            facts[name] = _KEPT.get(views[part.views[0][0]]["kind"], _STATES)
+            once = f", once for {part.windows} windows" if part.windows > 1 else ""
+            facts[name] = _KEPT.get(views[part.views[0][0]]["kind"], _STATES) + once
     lines = [f"{name:>16}  {value}" for name, value in facts.items()]
     folded = lower.on_panes(plan)
     if statistics is not None and folded is not None:
@@ -45,6 +49,25 @@ def explained(plan: Plan, statistics: cost.Statistics | None = None) -> str:
         if composed is not None and plan.store != lower.TUPLES:
             lines += ["", "windows made of windows, if the log keeps panes:", composed.explain()]
     return "\n".join(lines)
+
+
+def estimate_and_log(told: Mapping[str, Any]) -> str | None:
+    """Return what the log was estimated to take and what it takes, for people.
+
+    `told` is what the progress of a version says under `icestream`. None where nothing was
+    estimated: the plan has no windows on a grid, its store was given, or no event came yet.
+    """
+    estimated = told.get("estimatedLogBytes")
+    if estimated is None:
+        return None
+    ratio = told.get("logToEstimate")
+    so_far = "the longest window is not full yet"
+    if ratio is not None:
+        so_far = f"{ratio:.2f} times the estimate"
+    return (
+        f"log of {told['store']}: estimated {format_bytes(estimated)}, logged "
+        f"{format_bytes(told['logBytes'])} ({so_far})"
+    )
 
 
 #: what an operator that is fed with events keeps of them

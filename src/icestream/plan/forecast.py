@@ -2,12 +2,15 @@
 
 Idea: a plan says what is kept, a load says how much comes; the formulas that choose between plans
 turn both into bytes. For windows on a grid they are those of `cost`, for joins those of
-`join_cost`. What else is kept is counted by rows: events that are alive, keys that wait.
+`join_cost`, for windows that are updates that of what a window costs. What else is kept is counted
+by rows: events that are alive, keys that wait.
 
 Invariants:
 1. Windows on a grid take what `cost` says (`test_windows_take_what_the_cost_model_says`).
 2. No forecast falls when the rate or the number of keys grows
    (`test_more_load_never_takes_less`).
+3. A window that is an update takes between its own tuples and those of all that overlap it
+   (`test_windows_that_are_updates_cost_what_their_bounds_say`).
 
 Limits: keys are taken to be spread evenly; compression, processor time and what user code keeps are
 not estimated. Events that live for ever are counted for a day.
@@ -34,6 +37,7 @@ from icestream.plan.nodes import Computation, Plan
 from icestream.plan.parts import Part, parts_of
 from icestream.plan.space import BLOCK_BYTES, Traffic, traffic
 from icestream.plan.updates import Updates
+from icestream.state.update_queue.windows.spec import UpdateWindows
 
 #: for how long events are counted that live for ever
 DAY: Micros = 86_400 * cost.SECOND
@@ -82,6 +86,8 @@ class Forecast:
     traffic: Traffic
     #: what was assumed, or chosen
     note: str
+    #: tuples that are processed for one window of a key, at least and at most, where windows wait
+    per_window: tuple[float, float] | None = None
 
 
 def forecast(plan: Computation, load: Load) -> list[Forecast]:
@@ -104,7 +110,7 @@ def _of_part(part: Part, load: Load, store: str) -> Forecast:
     if part.folded:
         return _of_panes(plan, load, store, event, key)
     if isinstance(windows, Frame):
-        return _of_frame(windows, plan, load, event, key)
+        return _of_frames(plan, load, event, key)
     if isinstance(windows, Session):
         row = HEAD_BYTES + 16 * len(plan.views[0].aggregates) + row_bytes(plan.keys)
         return Forecast(
@@ -147,20 +153,26 @@ def _of_panes(plan: Plan, load: Load, store: str, event: float, key: float) -> F
     )
 
 
-def _of_frame(frame: Frame, plan: Plan, load: Load, event: float, key: float) -> Forecast:
-    if frame.range is not None:
-        kept, name = load.rate * frame.range / cost.SECOND, format_interval(frame.range)
-    else:
-        rows = frame.rows or 0
-        kept, name = rows * (load.keys if frame.partition == "key" else 1.0), f"{rows} rows"
-    row = load.keys * 16 * len(plan.views[0].aggregates)
+def _of_frames(plan: Plan, load: Load, event: float, key: float) -> Forecast:
+    reaches = [_reach(each.windows, load) for each in plan.views]
+    kept = max(events for events, _ in reaches)
+    row = load.keys * 16 * sum(len(view.aggregates) for view in plan.views)
     return Forecast(
-        f"a row per event over {name}",
+        f"a row per event over {', '.join(name for _, name in reaches)}",
         key + row + kept * event / BLOCK_BYTES * 32,
         kept * event,
-        traffic(load.rate, event, 3),
-        "events are written as they come, written in order, and read when they leave",
+        traffic(load.rate, event, 2 + len(reaches)),
+        "events are written as they come, written in order, and read when they leave each window",
     )
+
+
+def _reach(frame: object, load: Load) -> tuple[float, str]:
+    """Return how many events a frame reaches back, and its reach in words."""
+    assert isinstance(frame, Frame)
+    if frame.range is not None:
+        return load.rate * frame.range / cost.SECOND, format_interval(frame.range)
+    rows = frame.rows or 0
+    return rows * (load.keys if frame.partition == "key" else 1.0), f"{rows} rows"
 
 
 def _of_dataflow(plan: Dataflow, load: Load) -> Iterator[Forecast]:
@@ -208,6 +220,8 @@ def _of_join(
 
 def _of_updates(plan: Updates, load: Load) -> Forecast:
     row = load.event_bytes or row_bytes(plan.columns)
+    if plan.windowed is not None:
+        return _of_update_windows(plan.windowed.windows, row, load)
     newest = plan.latest is not None
     keys = load.keys if newest else 0.0
     return Forecast(
@@ -216,4 +230,19 @@ def _of_updates(plan: Updates, load: Load) -> Forecast:
         keys * row,
         traffic(load.rate, row, 1),
         "all keys wait, and all must fit in memory" if newest else "nothing is kept",
+    )
+
+
+def _of_update_windows(windows: UpdateWindows, row: float, load: Load) -> Forecast:
+    kept = load.rate * windows.most_tuples / cost.SECOND * row
+    least, most = windows.cost_bounds(load.rate / load.keys / cost.SECOND)
+    size, slide = (format_interval(each) for each in (windows.size, windows.slide))
+    return Forecast(
+        f"{windows.semantics} windows of {size} every {slide}",
+        load.keys * WAITING_BYTES + kept,
+        kept,
+        traffic(load.rate, row, 1),
+        f"a window of a key takes the work of {least:,.0f} to {most:,.0f} tuples, the more of its "
+        f"{windows.overlap} that are open at once are computed",
+        (least, most),
     )

@@ -31,7 +31,7 @@ from icestream.operators.dataflow.steps import (
 from icestream.operators.jobs.compute import Compute
 from icestream.operators.jobs.consolidate import Consolidate
 from icestream.operators.temporal.changes import HEAD, TemporalOperator
-from icestream.plan.dataflow import Dataflow, Edge, Output, in_order
+from icestream.plan.dataflow import Dataflow, Edge, Output, component_order, in_order
 from icestream.plan.job_nodes import (
     ComputeNode,
     ConsolidateNode,
@@ -61,6 +61,7 @@ def compiled_job(
     for view, node in enumerate(plan.outputs):
         building.emit(node, view)
     components, edges = in_order(building.components, building.edges)
+    order = component_order(building.components, building.edges)
     return Dataflow(
         sources=sources,
         columns=columns,
@@ -69,6 +70,10 @@ def compiled_job(
         views=tuple(Output(node.payload, "append") for node in plan.outputs),
         time=time,
         reach=max(node.settles for node in plan.outputs),
+        names=tuple(
+            tuple(plan.operators[each].name for each in plan.components[number]) for number in order
+        ),
+        measured=plan.measured,
     )
 
 
@@ -206,16 +211,39 @@ class _Building:
         keys = self._plan.attributes(component, self._number[id(node)]) or (ALL,)
         known = (id(before), component, keys)
         if known not in self._received:
-            self._received[known] = self._over_exchange(place, component, keys)
+            origin = place.component
+            aligned = origin is not None and self._aligned(before, origin, component)
+            self._received[known] = self._over_exchange(place, component, keys, aligned=aligned)
         return self._received[known]
 
-    def _over_exchange(self, place: _Place, component: int, keys: tuple[str, ...]) -> _Place:
+    def _aligned(self, before: JobNode, origin: int, target: int) -> bool:
+        """Tell whether two components, with maps between them, are partitioned by equal values."""
+        common, members = self._plan.job.graph.common, self._plan.components
+        both = {*members[origin], *members[target]}
+        while self._plan.place[self._number[id(before)]] != origin:
+            both.add(self._number[id(before)])
+            before = before.inputs[0]
+        tracks = common(both)
+        return tracks != 0 and tracks == common(members[origin]) == common(members[target])
+
+    def _over_exchange(
+        self, place: _Place, component: int, keys: tuple[str, ...], *, aligned: bool
+    ) -> _Place:
         if keys == (ALL,):
             place = self._with_all(place)
         number = len(self.edges)
         source = place.source if place.component is None else None
         self.edges.append(
-            Edge(source, place.component, component, keys, place.payload, place.maps, place.texts)
+            Edge(
+                source,
+                place.component,
+                component,
+                keys,
+                place.payload,
+                place.maps,
+                place.texts,
+                aligned,
+            )
         )
         if place.component is not None:
             send = Send((place.step,), place.payload, self._of(place), number, keys)

@@ -46,6 +46,8 @@ class JobPlan:
     outputs: tuple[JobNode, ...]
     components: fusion.Components
     rates: Rates
+    #: whether components run together as measured, while the job runs
+    measured: bool = False
 
     @cached_property
     def operators(self) -> tuple[JobNode, ...]:
@@ -84,8 +86,9 @@ def planned_job(
 
     Args:
         outputs: the operators whose tuples are results.
-        fuse: `auto`: by rates if there are any, else by common attributes; `none`; or lists of
-            names of operators that are to be together.
+        fuse: `auto`: by rates if there are any, else by common attributes; `none`; `measured`:
+            every operator by itself, to run together as rows are measured; or lists of names of
+            operators that are to be together.
         rates: tuples per second between operators, by their names.
     """
     operators = operators_of(outputs)
@@ -103,14 +106,14 @@ def planned_job(
     if fuse == "auto":
         by_rates = fusion.fused_by_rates if rates else fusion.fused_by_attributes
         components = by_rates(graph)
-    elif fuse == "none":
+    elif fuse in ("none", "measured"):
         components = fusion.alone(graph)
     elif isinstance(fuse, str):
-        msg = f"fuse must be 'auto', 'none' or lists of names of operators; got {fuse!r}"
+        msg = f"fuse must be 'auto', 'none', 'measured' or lists of names; got {fuse!r}"
         raise DefinitionError(msg)
     else:
         components = fusion.fused_by_hand(graph, _numbered(fuse, names))
-    return JobPlan(tuple(outputs), components, dict(rates or {}))
+    return JobPlan(tuple(outputs), components, dict(rates or {}), fuse == "measured")
 
 
 def operators_of(outputs: Iterable[JobNode]) -> tuple[JobNode, ...]:

@@ -25,16 +25,20 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates import Aggregate
-from icestream.operators.dataflow.component import ComponentSpec
+from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import JoinMany, Receive, Regroup, Stateful
 from icestream.operators.ordered.frame import Frame, RowsSlide
 from icestream.operators.panes import Cumulative, Windows
 from icestream.operators.session.spec import Session
+from icestream.operators.updates.fronts import Arriving, Filtered, Front, Joined, Mapped, Merged
+from icestream.operators.updates.streams import UpdateStream
+from icestream.operators.updates.window_serving import WindowedBy
 from icestream.plan.dataflow import Dataflow
 from icestream.plan.nodes import Computation, Plan, Source, View
 from icestream.plan.updates import Updates
 from icestream.state.synopses.options import StoreOptions
 from icestream.state.synopses.spec import Synopsis
+from icestream.state.update_queue.windows.spec import UpdateWindows
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,10 @@ class Waiting:
     text: str
     #: steps that share the queue
     readers: int = 1
+    #: what is done to the sources before their updates wait
+    front: Front | None = None
+    #: windows that are updates
+    windowed: WindowedBy | None = None
 
 
 @dataclass(frozen=True)
@@ -99,12 +107,17 @@ _CLASSES: Mapping[str, type] = {
     each.__name__: each
     for each in (
         Aggregate,
+        Arriving,
         Component,
         Cumulative,
+        Filtered,
         Frame,
         Grouping,
         Groups,
         Join,
+        Joined,
+        Mapped,
+        Merged,
         Nothing,
         Plan,
         RowsSlide,
@@ -112,8 +125,11 @@ _CLASSES: Mapping[str, type] = {
         Source,
         StoreOptions,
         Synopsis,
+        UpdateStream,
+        UpdateWindows,
         View,
         Waiting,
+        WindowedBy,
         Windows,
     )
 }
@@ -130,12 +146,9 @@ def legend_of(plan: Computation) -> Legend:
     if isinstance(plan, Updates):
         if plan.latest is None:
             return Nothing("every event is served in its own batch, so nothing is kept between two")
-        if plan.join is not None or plan.windowed is not None:
-            what = "windows" if plan.join is None else "joins"
-            return Nothing(f"what {what} of update streams keep cannot be read from outside yet")
         steps = plan.newest.values()
         text = "; ".join(step.text for step in steps)
-        return Waiting(plan.waits, plan.latest.keys, text, len(steps))
+        return Waiting(plan.waits, plan.latest.keys, text, len(steps), plan.front, plan.windowed)
     assert isinstance(plan, Plan)
     for each in (aggregate for view in plan.views for aggregate in view.aggregates):
         if each.function == "user":
@@ -247,6 +260,13 @@ def _made(value: Any) -> Any:
             return _made({"$schema": value["$type"]}).field(0).type
         made = _CLASSES[value["is"]]
         return made(**{name: _made(each) for name, each in value.items() if name != "is"})
-    except (KeyError, TypeError, pa.ArrowException, OSError, DefinitionError) as error:
+    except (
+        LookupError,
+        TypeError,
+        AttributeError,
+        pa.ArrowException,
+        OSError,
+        DefinitionError,
+    ) as error:
         msg = f"not a part of a legend: {error}"
         raise ValueError(msg) from error

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -54,9 +54,10 @@ def check(plan: Plan) -> None:
         )
         raise DefinitionError(msg)
     for part in parts_of(plan):
-        spec = window_spec(part.plan) if part.folded else _spec(part.plan)
-        if not isinstance(spec, ObjectSpec):
-            spec.layout  # noqa: B018 - made now, so that a type without room is told now
+        specs = (window_spec(part.plan),) if part.folded else _specs(part.plan)
+        for spec in specs:
+            if not isinstance(spec, ObjectSpec):
+                spec.layout  # noqa: B018 - made now, so that a type without room is told now
 
 
 def on_panes(plan: Plan) -> Plan | None:
@@ -90,7 +91,7 @@ def liftable(plan: Plan) -> ObjectSpec | None:
     """
     if not isinstance(plan.views[0].windows, Windows | Cumulative):
         return None
-    spec = _spec(plan)
+    (spec,) = _specs(plan)
     assert isinstance(spec, ObjectSpec)
     free = all(each.function not in ORDERED_FUNCTIONS for each in spec.aggregates)
     return spec if free else None
@@ -178,6 +179,7 @@ def operator(
             partial(_opened, part, store, made_of, events),
             _operator(part).lifetimes,
             part.emitted,
+            part.windows,
         )
         for part in parts_of(plan)
     ]
@@ -193,8 +195,9 @@ def _opened(
 ) -> Operator:
     if part.folded:
         return WindowOperator(replace(window_spec(part.plan), tiled=made_of), shard, store, events)
-    opens: Any = _operator(part)
-    made: Operator = opens(_spec(part.plan), shard, part.plan.results(part.plan.views[0]))
+    plan, opens = part.plan, cast("Any", _operator(part))
+    specs, results = _specs(plan), [plan.results(view) for view in plan.views]
+    made: Operator = opens(specs, shard, results) if part.framed else opens(*specs, shard, *results)
     return made
 
 
@@ -241,8 +244,13 @@ def _operator(
     return SessionOperator if isinstance(windows, Session) else ObjectOperator
 
 
-def _spec(plan: Plan) -> OrderedSpec | SessionSpec | ObjectSpec:
-    view, keys = plan.views[0], tuple_keys(plan)
+def _specs(plan: Plan) -> list[OrderedSpec | SessionSpec | ObjectSpec]:
+    """Return what the operator of a part that is fed with events computes, for each view."""
+    return [_spec(plan, view) for view in plan.views]
+
+
+def _spec(plan: Plan, view: View) -> OrderedSpec | SessionSpec | ObjectSpec:
+    keys = tuple_keys(plan)
     if isinstance(view.windows, Frame):
         return OrderedSpec(view.windows, view.aggregates, keys, plan.inputs, plan.time)
     if isinstance(view.windows, Session):

@@ -2,8 +2,9 @@
 
 Idea: views on a grid whose aggregates fit words are one part, fed with entries. Every other kind of
 view is fed with the events themselves; such views are one part where windows, keys and groupings
-are equal, whatever they compute. A part is a plan of its own over the columns it needs, so that
-whoever runs it need not know that there are others.
+are equal, whatever they compute. Windows that move with events need not even be equal: what they
+keep is the events. A part is a plan of its own over the columns it needs, so that whoever runs it
+need not know that there are others.
 
 Invariants:
 1. A view is in exactly one part, and its rows come back under its number and with its columns
@@ -23,6 +24,7 @@ import pyarrow as pa
 
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.objects.functions import needs_objects
+from icestream.operators.ordered import Frame
 from icestream.operators.panes import Cumulative, Windows
 from icestream.operators.protocol import Emitted
 from icestream.plan.nodes import SOURCE, TIME, Plan, View
@@ -32,7 +34,7 @@ from icestream.plan.nodes import SOURCE, TIME, Plan, View
 class Part:
     """Views that one operator computes."""
 
-    #: the views alone, over the columns they need; of events, one view with all their aggregates
+    #: the views alone, over the columns they need; of events, one view for all of equal windows
     plan: Plan
     #: numbers of the views in the whole plan, with the columns of their rows
     views: tuple[tuple[int, pa.Schema], ...]
@@ -40,8 +42,8 @@ class Part:
     columns: tuple[str, ...]
     #: whether its operator is fed with entries, not with events
     folded: bool
-    #: of events: columns of the operator's rows that each view shows
-    shown: tuple[tuple[int, ...], ...] = ()
+    #: of events: whose rows of the plan alone each view shows, and which columns of them
+    shown: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     def events(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the events of the whole plan as this part reads them."""
@@ -50,15 +52,27 @@ class Part:
         chosen = [batch.column(name) for name in self.columns]
         return pa.RecordBatch.from_arrays(chosen, self.plan.batch_schema.names)
 
+    @property
+    def framed(self) -> bool:
+        """Tell whether its windows move with events."""
+        return isinstance(self.plan.views[0].windows, Frame)
+
+    @property
+    def windows(self) -> int:
+        """Return how many kinds of windows need memory of their own."""
+        return 1 if self.folded else len(self.plan.views)
+
     def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
         """Return what the operator emits as rows of the views of the whole plan."""
         if self.folded:
             yield from ((self.views[view][0], batch) for view, batch in rows)
             return
-        for batch in rows:
-            for (number, schema), shown in zip(self.views, self.shown, strict=True):
-                columns = [batch.column(place) for place in shown]
-                yield number, pa.RecordBatch.from_arrays(columns, schema=schema)
+        for emitted in rows:
+            own, batch = emitted if self.framed else (0, emitted)
+            for (number, schema), (whose, shown) in zip(self.views, self.shown, strict=True):
+                if whose == own:
+                    columns = [batch.column(place) for place in shown]
+                    yield number, pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 @lru_cache(maxsize=8)
@@ -68,7 +82,9 @@ def parts_of(plan: Plan) -> tuple[Part, ...]:
     alike: dict[tuple[Any, ...], list[int]] = {}
     for number, view in enumerate(plan.views):
         if number not in on_panes:
-            kind = (view.windows, view.keys, view.groupings, view.tells_grouping)
+            windows: Any = view.windows
+            kept = (Frame, windows.in_one_shard) if isinstance(windows, Frame) else windows
+            kind = (kept, view.keys, view.groupings, view.tells_grouping)
             alike.setdefault(kind, []).append(number)
     panes = (_of_entries(plan, on_panes),) if on_panes else ()
     return (*panes, *(_of_events(plan, tuple(numbers)) for numbers in alike.values()))
@@ -88,17 +104,26 @@ def _of_entries(plan: Plan, numbers: tuple[int, ...]) -> Part:
 
 
 def _of_events(plan: Plan, numbers: tuple[int, ...]) -> Part:
-    """Return the part of views that are alike, as one view with the aggregates of all."""
-    views = [plan.views[number] for number in numbers]
-    places = views[0].keys
-    first = _placed(views[0], places)
-    aggregates, columns = first.aggregates, [range(len(first.aggregates))]
-    if len(views) > 1:
-        aggregates, columns = _united(views)
-    leading = 1 + len(places) + first.tells_grouping
-    shown = tuple((*range(leading), *(leading + each for each in chosen)) for chosen in columns)
-    view = replace(first, aggregates=aggregates)
-    return replace(_part(plan, numbers, places, (view,), folded=False), shown=shown)
+    """Return the part of views that are alike; those of equal windows are united in one."""
+    places = plan.views[numbers[0]].keys
+    equal: dict[Any, list[int]] = {}
+    for number in numbers:
+        equal.setdefault(plan.views[number].windows, []).append(number)
+    own: list[View] = []
+    shown: dict[int, tuple[int, tuple[int, ...]]] = {}
+    for whose, same in enumerate(equal.values()):
+        views = [plan.views[number] for number in same]
+        first = _placed(views[0], places)
+        aggregates, columns = first.aggregates, [range(len(first.aggregates))]
+        if len(views) > 1:
+            aggregates, columns = _united(views)
+        own.append(replace(first, aggregates=aggregates))
+        leading = 1 + len(places) + first.tells_grouping
+        for number, chosen in zip(same, columns, strict=True):
+            answers = (leading + each for each in chosen)
+            shown[number] = (whose, (*range(leading), *answers))
+    part = _part(plan, numbers, places, tuple(own), folded=False)
+    return replace(part, shown=tuple(shown[number] for number in numbers))
 
 
 def _part(
@@ -120,7 +145,8 @@ def _part(
         views=views,
     )
     columns = (TIME, SOURCE, *(f"k{place}" for place in places), *own.inputs.names)
-    if len(views) == len(plan.views) == len(numbers):
+    alone = len(views) == len(plan.views) == len(numbers)
+    if alone and (folded or own.keys.equals(plan.keys)):
         own, columns = plan, tuple(plan.batch_schema.names)
     results = tuple((number, plan.results(plan.views[number])) for number in numbers)
     return Part(own, results, columns, folded)

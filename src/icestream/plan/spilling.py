@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.multi_join.strategies import STRATEGIES
+from icestream.operators.multi_join.strategies import GLOBAL_OUTPUT_AHEAD, STRATEGIES
 from icestream.plan.nodes import KEY_GROUPS
 
 #: key groups that a plan has at least, so that shards share the load
@@ -32,7 +32,7 @@ class SpillingOptions(TypedDict, total=False):
 class Spilling:
     """How the joins of a plan give up memory."""
 
-    strategy: str = "global_output_with_penalty"
+    strategy: str = GLOBAL_OUTPUT_AHEAD
     #: part of the memory that resident rows may take before some are spilled
     threshold: float = 0.8
     #: part of the resident rows that is spilled at once
@@ -71,13 +71,8 @@ class Spilling:
         return next((groups for groups in most if self.partitions % groups == 0), 0)
 
     def describe(self) -> dict[str, Any]:
-        """Return it as JSON, for the checkpoint and for people."""
-        return {
-            "strategy": self.strategy,
-            "threshold": self.threshold,
-            "amount": self.amount,
-            "partitions": self.partitions,
-        }
+        """Return what state depends on, as JSON for the checkpoint; the rest may change later."""
+        return {"partitions": self.partitions}
 
 
 def defers(on_pressure: str, options: Mapping[str, object]) -> bool:
@@ -85,8 +80,18 @@ def defers(on_pressure: str, options: Mapping[str, object]) -> bool:
     if on_pressure not in ("defer", "fetch"):
         msg = f"onPressure must be 'defer' or 'fetch'; got {on_pressure!r}"
         raise DefinitionError(msg)
-    unknown = sorted(set(options) - {each.name for each in fields(Spilling)})
-    if unknown or (options and on_pressure == "fetch"):
-        msg = f"join has no {unknown or sorted(options)} with onPressure={on_pressure!r}"
+    known = [each.name for each in fields(Spilling)]
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        msg = (
+            f"join has no {', '.join(map(repr, unknown))}; with onPressure='defer' it takes "
+            f"{', '.join(known)}"
+        )
+        raise DefinitionError(msg)
+    if options and on_pressure == "fetch":
+        msg = (
+            f"{', '.join(map(repr, sorted(options)))} belongs to a join with onPressure='defer': "
+            "leave it out, or say that"
+        )
         raise DefinitionError(msg)
     return on_pressure == "defer"

@@ -24,9 +24,8 @@ from icestream.core.text import guess
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
 from icestream.operators.updates.folding import ORIGIN
-from icestream.operators.updates.joining import JoinedBy
+from icestream.operators.updates.fronts import Front, described
 from icestream.operators.updates.step import UpdateStep
-from icestream.operators.updates.streams import UpdateStream
 from icestream.operators.updates.window_serving import WindowedBy
 from icestream.plan.nodes import KEY_GROUPS, SOURCE, TIME, Source
 
@@ -83,8 +82,8 @@ class Updates:
     interval: Micros | None = None
     #: trust in each source, 0 for most, where update streams are merged
     ranks: tuple[int, ...] | None = None
-    #: two sources that are joined on the key
-    join: JoinedBy | None = None
+    #: what is done to the sources before their updates wait; nothing, or a union by trust, if None
+    front: Front | None = None
     #: windows that are updates
     windowed: WindowedBy | None = None
     late: str = "drop"
@@ -100,14 +99,14 @@ class Updates:
     @property
     def travels(self) -> pa.Schema:
         """Return the columns of the values that go to the shards."""
-        if self.ranks is None and self.join is None:
+        if self.ranks is None and self.front is None:
             return self.columns
         return self.columns.append(pa.field(ORIGIN, pa.int32()))
 
     @property
     def waits(self) -> pa.Schema:
         """Return the columns of the values that wait."""
-        return self.travels if self.join is None else self.join.operator().result.schema
+        return self.travels if self.front is None else self.front.stream.schema
 
     @property
     def views(self) -> tuple[UpdateStep, ...]:
@@ -183,14 +182,8 @@ class Updates:
         found: dict[str, Any] = {}
         if self.ranks is not None:
             found["union"] = list(self.ranks)
-        if self.join is not None:
-            join = self.join
-            found["join"] = {
-                "left": _shown(join.left),
-                "right": _shown(join.right),
-                "within": format_interval(join.within),
-                "condition": join.condition,
-            }
+        if self.front is not None:
+            found["arcs"] = described(self.front)
         if self.windowed is not None:
             spec = self.windowed.windows
             found["windows"] = {
@@ -199,12 +192,9 @@ class Updates:
                 "semantics": spec.semantics,
                 "by": list(self.windowed.by),
                 "aggregates": [str(each) for each in self.windowed.aggregates],
+                "having": list(self.windowed.having),
             }
         return found
-
-
-def _shown(stream: UpdateStream) -> list[str]:
-    return [f"{each.name} {each.type}" for each in stream.schema]
 
 
 def column(place: int) -> str:

@@ -2,7 +2,8 @@
 
 Idea: the shards of all components are numbered through, so that segments, arenas and snapshots of a
 version are those of one list of shards. What a component sends is read by later ones in the same
-version, at the same watermark; components that do not send to each other are one job. Joins that
+version, at the same watermark; components that do not send to each other are one job, and those
+that are fused for a version are one task, which hands changes over in memory. Joins that
 defer results are told what leaves memory before a version, and clean up, leaves first, in versions
 in which nothing comes: all of them at the end, a few partitions otherwise.
 
@@ -11,7 +12,9 @@ Invariants:
    (`test_crash_between_two_components_leaves_nothing`).
 2. Quotas add up to the budget at most, and memory goes to components that miss some
    (`test_bounded_memory_goes_to_components_that_miss_some`).
-3. A join that owes results holds the watermark of those after it
+3. Whatever runs together, version by version, results are equal
+   (`test_parity_fusions_that_flip_give_equal_results`).
+4. A join that owes results holds the watermark of those after it
    (`test_a_join_that_owes_results_holds_the_watermark_of_the_next`).
 """
 
@@ -29,6 +32,7 @@ from icestream.operators.dataflow.joining import JoinStores, Orders
 from icestream.operators.dataflow.stores import ShardStores
 from icestream.operators.protocol import Emitted, Operator, Shard
 from icestream.operators.slice_log import SLICE_BYTES
+from icestream.plan.adaptation.running import RunningFusion
 from icestream.plan.dataflow import Dataflow
 from icestream.runtime.dataflow_ingest import DataflowIngest
 from icestream.runtime.exchange import Parcels
@@ -130,16 +134,23 @@ class DataflowWork:
         told = self._told(making)
         clean_up = self._clean_up(making, told, idle=not paths)
         shares = self._quotas(making, told)
+        fusion = self._fusion(making)
         #: up to which instant the changes that leave each component are complete
         complete: dict[int, Micros] = {}
-        for depth in range(max(self._plan.depths) + 1):
-            together = [c for c, each in enumerate(self._plan.depths) if each == depth]
-            tasks: list[ShardTask] = []
-            for component in together:
-                complete[component] = self._complete(component, complete, reached)
+        for wave in fusion.waves(self._plan.graph, making.shards):
+            tasks: dict[int, list[ShardTask]] = {}
+            for component in sorted({each for group, _ in wave for each in group}):
+                if component not in complete:
+                    complete[component] = self._complete(component, complete, reached)
                 orders = self._orders(component, making, told, clean_up, complete[component])
-                tasks += self._tasks(component, making, executor, paths, shares, orders, reached)
-            done = executor.run(tasks)
+                tasks[component] = self._tasks(
+                    component, making, executor, paths, shares, orders, reached
+                )
+            together = [
+                self._together(group, [tasks[component][shard] for component in group])
+                for group, shard in wave
+            ]
+            done = [each for report in executor.run(together) for each in (report, *report.others)]
             for report in done:
                 join = report.statistics.get("join")
                 if join is not None:
@@ -147,9 +158,29 @@ class DataflowWork:
                     complete[component] = min(complete[component], join["watermark"])
             paths += [report.parcel for report in done if report.parcel is not None]
             reports += done
-            making.note(f"component {', '.join(map(str, together))}")
+            groups = dict.fromkeys("+".join(map(str, group)) for group, _ in wave)
+            making.note(f"component {', '.join(groups)}")
         reports.sort(key=lambda report: report.shard)
-        return self._made(making, reports, told, shares)
+        return self._made(making, reports, told, shares, fusion)
+
+    def _together(self, group: tuple[int, ...], tasks: Sequence[ShardTask]) -> ShardTask:
+        """Return the task of a shard in which the components of a group hand changes over."""
+        hands = {
+            number: group.index(edge.target)
+            for number, edge in enumerate(self._plan.edges)
+            if edge.origin in group and edge.target in group
+        }
+        return replace(tasks[0], fused=tuple(tasks[1:]), hands=hands)
+
+    def _fusion(self, making: Making) -> RunningFusion:
+        """Return which components run together in a version."""
+        graph, before = self._plan.graph, making.before
+        fusion = RunningFusion.begin(graph, making.shards)
+        if before is not None and "fusion" in before.decisions:
+            fusion = RunningFusion.from_json(before.decisions["fusion"])
+        if making.fuse is not None:
+            fusion = fusion.chosen(graph, making.fuse, self._plan.names, making.shards)
+        return fusion
 
     def _tasks(
         self,
@@ -206,16 +237,23 @@ class DataflowWork:
         return chosen
 
     def _made(
-        self, making: Making, reports: list[ShardReport], told: Decided, shares: Sequence[int]
+        self,
+        making: Making,
+        reports: list[ShardReport],
+        told: Decided,
+        shares: Sequence[int],
+        fusion: RunningFusion,
     ) -> Made:
         """Return what the shards did, and what they are told next."""
         targets = self._targets(reports, making.budget)
         holdings = Holdings.after(_holdings(making), reports, shares)
+        rows = self._rows(reports, making.shards)
         decisions: dict[str, Any] = {
             "targets": targets.to_json(),
             "holdings": holdings.to_json(),
+            "fusion": fusion.after(self._plan.graph, rows).to_json(),
         }
-        facts = _facts(reports)
+        facts = {**_facts(reports), **self._fused(fusion)}
         spilling = self._plan.spilling
         if spilling is not None:
             depths = {
@@ -226,6 +264,25 @@ class DataflowWork:
             decisions |= {"joins": news.to_json(), "waiting": any(news.owing.values())}
             facts |= joins_told(reports, news)
         return Made(reports, decisions, (), facts)
+
+    def _rows(self, reports: Sequence[ShardReport], shards: int) -> list[list[int]]:
+        """Return the changes that each shard sent on each edge between components."""
+        return [
+            [
+                reports[edge.origin * shards + shard].statistics["sent"].get(number, 0)
+                for shard in range(shards)
+            ]
+            for number, edge in enumerate(self._plan.edges)
+            if edge.origin is not None
+        ]
+
+    def _fused(self, fusion: RunningFusion) -> dict[str, Any]:
+        """Return which operators ran together, where they have names."""
+        if not self._plan.names:
+            return {}
+        names = self._plan.names
+        groups = fusion.groups(self._plan.graph)
+        return {"fused": [[name for number in each for name in names[number]] for each in groups]}
 
     # -- joins that defer results ----------------------------------------------------------
 

@@ -23,8 +23,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from icestream.core.clock import Clock, SystemClock
-from icestream.core.errors import CheckpointError
+from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.plan.adaptation.running import RunningFusion, Together
 from icestream.plan.dataflow import Dataflow
 from icestream.plan.legend import legend_of, written
 from icestream.plan.nodes import Computation, Plan, check_same_plan
@@ -48,6 +49,7 @@ from icestream.state.arena import sweep
 from icestream.state.files import Files
 from icestream.state.versions import (
     EVENTS,
+    EXCHANGE,
     NO_SHARD,
     RESULTS,
     Commit,
@@ -85,7 +87,9 @@ class Driver(Generic[Batch_contra]):
     ) -> None:
         """Open the checkpoint; nothing is computed yet."""
         self._plan = plan
-        settings.check_memory(len(parts_of(plan)) if isinstance(plan, Plan) else 1)
+        settings.check_memory(
+            sum(part.windows for part in parts_of(plan)) if isinstance(plan, Plan) else 1
+        )
         self._work = work_of(plan, files, settings)
         self._settings = settings
         self._files = files
@@ -101,6 +105,10 @@ class Driver(Generic[Batch_contra]):
         self._delivered: Micros | None = None
         #: the last batch and the seconds it took, where the caller measures that
         self.trigger: tuple[int, float] | None = None
+        #: operators that are asked to run together; None: as the version before decided
+        self._fuse: Together | None = None
+        if isinstance(plan, Dataflow) and plan.measured:
+            self._fuse = "auto"
         self.rescale(settings.parallelism or settings.shards)
         _remove_earlier_runs(settings.local)
         self._resume()
@@ -192,6 +200,23 @@ class Driver(Generic[Batch_contra]):
         """
         self._bounds = task_bounds(parallelism, self._settings.shards)
 
+    def fuse(self, together: Together) -> None:
+        """Let operators of a job run in one task, from the next version on; all others by theirs.
+
+        Their state stays where it is. Refuses operators that are not partitioned alike.
+        """
+        if not (isinstance(self._plan, Dataflow) and self._plan.names):
+            msg = "fuse is for jobs (ice.job): what other queries run together is part of the plan"
+            raise DefinitionError(msg)
+        graph, shards = self._plan.graph, self._settings.shards
+        RunningFusion.begin(graph, shards).chosen(graph, together, self._plan.names, shards)
+        self._fuse = together
+
+    def maintained(self) -> list[Commit]:
+        """Return the last versions, if of maintenance, whose rows nobody may have taken yet."""
+        chain = [] if self.last is None else self.store.before_rewrites(self.last)
+        return [commit for commit in reversed(chain) if commit.decisions.get("flush")]
+
     def redeliver(self, commit: Commit) -> Delivery:
         """Return what a committed version emits, to hand it out once more."""
         return self._delivery(commit, again=True)
@@ -235,7 +260,7 @@ class Driver(Generic[Batch_contra]):
             made = self._work.run(making, self._executor, parcels, seen, reached)
             timer.note("component")
         finally:
-            shutil.rmtree(making.folder, ignore_errors=True)
+            self._remove_parcels(making.folder)
         commit = self._commit(making, number, reached, seen, parcels, made)
         timer.note("commit")
         self.delivered()
@@ -260,6 +285,8 @@ class Driver(Generic[Batch_contra]):
         """Return the version that is about to be made."""
         before, settings = self.last, self._settings
         folder = os.path.join(self._run, f"exchange-{version}-{uuid.uuid4().hex[:8]}")
+        if settings.exchange_in_storage:
+            folder = f"{settings.root}/{EXCHANGE}"
         arenas = before.arenas if before else ()
         told_before = before.decisions["placement"] if before else None
         sizing = next_sizing(
@@ -303,7 +330,16 @@ class Driver(Generic[Batch_contra]):
             self._delivered,
             self.trigger,
             last,
+            self._fuse,
         )
+
+    def _remove_parcels(self, folder: str) -> None:
+        """Remove what tasks of a version handed on, and what attempts that lost left there."""
+        if not self._settings.exchange_in_storage:
+            shutil.rmtree(folder, ignore_errors=True)
+            return
+        for name in self._files.list(folder):
+            self._files.unlink(f"{folder}/{name}")
 
     @property
     def _first_ordinal(self) -> int:

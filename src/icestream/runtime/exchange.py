@@ -1,4 +1,4 @@
-"""The exchange between ingest and shards: files on a shared disk, or blobs through Spark's shuffle.
+"""The exchange between ingest and shards: files that all can read, or blobs through the shuffle.
 
 Idea: both carry the same bytes, one *parcel* per split and shard or one per split, in the segment
 format with its checksums. Tables of entries and keys are records; `group` is the shard, `operator`

@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -41,6 +42,9 @@ NEWER = "progress.jsonl"
 OLDER = "progress.older.jsonl"
 
 START, PROGRESS, END = "start", "progress", "end"
+#: the beginning of a line that tells of a run's first or last moment
+_EDGE = re.compile(rb'"kind": ?"(start|end)"')
+_EDGE_BYTES = 64
 
 
 class History:
@@ -139,6 +143,19 @@ def lives(process: Mapping[str, Any]) -> bool | None:
         return abs(began - float(process["began"])) < 1.0
     except (psutil.Error, KeyError, TypeError, ValueError, OverflowError):
         return False
+
+
+def running(checkpoint: str) -> bool:
+    """Tell whether the last run of a checkpoint's query goes on, as far as this host can tell."""
+    process: Any = None
+    for name in (OLDER, NEWER):
+        with contextlib.suppress(OSError), (history_folder(checkpoint) / name).open("rb") as lines:
+            for line in lines:
+                if (found := _EDGE.search(line[:_EDGE_BYTES])) is None:
+                    continue
+                with contextlib.suppress(ValueError, AttributeError):
+                    process = json.loads(line).get("process") if found[1] == b"start" else None
+    return isinstance(process, Mapping) and lives(process) is True
 
 
 def _link(checkpoint: str) -> None:

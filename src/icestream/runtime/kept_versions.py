@@ -75,8 +75,12 @@ class KeptVersions:
             del self._kept[version]
 
     def _oldest(self, last: Commit) -> int:
-        """Return the oldest version that can be restored."""
-        return max(1, last.version - self._keep + 1)
+        """Return the oldest version that can be restored, counted from the last computed one.
+
+        The rows of that one may not have reached the sink when its state was rewritten.
+        """
+        computed = self._store.before_rewrites(last)[-1].version
+        return max(1, min(computed, last.version - self._keep + 1))
 
     def _restorable(self, version: int) -> tuple[Commit, tuple[LiveSegment, ...]]:
         """Return a version and its live segments, read once."""

@@ -14,6 +14,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from icestream.plan.adaptation.running import Together
 from icestream.plan.nodes import Computation
 from icestream.runtime.driver import Delivery, Driver
 from icestream.runtime.exchange import ExchangeWriter, SplitReport
@@ -131,6 +132,10 @@ class LocalQuery:
     def rescale(self, parallelism: int | tuple[int, int]) -> None:
         """Let so many tasks run the shards, from the next batch on."""
         self.driver.rescale(parallelism)
+
+    def fuse(self, together: Together) -> None:
+        """Let operators of a job run in one task, from the next batch on."""
+        self.driver.fuse(together)
 
     def close(self) -> None:
         """Remove the arenas of this run."""

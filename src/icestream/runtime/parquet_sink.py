@@ -140,14 +140,16 @@ class ParquetFiles:
 
     def write(self, results: Sequence[Iterable[pa.Table]], version: int) -> None:
         """Write the rows of a version, a file for each result file, unless it was written."""
-        if version <= self.log.latest:
+        latest = self.log.latest
+        if version <= latest:
             return
         # a reader needs one file at least to know the columns
-        parts = results or ([[]] if version == 0 else [])
+        parts = results or ([[]] if latest < 0 else [])
         with ThreadPoolExecutor(max(1, len(parts))) as pool:
             paths = list(pool.map(self._write_one, parts, range(len(parts))))
         if paths:
             LocalFiles().sync_folder(self.folder)
+        self.log.fill(latest, version)
         self.log.enter(version, paths)
 
     def _write_one(self, tables: Iterable[pa.Table], number: int) -> str:
@@ -201,6 +203,14 @@ class SinkLog:
         """Return the last batch that finished, or -1."""
         found = self._log.getLatestBatchId()
         return int(found.get()) if found.isDefined() else -1
+
+    def fill(self, latest: int, batch: int) -> None:
+        """Enter batches without files between two, as a log with gaps cannot be read.
+
+        There are some where a query began with history, or wrote elsewhere before.
+        """
+        for missing in range(latest + 1, batch):
+            self.enter(missing, ())
 
     def enter(self, batch: int, paths: Sequence[str]) -> None:
         """Enter a batch with its files."""

@@ -31,6 +31,8 @@ from pyspark.sql.streaming import StreamingQuery
 
 from icestream.core.errors import IcestreamError
 from icestream.core.times import MINUS_INFINITY
+from icestream.plan.adaptation.running import Together
+from icestream.plan.explain import estimate_and_log
 from icestream.runtime.driver import Delivery, Driver
 from icestream.runtime.history import History
 
@@ -73,9 +75,8 @@ class Query:
 
     def start(self, begin: Callable[[Callable[[DataFrame, int], None]], StreamingQuery]) -> Query:
         """Deliver what the last run may have left, then let Spark call for every batch."""
-        last = self._driver.last
-        if last is not None and last.decisions.get("flush"):
-            self._deliver(self._driver.redeliver(last))
+        for commit in self._driver.maintained():
+            self._deliver(self._driver.redeliver(commit))
         self._history.start()
         try:
             self._spark_query = begin(self._batch)
@@ -221,6 +222,32 @@ class Query:
         """
         self._driver.rescale(parallelism if most is None else (parallelism, most))
 
+    def fuse(self, together: Together) -> None:
+        """Let operators of a job run in one task, from the next batch on, and all others apart.
+
+        Inside a task tuples are handed over in memory; between tasks they are written and read. All
+        state stays where it is. Operators that are fused must be partitioned by the same
+        attributes, and be components of their own when the job starts: `fused("none")` or
+        `fused("measured")`.
+
+        Args:
+            together: lists of names of operators; `none`; or `auto`, which fuses operators while
+                many tuples go from one to the other.
+
+        Examples:
+            >>> counted = ice.job(calls).compute(
+            ...     lambda state, call: {"n": state["n"] + 1},
+            ...     key="agent",
+            ...     initial={"n": 0},
+            ...     window="1 hour",
+            ... )
+            >>> writer = counted.fused("none").writeStream.format("noop").memory("64 MB")
+            >>> counting = writer.option("checkpointLocation", "chk/counting").start()
+            >>> counting.fuse("auto")
+            >>> counting.stop()
+        """
+        self._driver.fuse(together)
+
     def cleanUp(self) -> None:
         """Let joins with `onPressure="defer"` make all results they owe, after the batch under way.
 
@@ -243,13 +270,18 @@ class Query:
         return self._error
 
     def explain(self, extended: bool = False) -> None:
-        """Print Spark's plan of the part that reads the sources.
+        """Print what the log was estimated to take and takes, and Spark's plan of the sources.
 
         Examples:
             >>> query.explain()
+            log of panes: estimated 4.6 GB, logged 3.9 GB (0.85 times the estimate)
             == Physical Plan ==
             ...
         """
+        last = self.lastProgress
+        held = None if last is None else estimate_and_log(last["icestream"])
+        if held is not None:
+            print(held)
         self._query.explain(extended)
 
     # -- inside ----------------------------------------------------------------------------

@@ -135,6 +135,10 @@ class _RemoteOpenFile:
         data: bytes = self._file.read_at(min(length, max(0, self.size - offset)), offset)
         return data
 
+    def mapped(self, offset: int) -> memoryview | None:
+        del offset
+        return None
+
     def close(self) -> None:
         self._file.close()
 

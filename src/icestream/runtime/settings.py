@@ -32,6 +32,8 @@ class Settings:
     #: versions that can be restored
     keep: int = 2
     codec: str | None = None
+    #: whether tasks hand on files in the checkpoint's storage, as they share no other disk
+    exchange_in_storage: bool = False
     #: a ticker calls on idle triggers too: batches without events make a version only while
     #: something waits
     ticker: bool = False

@@ -2,7 +2,8 @@
 
 Idea: everything durable is written under names of this attempt; the commit decides which attempt
 counts. The arena of the version before is claimed by rename; if it is gone the shard is rebuilt
-from the log, so a failed or repeated attempt costs time and nothing else.
+from the log, so a failed or repeated attempt costs time and nothing else. Shards of components
+that are fused run in one task, each on its own state; what one sends the next takes at once.
 
 Invariants:
 1. An attempt changes no file that another attempt or version can see, except by claiming an arena
@@ -15,11 +16,15 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from icestream.core.times import Micros
+from icestream.operators.dataflow.component import Fusible
 from icestream.operators.levels import Tiled
 from icestream.operators.protocol import Emitted, Operator, PastVersion, Shard
 from icestream.operators.refolding import Events
@@ -58,6 +63,8 @@ class ShardReport:
     #: the parcel of changes for other components
     parcel: str | None = None
     statistics: dict[str, Any] = field(default_factory=dict)
+    #: reports of the shards that ran inside this one, which tells the seconds of all
+    others: tuple[ShardReport, ...] = ()
 
 
 class ShardWork(Protocol):
@@ -157,59 +164,46 @@ class ShardTask:
     codec: str | None = None
     #: where changes for other components go; None if there are none
     sends: Sends | None = None
+    #: shards of other components, each after those that send to it, that run inside this one
+    fused: tuple[ShardTask, ...] = ()
+    #: number, among this one and those fused with it, of the shard that each edge inside leads to
+    hands: Mapping[int, int] = field(default_factory=dict)
 
     def run(self) -> ShardReport:
-        """Do it."""
-        attempt = uuid.uuid4().hex[:16]
+        """Do it, together with the shards of other components that are fused with this one."""
         started = time.thread_time()
-        budget = Budget(self.quota)
-        arena, rebuild = self._arena(budget)
+        opened: list[OpenShard] = []
         try:
-            space = ShardSpace(self, budget, arena, attempt)
-            operator = self.work.operator(space)
-            if rebuild:
-                space.learn(self._store.live(self.version - 1), self.shard)
-                with sensible(self._store.path(self.version - 1)):
-                    operator.restore(self._history())
-            operator.on_batch(self.work.inputs(self.parcel_files, self.parcels, self.shard))
-            emitted = self.work.emitted(operator.on_watermark(self.watermark))
-            result, rows, parcel = self._write(emitted, attempt)
-            space.table.expire(self.watermark)
-            space.table.forget(operator.released)
-            name = f"shard-{self.shard}.v{self.version}.{attempt}"
-            report = ShardReport(
-                self.shard,
-                name,
-                space.sealed,
-                result,
-                rows,
-                operator.took_snapshot,
-                rebuild,
-                operator.released,
-                parcel,
-                {
-                    **operator.statistics,
-                    "memory_bytes": budget.held,
-                    "peak_bytes": budget.peak,
-                    "seconds": time.thread_time() - started,
-                },
-            )
-            space.close()
-            arena.release(name)
-        except Refused as refused:
-            error = shortage(budget, refused)
-            arena.discard()
-            raise error from refused
+            for task in (self, *self.fused):
+                opened.append(OpenShard(task))
+            for each in opened:
+                for view, batch in each.emitted():
+                    self._hand_on(each, view, batch, opened)
+            others = tuple(each.finish(0.0) for each in opened[1:])
+            return opened[0].finish(time.thread_time() - started, others)
         except BaseException:
-            arena.discard()
+            for each in opened:
+                each.discard()
             raise
-        return report
+
+    def _hand_on(
+        self, origin: OpenShard, view: int, batch: pa.RecordBatch, opened: Sequence[OpenShard]
+    ) -> None:
+        """Write what a shard emits, or let the fused one that it is for take it at once."""
+        target = self.hands.get(-1 - view)
+        origin.count(view, batch)
+        if target is None:
+            origin.write(view, batch)
+            return
+        for further, made in opened[target].take(-1 - view, batch):
+            self._hand_on(opened[target], further, made, opened)
 
     @property
     def _store(self) -> VersionStore:
         return VersionStore(self.files, self.root)
 
-    def _arena(self, budget: Budget) -> tuple[Arena, bool]:
+    def open_arena(self, budget: Budget) -> tuple[Arena, bool]:
+        """Return the arena of the version before, or an empty one that is to be rebuilt."""
         account = budget.account("groups")
         if self.arena is not None:
             try:
@@ -220,35 +214,120 @@ class ShardTask:
                 return claimed, False
         return Arena.create(self.arenas, account), self.arena is not None
 
+    def restore(self, operator: Operator, space: ShardSpace) -> None:
+        """Bring the state of the version before into an empty arena."""
+        space.learn(self._store.live(self.version - 1), self.shard)
+        with sensible(self._store.path(self.version - 1)):
+            operator.restore(self._history())
+
     def _history(self) -> list[PastVersion]:
         """Return the versions since the snapshot this shard's state is rebuilt from."""
         last = self._store.load(self.version - 1)
         first = max(1, last.bases[self.shard])
         return [_past(self._store.load(v), self.shard) for v in range(first, self.version)]
 
-    def _write(
-        self, emitted: Iterable[Emitted], attempt: str
-    ) -> tuple[SegmentInfo | None, list[int], str | None]:
-        """Write the rows of all views to one file and changes for other components to another.
 
-        Returns the file of rows, the rows of each view, and the path of the parcel.
-        """
-        writer: SegmentWriter | None = None
-        rows = [0] * self.work.views
-        sending = None if self.sends is None else Sending(self.sends, attempt)
-        for view, batch in emitted:
-            if view < 0:
-                assert sending is not None
-                sending.take(-1 - view, batch)
-                continue
-            if writer is None:
-                name = f"{self.version:012d}-{self.shard}-{attempt}.rows"
-                path = f"{self.root}/{RESULTS}/{name}"
-                writer = SegmentWriter(self.files, path, self.shard, codec=self.codec)
-            writer.append(write_table(batch), synopsis=view, rows=batch.num_rows)
-            rows[view] += batch.num_rows
-        result = None if writer is None else writer.finish()
-        return result, rows, None if sending is None else sending.finish()
+class OpenShard:
+    """A shard at work: its arena, its operator, and the files that it writes."""
+
+    def __init__(self, task: ShardTask) -> None:
+        """Open the version before and take in what the exchange brought."""
+        self._task = task
+        self._attempt = uuid.uuid4().hex[:16]
+        self._budget = Budget(task.quota)
+        self._arena, self._rebuilt = task.open_arena(self._budget)
+        self._released = False
+        try:
+            self._space = ShardSpace(task, self._budget, self._arena, self._attempt)
+            self._operator = task.work.operator(self._space)
+            if self._rebuilt:
+                task.restore(self._operator, self._space)
+            self._operator.on_batch(task.work.inputs(task.parcel_files, task.parcels, task.shard))
+        except Refused as refused:
+            self.discard()
+            raise shortage(self._budget, refused) from refused
+        except BaseException:
+            self.discard()
+            raise
+        self._rows = [0] * task.work.views
+        #: changes by edge, for other components and for those fused with this one
+        self._sent: Counter[int] = Counter()
+        self._writer: SegmentWriter | None = None
+        self._sending = None if task.sends is None else Sending(task.sends, self._attempt)
+
+    def emitted(self) -> Iterator[Emitted]:
+        """Yield what the shard says up to the watermark."""
+        rows = self._operator.on_watermark(self._task.watermark)
+        return self._inside(self._task.work.emitted(rows))
+
+    def take(self, edge: int, changes: pa.RecordBatch) -> Iterator[Emitted]:
+        """Yield what the shard says of changes that a shard fused with it hands over."""
+        assert isinstance(self._operator, Fusible)
+        return self._inside(self._operator.take(edge, changes))
+
+    def count(self, view: int, batch: pa.RecordBatch) -> None:
+        """Count rows of a view or changes on an edge."""
+        if view < 0:
+            self._sent[-1 - view] += batch.num_rows
+        else:
+            self._rows[view] += batch.num_rows
+
+    def write(self, view: int, batch: pa.RecordBatch) -> None:
+        """Write rows of all views to one file, and changes for other components to another."""
+        task = self._task
+        if view < 0:
+            assert self._sending is not None
+            self._sending.take(-1 - view, batch)
+            return
+        if self._writer is None:
+            name = f"{task.version:012d}-{task.shard}-{self._attempt}.rows"
+            path = f"{task.root}/{RESULTS}/{name}"
+            self._writer = SegmentWriter(task.files, path, task.shard, codec=task.codec)
+        self._writer.append(write_table(batch), synopsis=view, rows=batch.num_rows)
+
+    def finish(self, seconds: float, others: tuple[ShardReport, ...] = ()) -> ShardReport:
+        """Close all files, release the arena, and tell what there is now."""
+        task, operator, space = self._task, self._operator, self._space
+        result = None if self._writer is None else self._writer.finish()
+        parcel = None if self._sending is None else self._sending.finish()
+        space.table.expire(task.watermark)
+        space.table.forget(operator.released)
+        name = f"shard-{task.shard}.v{task.version}.{self._attempt}"
+        report = ShardReport(
+            task.shard,
+            name,
+            space.sealed,
+            result,
+            self._rows,
+            operator.took_snapshot,
+            self._rebuilt,
+            operator.released,
+            parcel,
+            {
+                **operator.statistics,
+                "memory_bytes": self._budget.held,
+                "peak_bytes": self._budget.peak,
+                "seconds": seconds,
+                "sent": dict(self._sent),
+            },
+            others,
+        )
+        space.close()
+        self._released = True
+        self._arena.release(name)
+        return report
+
+    def discard(self) -> None:
+        """Leave no arena behind, after a failure; one that was released is swept unless named."""
+        if not self._released:
+            self._arena.discard()
+
+    def _inside(self, emitted: Iterator[Emitted]) -> Iterator[Emitted]:
+        """Yield what there is; say who holds what if there is no room for it."""
+        try:
+            yield from emitted
+        except Refused as refused:
+            raise shortage(self._budget, refused) from refused
 
 
 class ShardSpace:

@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 from icestream.core.errors import DefinitionError
 from icestream.runtime.driver import Delivery
 from icestream.runtime.local import read_rows
-from icestream.runtime.parquet_sink import ParquetFiles
+from icestream.runtime.parquet_sink import ParquetFiles, SinkLog
 from icestream.state.files import Files
 
 #: formats that Spark's file sink writes
@@ -159,10 +159,15 @@ class FileSink:
         schema: StructType,
     ) -> None:
         """Open or make the folder `path` for rows of a schema."""
-        plain = kind == "parquet" and not partition_by
-        self._direct = ParquetFiles.of(spark, path, options, schema) if plain else None
         jvm, gateway = jvm_of(spark), gateway_of(spark)
         session = spark._jsparkSession
+        given = jvm.org.apache.hadoop.fs.Path(path)
+        disk = given.getFileSystem(session.sessionState().newHadoopConf())
+        path = str(disk.makeQualified(given).toString())
+        plain = kind == "parquet" and not partition_by
+        self._direct = ParquetFiles.of(spark, path, options, schema) if plain else None
+        self._log = SinkLog(spark, path) if self._direct is None else self._direct.log
+        self._is_whole = False
         finder = jvm.org.apache.spark.sql.execution.datasources.DataSource
         no_classes = gateway.new_array(jvm.java.lang.Class, 0)
         no_values = gateway.new_array(jvm.java.lang.Object, 0)
@@ -183,6 +188,9 @@ class FileSink:
 
     def deliver(self, rows: DataFrame, version: int) -> None:
         """Write the rows unless this version was written before."""
+        if not self._is_whole:
+            self._log.fill(self._log.latest, version)
+            self._is_whole = True
         self._sink.addBatch(version, rows._jdf)
 
     def writes(self, rows: ResultRows) -> bool:

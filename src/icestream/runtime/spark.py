@@ -3,13 +3,15 @@
 Idea: ingest is a `mapInArrow` over the micro-batch that returns reports only; shards are run by one
 RDD job on handles, so that they come back to the executor that has their arenas. What ingest wrote
 reaches the shards as files on a disk that all executors share, or, where they share none, as blobs
-through Spark's shuffle.
+through Spark's shuffle. Shards of several components hand on to one another without Spark, so there
+the files are in the checkpoint's storage.
 
 Invariants:
 1. Rows never come back to the driver, only reports.
 2. An error in a task reaches the caller as the error it was
    (`test_bad_input_in_a_task_is_the_error_the_user_sees`).
-3. Both exchanges give the same rows (`test_oracle_rows_equal_those_of_sparks_batch_engine`).
+3. All exchanges give the same rows (`test_oracle_rows_equal_those_of_sparks_batch_engine`,
+   `test_oracle_components_hand_on_through_the_checkpoints_storage`).
 """
 
 from __future__ import annotations
@@ -53,9 +55,7 @@ _PLACES = 1 << 20
 
 
 class FileExchangeExecutor:
-    """Runs tasks on executors that share a disk with the driver."""
-
-    parcel_files: Files = LocalFiles()
+    """Runs tasks that hand on files: on a disk that all share, or in the checkpoint's storage."""
 
     def __init__(
         self,
@@ -64,8 +64,12 @@ class FileExchangeExecutor:
         root: str,
         sources: tuple[FileSource, ...] | None = None,
         codec: str | None = None,
+        *,
+        in_storage: bool = False,
     ) -> None:
         """With `sources`, tasks read the files of a batch themselves."""
+        self.parcel_files = files if in_storage else LocalFiles()
+        self._hosts_apart = in_storage
         self._codec = codec
         self._spark = spark
         self._files = files
@@ -126,7 +130,7 @@ class FileExchangeExecutor:
         return outcomes
 
     def _parcelling(self, version: int, folder: str) -> _Parcelling:
-        return _Parcelling(self._files, self._root, version, folder, self._codec)
+        return _Parcelling(self._files, self._root, version, folder, self._codec, self.parcel_files)
 
     def leave(self, leaving: Leaving, folder: str) -> list[Parcel]:
         """Fold the events that leave windows, a part of their segments in each task."""
@@ -143,12 +147,14 @@ class FileExchangeExecutor:
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
         """Run shards together where the handle of their place is."""
-        crews = _crews(tasks)
+        crews, apart = _crews(tasks), self._hosts_apart
 
         def one(place: int, handle: Iterable[Any]) -> Iterator[_Done]:
             _exhaust(handle)
             for number in crews[place]:
                 yield number, here(), _attempted(tasks[number].run)
+            if apart:
+                tidy_host(tasks[0].arenas, tasks[0].version, tasks[0].named)
 
         handles = self._handles.get(len(crews))
         return _placed(self._handles, handles.mapPartitionsWithIndex(one).collect())
@@ -163,6 +169,7 @@ class _Parcelling:
     version: int
     folder: str
     codec: str | None
+    parcel_files: Files
 
     def fold(self, split: int, batches: Iterator[pa.RecordBatch], task: IngestTask) -> _Outcome:
         """Fold a split; return its number and parcel, or what went wrong."""
@@ -175,7 +182,7 @@ class _Parcelling:
     def _filled(self, number: int, fill: Callable[[ExchangeWriter], SplitReport]) -> _Outcome:
         name = f"{self.version:012d}-{number:06d}-{uuid.uuid4().hex[:16]}"
         path = os.path.join(self.folder, f"{name}.parcel")
-        out = ExchangeWriter(LocalFiles(), path, self.files, self.root, name, self.codec)
+        out = ExchangeWriter(self.parcel_files, path, self.files, self.root, name, self.codec)
 
         def run() -> tuple[int, Parcel]:
             try:
@@ -249,7 +256,7 @@ class ShuffleExchangeExecutor:
         def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             number = TaskContext.get().partitionId()  # type: ignore[union-attr]
             with tempfile.TemporaryDirectory(prefix="icestream-") as local:
-                parcels = _Parcelling(files, root, version, local, codec)
+                parcels = _Parcelling(files, root, version, local, codec, LocalFiles())
                 outcome = fold(parcels, number, batches)
                 place = _PLACES * wave + number
                 yield _packed(_PARCEL, [_NO_SHARD], [place], [pickle.dumps(outcome)], [b""])
@@ -268,8 +275,8 @@ class ShuffleExchangeExecutor:
         sends = tasks[0].sends
         if sends is not None and any(sends.targets):
             msg = (
-                "a query of several components sends changes between its shards through files: run "
-                "it on executors that share a disk, with .option('exchange', 'files')"
+                "a query of several components sends changes between its shards through files: set "
+                ".option('exchange', 'storage'), or 'files' if all executors share a disk"
             )
             raise DefinitionError(msg)
 

@@ -61,7 +61,7 @@ class _Sending:
 
     def __init__(self, ingest: UpdatesIngest, out: ExchangeWriter, split: int) -> None:
         self._plan = ingest.plan
-        joins = ingest.plan.join is not None or ingest.plan.windowed is not None
+        joins = ingest.plan.front is not None or ingest.plan.windowed is not None
         self._whole = ingest.whole or joins
         self._out = out
         self._reception = Reception(ingest.plan, ingest.watermark, out)

@@ -98,7 +98,15 @@ class UpdatesShard:
             return every
         schedule = plan.latest.schedule
         if plan.windowed is not None:
-            windows = WindowServing(plan.windowed, plan.steps[0], schedule, self.budget, plan.clock)
+            windows = WindowServing(
+                plan.windowed,
+                plan.steps[0],
+                schedule,
+                self.budget,
+                plan.clock,
+                plan.front,
+                self.delivered,
+            )
             return WindowServingOperator(windows, space)
         spec = Serving(
             plan.waits,
@@ -111,7 +119,7 @@ class UpdatesShard:
             plan.latest.forget,
             self.whole,
             plan.ranks,
-            plan.join,
+            plan.front,
         )
         return NewestOperator(ServingOperator(spec, space), every)
 
@@ -226,8 +234,10 @@ class UpdatesWork:
         return int(1e6 * max(LEAST * interval, left) / waves)
 
     def _shown(self, found: Told, superseded: int, budget: Micros) -> Mapping[str, Any]:
+        windowed = self._plan.windowed
         return {
             **found.shown(),
+            **({} if windowed is None else found.shown_windows(windowed.windows)),
             "supersededInTransit": superseded,
             "budgetMs": None if budget == INFINITY else round(budget / 1000, 1),
         }

@@ -112,6 +112,7 @@ class WindowWork:
         facts = {
             "store": store,
             "estimatedBytes": said and {plan: sum(said[plan][:2]) for plan in (PANES, TUPLES)},
+            "estimatedLogBytes": said and said[store][0],
             "blocksRead": total(left, "blocks") + _sum(reports, "blocks"),
             "blockBytesRead": total(left, "block_bytes") + _sum(reports, "block_bytes"),
             "blockUses": total(left, "block_uses") + _sum(reports, "block_uses"),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from icestream.core.times import Micros
+from icestream.plan.adaptation.running import Together
 from icestream.plan.adaptation.sizing import Sizing
 from icestream.plan.space import Space
 from icestream.runtime.exchange import Sent, SplitReport
@@ -90,6 +91,8 @@ class Making:
     trigger: tuple[int, float] | None = None
     #: whether nothing comes after this version any more
     last: bool = False
+    #: operators that a user asks to run together from this version on; None: as before
+    fuse: Together | None = None
 
     def waves(self, parallel: int) -> int:
         """Return how many shards follow one another where so many tasks run at a time."""

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import uuid
 from typing import TYPE_CHECKING, Protocol
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 #: modes of what is made: state is as private as the events it was made of
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
+#: bytes of a mapped file to look at before it is mapped anew: what was looked at is in memory
+WINDOW = 4 << 20
 
 _REMEDIES = {
     errno.ENOSPC: "the disk is full; free space on it, then restart",
@@ -81,6 +84,12 @@ class OpenFile(Protocol):
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Return `length` bytes from `offset`, or what is there if the file ends before."""
+
+    def mapped(self, offset: int) -> memoryview | None:
+        """Return the file from `offset` on, read where it is looked at; None if that cannot be.
+
+        ValueError if the file became shorter.
+        """
 
     def close(self) -> None:
         """Give the handle back; closing twice is fine."""
@@ -139,6 +148,13 @@ def _refusals_named(path: str) -> Iterator[None]:
         raise refusal from error
 
 
+def mapped(descriptor: int, size: int, offset: int = 0) -> memoryview:
+    """Map an open file of `size` bytes from `offset` on, until the view is let go."""
+    first = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+    pages = mmap.mmap(descriptor, size - first, access=mmap.ACCESS_READ, offset=first)
+    return memoryview(pages)[offset - first :]
+
+
 class _LocalNewFile:
     """A file descriptor open for appending."""
 
@@ -186,6 +202,10 @@ class _LocalOpenFile:
                 data = os.pread(self._descriptor, length, offset)
                 parts.append(data)
             return b"".join(parts)
+
+    def mapped(self, offset: int) -> memoryview | None:
+        with _refusals_named(self._path):
+            return mapped(self._descriptor, self.size, offset)
 
     def close(self) -> None:
         if self._descriptor >= 0:

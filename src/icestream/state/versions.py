@@ -41,12 +41,16 @@ PART = "."
 #: the lifetime class of raw events, which belong to no shard
 EVENTS = "events"
 NO_SHARD = -1
+#: what a commit says, among its decisions, that only replaces state by hand
+REWRITTEN = "rewritten"
 #: a commit lists all live segments at least every so many versions
 LISTING_EVERY = 64
 
 COMMITS = "commits"
 SEGMENTS = "segments"
 RESULTS = "results"
+#: what tasks of a version hand on, where they share no other disk
+EXCHANGE = "exchange"
 PLAN = "plan.json"
 
 #: a name of a commit file
@@ -291,6 +295,13 @@ class VersionStore:
     def path(self, version: int) -> str:
         """Return the commit file of a version."""
         return f"{self.root}/{COMMITS}/{version:012d}.json"
+
+    def before_rewrites(self, commit: Commit) -> list[Commit]:
+        """Return a version and, while they only replace state by hand, the ones before it."""
+        found = [commit]
+        while REWRITTEN in found[-1].decisions:
+            found.append(self.load(found[-1].version - 1))
+        return found
 
     def _read(self, path: str, missing: str) -> dict[str, Any]:
         try:

@@ -4,10 +4,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from icestream.bench.adaptation import moving_skew
-from icestream.bench.adaptation.moving_skew import Adaptation, Case, Pace, Run, Stream
+from icestream.bench.adaptation.moving_skew import Adaptation, Case, Gauge, Pace, Run, Stream
 from icestream.plan.adaptation.migration import Way
 
 TINY = Case(2, 2, 40, 60, 3, 1, 1)
@@ -27,7 +28,7 @@ def test_every_row_is_counted_once(
 
     monkeypatch.setattr(moving_skew, "rebalanced", turned)
     keys = moving_skew.keys_by_group(TINY)
-    found = moving_skew.run(TINY, keys, Adaptation(way), Pace(1e3, 100.0), tmp_path)
+    found = moving_skew.run(TINY, keys, Adaptation(way), Pace(1e3, 100.0), tmp_path, Gauge())
     assert found.wrong == 0
     # every group after every minute but the calm one and the last
     assert found.moves == (0 if way is None else 4 * 4)
@@ -36,10 +37,41 @@ def test_every_row_is_counted_once(
 
 def test_batches_begin_one_after_the_other(tmp_path: Path) -> None:
     keys = moving_skew.keys_by_group(TINY)
-    found = moving_skew.run(TINY, keys, moving_skew.NONE, Pace(1e3, 0.0), tmp_path)
+    found = moving_skew.run(TINY, keys, moving_skew.NONE, Pace(1e3, 0.0), tmp_path, Gauge())
     # a trigger is longer than any batch: each takes the rows of one
     assert [round(3 * minute) for minute, _, _ in found.batches] == list(range(TINY.steps))
     assert all(first[0] < second[0] for first, second in pairwise(found.batches))
+
+
+def test_groups_may_move_after_every_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[float]] = []
+
+    def watched(loads: list[float], places: tuple[int, ...], *_: object, **__: object) -> list[int]:
+        seen.append(loads)
+        return list(places)
+
+    monkeypatch.setattr(moving_skew, "rebalanced", watched)
+    keys = moving_skew.keys_by_group(TINY)
+    every = Adaptation(Way.INSTANT, 0)
+    found = moving_skew.run(TINY, keys, every, Pace(1e3, 0.0), tmp_path, Gauge())
+    assert every.name == "instant, every batch"
+    # from the end of the calm minute on
+    assert len(seen) == len(found.batches) - TINY.triggers
+    assert all(min(loads) > 0 for loads in seen)
+
+
+def test_times_are_those_of_one_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    gauge = Gauge()
+    work = moving_skew.present_value
+
+    def slow(rows: pa.RecordBatch) -> pa.RecordBatch:
+        return [work(rows) for _ in range(20)][-1]
+
+    monkeypatch.setattr(moving_skew, "present_value", slow)
+    odd, same, slower = (gauge.slowness() for _ in range(3))
+    # one odd time changes little
+    assert odd < 5
+    assert max(same, slower) > 5
 
 
 def test_load_rises_on_the_groups_of_one_node_only() -> None:

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from icestream.bench.registry import Size
 from icestream.bench.safety.soak import (
     KILLS,
     Round,
@@ -62,4 +63,4 @@ def test_crash_an_app_that_is_tormented_loses_nothing(tmp_path: Path) -> None:
     done = one_round("integration", 1, tmp_path)
     assert done.rows > 1000
     assert done.differences == 0
-    assert done.kills <= KILLS
+    assert done.kills <= KILLS[Size.FULL]

@@ -19,7 +19,8 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         runs.setdefault(case.windows, {})[kind] = run_case(case, str(folder))
         assert not [path for path in folder.rglob("*") if path.is_file()]
     rates = {"2 queries per slide": 5e6, "32 queries per slide": 3e6}
-    return {**summarise(runs, SCALE), "per slide": rates}
+    logged = {f"{n} windows per event": {"logged_bytes": 1e9 + n} for n in (1, 8)}
+    return {**summarise(runs, SCALE), "per slide": rates, "per event": logged}
 
 
 def test_small_cases_are_exact_and_shared_asks_less(figures: dict[str, Any]) -> None:

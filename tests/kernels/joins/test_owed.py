@@ -34,8 +34,8 @@ def test_parity_owed_combinations(ports: list[list[Row]], capacity: int) -> None
         [*np.array(row[:2], np.uint64).view(np.int64).tolist(), *row[2:4]] for row in everything
     ]
     heap = np.array([word for head in heads for word in (*head, 1 << 32)], dtype=np.int64)
-    members = 5 * np.arange(len(everything))
-    generations = np.array([row[4] for row in everything], dtype=np.int64)
+    pairs = np.array([(5 * n, row[4]) for n, row in enumerate(everything)], dtype=np.int64)
+    pairs = pairs.reshape(-1, 2)
     bounds = np.cumsum([0, *map(len, ports)])
     walk = np.zeros((len(ports), WALK), dtype=np.int64)
     walk[:, END] = bounds[:-1]
@@ -45,7 +45,7 @@ def test_parity_owed_combinations(ports: list[list[Row]], capacity: int) -> None
     while count == capacity:
         found = np.empty((capacity, len(ports)), dtype=np.int64)
         lifetimes = np.empty((capacity, 2), dtype=np.int64)
-        count = owed(heap, members, generations, bounds, state, walk, found, lifetimes)
+        count = owed(heap, pairs, bounds, state, walk, found, lifetimes)
         made += zip((found[:count] // 5).tolist(), lifetimes[:count].tolist(), strict=True)
     expected = [
         ([int(bounds[port]) + n for port, n in enumerate(numbers)], [start, end])

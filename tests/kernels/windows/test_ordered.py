@@ -11,7 +11,7 @@ from icestream.kernels.windows import ordered as kernels
 from icestream.kernels.windows.groups import FIELDS
 from icestream.kernels.words import Table
 from icestream.operators.fields import Field, Layout
-from icestream.operators.ordered.layout import FrameLayout
+from icestream.operators.ordered.layout import FrameLayout, SharedLayout
 
 KINDS = ("sum_i64", "sum_i128", "sum_f64", "min", "max")
 GROUPS = 3
@@ -51,8 +51,14 @@ def plain(words: list[int], layout: FrameLayout) -> list[Any]:
     return read
 
 
-def fixed(layout: FrameLayout) -> tuple[Ints, Ints, Ints, int]:
-    return layout.ops, layout.places, layout.group_identity, layout.fronts_at
+def fixed(layout: FrameLayout) -> tuple[Ints, Ints, Ints, Ints, int]:
+    return (
+        layout.ops,
+        layout.in_tuples,
+        layout.in_rows,
+        layout.group_identity,
+        layout.fronts_at,
+    )
 
 
 EVENTS = st.lists(st.tuples(st.integers(0, GROUPS - 1), st.integers(-50, 50)), max_size=60)
@@ -156,7 +162,18 @@ def test_groups_are_shown_once_when_they_are_due() -> None:
 
     def show(first: int) -> tuple[int, int]:
         done: tuple[int, int] = kernels.show_due(
-            rows, first, GROUPS, 20, *fixed(layout), out, slots, times, 0
+            rows,
+            first,
+            GROUPS,
+            20,
+            layout.ops,
+            layout.in_rows,
+            layout.fronts_at,
+            layout.extras_at,
+            out,
+            slots,
+            times,
+            0,
         )
         return done
 
@@ -165,3 +182,34 @@ def test_groups_are_shown_once_when_they_are_due() -> None:
     assert show(2) == (3, 1)
     assert (slots[0], times[0], out[0, 0]) == (2, 20, 6)
     assert show(0) == (3, 0)
+
+
+def test_parity_frames_that_share_a_row_show_their_own_windows() -> None:
+    chosen = [layout_of(["max"]), layout_of(["sum_i64", "max"])]
+    shared = SharedLayout.of_frames(chosen)
+    events, reaches = [(n % GROUPS, n * 7 % 11) for n in range(20)], (4, 9)
+    whole = layout_of([f.kind for f in shared.fields if f.kind != "rows"])
+    tuples = tuples_of(whole, events, list(range(20)))
+    slots, keys = np.array([group for group, _ in events]), np.arange(20)
+    rows = np.tile(shared.group_identity, (GROUPS, 1))
+    for frame, reach in zip(shared.frames, reaches, strict=True):
+        kernels.advance(
+            rows, tuples, slots, keys, 20, tuples, slots, keys,
+            np.empty((20, frame.front_words), np.int64), True, reach, 19 - reach, 0, *fixed(frame),
+            np.empty((1, frame.field_words), np.int64), slots, keys.copy(),
+            np.zeros(kernels.PROGRESS, np.int64),
+        )  # fmt: skip
+    for frame, own, reach in zip(shared.frames, chosen, reaches, strict=True):
+        out = np.empty((2, frame.field_words), dtype=np.int64)
+        found: list[list[int]] = []
+        first, shown = 0, np.empty(2, dtype=np.int64)
+        while first < GROUPS:
+            first, filled = kernels.show_standing(
+                rows, first, GROUPS, frame.ops, frame.in_rows, frame.fronts_at, out, shown, 0
+            )
+            found += out[:filled].tolist()
+        alone = tuples_of(own, events, list(range(20)))
+        windows = [alone[(slots == group) & (keys > 19 - reach)] for group in range(GROUPS)]
+        assert found == [
+            kernels.window_reference(window, own.ops, own.places) for window in windows
+        ]

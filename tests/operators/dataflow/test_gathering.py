@@ -14,10 +14,12 @@ from icestream.operators.dataflow.gathering import (
     collected,
     first_and_last,
     gathered,
+    order_in_runs,
+    order_of,
     pieces,
 )
 from icestream.operators.fold import HI
-from icestream.operators.temporal.changes import changes_of
+from icestream.operators.temporal.changes import LE, changes_of
 from icestream.state.synopses.spec import Ids, Ints
 
 
@@ -26,7 +28,8 @@ def changes(identities: list[int], first: int = 0) -> pa.RecordBatch:
     numbers = np.arange(first, first + len(hi))
     payload = pa.record_batch([pa.array(numbers)], names=["number"])
     ones = np.ones(len(hi), dtype=np.int64)
-    return changes_of(payload, ones, 2 * ones, ones, hi, hi)
+    begins = numbers * 7919 % 13
+    return changes_of(payload, begins, begins + 1, ones, hi, hi)
 
 
 class Records:
@@ -69,6 +72,29 @@ def test_oracle_passes_yield_every_change_once_in_order(
         made.append(changes(identities, first))
         first += len(identities)
     assert rows_of(gathered(Records(made), 0, room)) == sorted(rows_of(made))
+    timed = list(gathered(Records(made), 0, room, timed=True))
+    begins = [at for part in timed for at in part.column(LE).to_pylist()]
+    identities_told = [identity for identity, _ in rows_of(timed)]
+    told = list(zip(identities_told, begins, strict=True))
+    assert sorted(rows_of(timed)) == sorted(rows_of(made))
+    assert told == sorted(told)
+
+
+@pytest.mark.parametrize("distinct", [1, 7, 500, 10**9])
+@pytest.mark.parametrize("runs", [1, 4, 3000])
+def test_oracle_identities_are_put_in_a_stable_order(distinct: int, runs: int) -> None:
+    dice = np.random.default_rng(distinct + runs)
+    known = dice.integers(0, 2**64 - 1, min(distinct, 3000), dtype=np.uint64)
+    parts = np.array_split(known[dice.integers(0, len(known), 6000)], runs)
+    identities = np.concatenate([np.sort(part) for part in parts])
+    assert np.array_equal(order_of(identities), np.argsort(identities, kind="stable"))
+
+
+@pytest.mark.parametrize("latest", [50, 2**62])
+def test_oracle_rows_are_put_in_order_by_run_and_time(latest: int) -> None:
+    dice = np.random.default_rng(latest)
+    runs, times = dice.integers(0, 9, 500), dice.integers(-latest, latest, 500)
+    assert np.array_equal(order_in_runs(runs, times), np.lexsort((times, runs)))
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1), max_size=5), st.integers(1, 4000))

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from icestream.operators.dataflow import joining
-from icestream.operators.dataflow.component import ComponentOperator, ComponentSpec
+from icestream.operators.dataflow.component import ComponentOperator
 from icestream.operators.dataflow.joining import JOINED, JoinStores, Orders
+from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.temporal.changes import changes_of
 from icestream.plan.dataflow import Dataflow
 from icestream.state.versions import BASE

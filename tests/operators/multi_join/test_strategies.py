@@ -12,6 +12,7 @@ from icestream.core.errors import DefinitionError
 from icestream.operators.multi_join.strategies import (
     BOTTOM_UP,
     GLOBAL_OUTPUT,
+    GLOBAL_OUTPUT_AHEAD,
     GLOBAL_OUTPUT_WITH_PENALTY,
     LARGEST,
     LOCAL_OUTPUT,
@@ -80,7 +81,7 @@ def test_oracle_the_shortest_front_that_reaches_the_amount_is_chosen(
         assert gone == {name for name, size in sizes.items() if size}
         return
     assert any(freed - sizes[name] < amount for name in gone)
-    if strategy in (LOCAL_OUTPUT, GLOBAL_OUTPUT, GLOBAL_OUTPUT_WITH_PENALTY):
+    if strategy not in (BOTTOM_UP, RANDOM, LARGEST):
         ahead = min(1.0, amount / sum(sizes.values()))
         ranks = {
             (each.join, each.partition): _productivity(each, strategy, ahead)
@@ -93,7 +94,9 @@ def test_oracle_the_shortest_front_that_reaches_the_amount_is_chosen(
 
 def _productivity(group: Group, strategy: str, ahead: float) -> float:
     """Return results per byte, the obvious way."""
-    penalty = ahead * group.inter if strategy == GLOBAL_OUTPUT_WITH_PENALTY else 0.0
+    if strategy == GLOBAL_OUTPUT_WITH_PENALTY:
+        return group.output / (group.size + group.inter)
+    penalty = ahead * group.inter if strategy == GLOBAL_OUTPUT_AHEAD else 0.0
     return group.output / (group.size + penalty)
 
 
@@ -140,25 +143,35 @@ def test_the_printed_example_of_intermediate_results() -> None:
     groups = [Group(0, 0, 1000, 10.0, inter=2_000.0), Group(0, 1, 1000, 10.0, inter=20_000.0)]
     both = productivity(statistics(groups), GLOBAL_OUTPUT, ahead=0.3)
     assert both[0] == both[1]
-    assert leaving(groups, 1, GLOBAL_OUTPUT_WITH_PENALTY) == {(0, 1)}
+    for strategy in (GLOBAL_OUTPUT_WITH_PENALTY, GLOBAL_OUTPUT_AHEAD):
+        assert leaving(groups, 1, strategy) == {(0, 1)}
 
 
-def test_what_other_joins_must_keep_counts_against_the_group_with_penalty_only() -> None:
+def test_what_other_joins_keep_counts_against_the_group_with_a_penalty_only() -> None:
     groups = [Group(0, 0, 100, 100.0, inter=900.0), Group(1, 0, 100, 50.0)]
     assert leaving(groups, 60, GLOBAL_OUTPUT) == {(1, 0)}
     assert leaving(groups, 60, GLOBAL_OUTPUT_WITH_PENALTY) == {(0, 0)}
+    assert leaving(groups, 60, GLOBAL_OUTPUT_AHEAD) == {(0, 0)}
 
 
-def test_the_penalty_is_what_comes_until_memory_is_full_again() -> None:
+def test_the_printed_penalty_is_all_that_was_kept_so_far() -> None:
+    groups = [Group(0, 0, 100, 100.0, inter=900.0), Group(1, 0, 100, 50.0)]
+    by_byte = productivity(statistics(groups), GLOBAL_OUTPUT_WITH_PENALTY, 0.3)
+    assert by_byte.tolist() == [0.1, 0.5]
+    # however little leaves
+    assert leaving(groups, 1, GLOBAL_OUTPUT_WITH_PENALTY) == {(0, 0)}
+
+
+def test_the_penalty_ahead_is_what_comes_until_memory_is_full_again() -> None:
     groups = [Group(0, 0, 100, 100.0, inter=900.0), Group(1, 0, 100, 50.0)]
     both = statistics(groups)
     # 60 of 200 bytes leave, so that 60 can come: three tenths of all that has come so far
     assert horizon(both, 60) == 0.3
     assert horizon(both, 1000) == 1.0
-    by_byte = productivity(both, GLOBAL_OUTPUT_WITH_PENALTY, 0.3)
+    by_byte = productivity(both, GLOBAL_OUTPUT_AHEAD, 0.3)
     assert by_byte.tolist() == pytest.approx([100 / (100 + 270), 0.5])
     # if next to nothing leaves, the next decision is near, and the penalty is small
-    assert leaving(groups, 1, GLOBAL_OUTPUT_WITH_PENALTY) == {(1, 0)}
+    assert leaving(groups, 1, GLOBAL_OUTPUT_AHEAD) == {(1, 0)}
 
 
 def test_of_groups_that_made_nothing_the_largest_leave_first() -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from icestream.operators.fields import Field, Layout
 from icestream.operators.fold import HI, LAST, LO
 from icestream.operators.groups import HI_END
-from icestream.operators.ordered.layout import FrameLayout
+from icestream.operators.ordered.layout import TupleLayout
 from icestream.operators.ordered.lift import Lifter, pieces
 from icestream.operators.partitions import Partition
 from icestream.state.arena import Arena
@@ -18,7 +18,7 @@ from icestream.state.keys import KeyCodec
 
 KEYS = pa.schema([("k0", pa.string())])
 CODEC = KeyCodec(KEYS)
-LAYOUT = FrameLayout(Layout.of((Field("valid", "x0"), Field("sum_i64", "x0"))).fields)
+LAYOUT = TupleLayout(Layout.of((Field("valid", "x0"), Field("sum_i64", "x0"))).fields)
 LIFTER = Lifter(LAYOUT, CODEC)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -111,3 +113,42 @@ def test_rows_that_are_not_newer_are_late() -> None:
     join = UpdateJoin(LEFT, RIGHT, within=1)
     join.on_rows(0, rows(0, [("a", 3, 1), ("a", 3, 2), ("a", 2, 3)]))
     assert join.late == 2
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 1), BATCH), max_size=8),
+    within=st.integers(0, 4),
+    condition=st.sampled_from([None, "a + b > 3"]),
+    cuts=st.sets(st.integers(1, 20)),
+)
+@settings(max_examples=100)
+def test_oracle_every_match_does_not_depend_on_the_pieces(
+    steps: list[tuple[int, list[Row]]], within: int, condition: str | None, cuts: set[int]
+) -> None:
+    clocks = [{"a": 0, "b": 0}, {"a": 0, "b": 0}]
+    told: list[tuple[int, int, Row]] = []
+    for port, step in steps:
+        for key, ahead, value in step:
+            clocks[port][key] += max(1, ahead)
+            told.append((clocks[port][key], port, (key, clocks[port][key], value)))
+    told.sort()
+    wanted: dict[tuple[str, int], tuple[int, int, int]] = {}
+    for left_time, one, (key, _, a) in told:
+        for right_time, other, (same, _, b) in told:
+            holds = condition is None or a + b > 3
+            if (one, other) == (0, 1) and key == same and holds:
+                younger, older = max(left_time, right_time), min(left_time, right_time)
+                if younger - older <= within:
+                    best = wanted.get((key, younger), (-1, 0, 0))
+                    wanted[key, younger] = max(best, (older, a, b))
+    join = UpdateJoin(LEFT, RIGHT, within=within, condition=condition)
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    instants = sorted({time for time, _, _ in told})
+    bounds = [0, *sorted(cuts), 1 << 40]
+    for first, last in pairwise(bounds):
+        chosen = [each for each in told if first <= instants.index(each[0]) < last]
+        both = [rows(port, [row for _, side, row in chosen if side == port]) for port in (0, 1)]
+        for row in join.on_both(both[0], both[1]).to_pylist():
+            assert (row["k"], row["t"]) not in found
+            found[row["k"], row["t"]] = row["a"], row["b"]
+    assert found == {instant: (a, b) for instant, (_, a, b) in wanted.items()}

@@ -57,6 +57,33 @@ def test_oracle_union_beside_its_definition(
     assert union.late + union.superseded == taken
 
 
+@given(
+    calls=st.lists(st.dictionaries(st.integers(0, 2), BATCH, min_size=1), max_size=5),
+    truth=st.permutations([0, 1, 2]),
+)
+def test_oracle_every_row_of_a_union_that_goes_up(
+    calls: list[dict[int, list[Row]]], truth: list[int]
+) -> None:
+    union = UpdateUnion([STREAM] * 3, truth=truth)
+    last: dict[str, int] = {}
+    for call in calls:
+        best: dict[tuple[str, int], tuple[int, int]] = {}
+        for port in sorted(call):
+            for key, time, value in call[port]:
+                trust = -truth.index(port)
+                known = best.get((key, time), (trust, 0))
+                if time > last.get(key, -1) and trust >= known[0]:
+                    best[key, time] = trust, value
+        found = values(union.merge({port: rows(call[port]) for port in call}, every=True))
+        assert sorted(found) == sorted((*at, value) for at, (_, value) in best.items())
+        assert [time for _, time, _ in found] == sorted(time for _, time, _ in found)
+        for key, time, _ in found:
+            last[key] = time
+        again = UpdateUnion([STREAM] * 3, truth=truth)
+        again.recall(union.state())
+        union = again
+
+
 def test_the_youngest_is_delivered_without_waiting_for_slow_inputs() -> None:
     union = UpdateUnion([STREAM, STREAM])
     assert values(union.on_rows(0, rows([("a", 5, 1), ("a", 7, 2)]))) == [("a", 7, 2)]

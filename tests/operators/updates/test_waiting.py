@@ -15,8 +15,7 @@ VALUES = pa.schema([("n", pa.int64())])
 
 
 def test_parity_folded_updates_make_the_rates_of_all(tmp_path: object) -> None:
-    arena = Arena.create(str(tmp_path), Budget(64 << 20).account("test"))
-    waiting = Waiting(VALUES, "index", arena)
+    waiting = waiting_in(tmp_path, "index")
     plain = UpdateQueue(VALUES, schedule="index", smoothing=32)
     dice = np.random.default_rng(5)
     for batch in range(30):
@@ -43,18 +42,38 @@ def test_parity_folded_updates_make_the_rates_of_all(tmp_path: object) -> None:
     assert ours.gaps[mine[known]][few] == pytest.approx(gaps[few])
 
 
-@pytest.mark.parametrize(("name", "wrong"), [(HI, 77), (HI, 1), (PLACE, -1), (PLACE, 2**62)])
-def test_an_order_that_makes_no_sense_is_refused(tmp_path: object, name: str, wrong: int) -> None:
-    """Keys nobody knows, keys that come twice, and lists there are none of."""
-    arena = Arena.create(str(tmp_path), Budget(64 << 20).account("test"))
-    waiting = Waiting(VALUES, "fifo", arena)
+def waiting_in(folder: object, schedule: str) -> Waiting:
+    budget = Budget(64 << 20)
+    arena = Arena.create(str(folder), budget.account("test"))
+    return Waiting(VALUES, schedule, arena, budget.account("work"))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        (HI, 1, "a key twice"),
+        (f"{PLACE}0", -2, "lists that there are none of"),
+        (f"{PLACE}0", 2**62, "lists that there are none of"),
+        (f"{PLACE}0", -1, "values of keys that do not wait"),
+    ],
+)
+def test_a_snapshot_that_makes_no_sense_is_refused(
+    tmp_path: object, name: str, wrong: int, message: str
+) -> None:
+    """Keys that come twice, keys with a value nobody waits for, and lists there are none of."""
+    waiting = waiting_in(tmp_path, "fifo")
     keys, times = np.arange(3, dtype=np.uint64), np.arange(3)
     rows = pa.record_batch([np.arange(3)], schema=VALUES)
     waiting.take_in(Folded.of(keys, keys, times, times, np.ones(3, dtype=np.int64), rows))
-    described = dict(waiting.in_order(0))
-    waiting.put_in_order(0, described, same=True)
+    ((known, values),) = (each for each in waiting.portions(10, waiting=True))
+    described = dict([*waiting.described(known), *waiting.ordered(known)])
+    again = waiting_in(tmp_path, "fifo")
+    again.bring_back(described, values, same=True)
+    assert again.serve(0, 3, 9).hi.tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="a key twice"):
+        again.bring_back(described, values, same=True)
     changed = described[name].copy()
     changed[0] = wrong
     both = {HI: changed, LO: changed} if name == HI else {name: changed}
-    with pytest.raises(ValueError, match="do not wait, or not in its lists"):
-        waiting.put_in_order(0, {**described, **both}, same=True)
+    with pytest.raises(ValueError, match=message):
+        waiting_in(tmp_path, "fifo").bring_back({**described, **both}, values, same=True)

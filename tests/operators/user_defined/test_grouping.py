@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import hypothesis.strategies as st
 import numpy as np
@@ -17,7 +17,8 @@ from icestream.testing.oracles.user_defined import Step, changes_of_steps
 class Scattered(PlainGroups):
     """Cuts slots into parts that do not lie side by side."""
 
-    def portions(self, slots: Slots) -> Iterator[Slots]:
+    def portions(self, slots: Slots, synopses: Sequence[int] = ()) -> Iterator[Slots]:
+        del synopses
         for part in (slots[::2], slots[1::2][::-1]):
             if len(part):
                 yield part

@@ -77,6 +77,19 @@ def test_oracle_no_move_of_the_most_loaded_task_is_left(
             if where == most:
                 trial = [*placed[:shard], least, *placed[shard + 1 :]]
                 assert variance(loads, trial, tasks) >= before * (1 - 1e-9)
+                for back, there in enumerate(placed):
+                    if there == least and loads[back] > 0:
+                        changed = [*trial[:back], most, *trial[back + 1 :]]
+                        assert variance(loads, changed, tasks) >= before * (1 - 1e-9)
+
+
+def test_units_change_places_where_one_is_too_big_to_move() -> None:
+    loads, places = [24.0] * 4 + [14.0] * 5, [0] * 4 + [1] * 5
+    placed = rebalanced(loads, places, 2, tolerance=0.05, most_moves=4)
+    assert totals(loads, placed, 2) == [86, 80]
+    assert sum(map(int.__ne__, placed, places)) == 2
+    # one move alone is half of a change
+    assert rebalanced(loads, places, 2, tolerance=0.05, most_moves=1) == tuple(places)
 
 
 def test_the_most_loaded_gives_to_the_least_and_the_second_to_the_second_least() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -369,3 +370,42 @@ def test_a_segment_forgotten_while_it_is_read_is_closed_at_the_end() -> None:
     log.forget([1])
     assert len(list(reading)) == 9
     assert disk.open_handles == 0
+
+
+@pytest.mark.parametrize("codec", [None, "lz4"])
+def test_stretches_are_the_blocks_that_markers_point_into(codec: str | None) -> None:
+    disk = SimulatedDisk()
+    writer = SegmentWriter(disk, "log/3", 3, block_bytes=96, codec=codec)
+    markers = [writer.append(np.full(4, n)) for n in range(9)]
+    log = Log(disk, "log", {3: writer.finish()})
+    assert writer.next_marker == markers[-1] + 4
+    inside = np.array([markers[0], markers[1] + 3, markers[7] + 1])
+    found = [(origin, words.tolist(), count) for origin, words, count in log.stretches(inside)]
+    assert found == [
+        (markers[0], [n for n in range(3) for _ in range(4)], 2),
+        (markers[6], [n for n in range(6, 9) for _ in range(4)], 1),
+    ]
+
+
+def test_a_mapped_segment_is_its_record_stream(tmp_path: Path) -> None:
+    infos = {}
+    for ordinal, codec in ((1, None), (2, "zstd"), (3, None), (4, None)):
+        writer = SegmentWriter(LocalFiles(), str(tmp_path / f"{ordinal}"), ordinal, codec=codec)
+        for n in range(5):
+            writer.append(np.full(100, n))
+        infos[ordinal] = writer.finish()
+    log = Log(LocalFiles(), str(tmp_path), infos)
+    words = log.mapped(1)
+    assert words is not None
+    assert words[:500].tolist() == [n for n in range(5) for _ in range(100)]
+    assert log.path_of(marker_of(1, 0)) == str(tmp_path / "1")
+    # compressed, missing, cut short
+    assert log.mapped(2) is None
+    (tmp_path / "3").unlink()
+    assert log.mapped(3) is None
+    (tmp_path / "4").write_bytes((tmp_path / "4").read_bytes()[:-8])
+    with pytest.raises(DamageError, match="the committed one had"):
+        log.mapped(4)
+    with pytest.raises(DamageError, match="segment 5 is missing"):
+        log.mapped(5)
+    assert log.path_of(marker_of(5, 0)) == str(tmp_path)

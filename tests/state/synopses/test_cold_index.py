@@ -63,6 +63,10 @@ def test_oracle_an_index_is_a_dictionary(tmp_path: Path, seed: int) -> None:
         live = {key: value for key, value in expected.items() if value[0]}
         blocks = list(index.scan())
         assert np.concatenate([table_of({}), *blocks]).tolist() == table_of(live).tolist()
+        since = max(live, default=(0, 0))[0]
+        later = np.concatenate([table_of({}), *index.scan(since=since)])
+        last = {key: value for key, value in live.items() if key[0] >= since}
+        assert later[later[:, 0].view(np.uint64) >= since].tolist() == table_of(last).tolist()
         asked = sorted({*draw(dice, 30), *list(expected)[:5]})
         hi, lo = (np.array([key[c] for key in asked], dtype=np.uint64) for c in (0, 1))
         found, entries = index.fetch(hi, lo)

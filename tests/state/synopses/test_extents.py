@@ -14,7 +14,7 @@ from icestream.kernels.synopses import extents as kernels
 from icestream.kernels.synopses.heap import HI, LO, NO_ROOT
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
-from icestream.state.synopses.extents import ExtentLog, Extents, headers_of
+from icestream.state.synopses.extents import ExtentLog, Extents, extents_of
 from icestream.state.synopses.options import ROWS
 from icestream.state.synopses.rows import RowCodec
 from icestream.state.synopses.spec import Ints
@@ -48,7 +48,7 @@ class Chains:
         headers[:, kernels.BACK] = self.roots[groups]
         headers[:, kernels.LATEST] = expiry
         headers[:, kernels.BACK_LATEST] = self.expiries[groups]
-        extents = Extents(headers, words, offsets)
+        extents = Extents(headers, words, offsets[:-1])
         self.roots[groups] = self.log.write(0, extents, 1, mirrored=mirrored)
         self.expiries[groups] = expiry
         for number, group in enumerate(groups.tolist()):
@@ -93,25 +93,17 @@ def test_a_chain_ends_where_all_has_expired(tmp_path: Path) -> None:
     chains.check(25)
 
 
-def test_bounded_a_pass_reads_each_record_once(tmp_path: Path) -> None:
-    chains = Chains(tmp_path, record_bytes=2048)
-    every = np.arange(GROUPS)
-    for _ in range(3):
-        chains.write(every, np.full(GROUPS, 30), np.full(GROUPS, 10), mirrored=False)
-        chains.seal()
-    chains.check(-1)
-    assert chains.log.traffic.records_read == chains.log.traffic.records
-    assert chains.log.traffic.bytes_read == chains.log.traffic.bytes
-
-
-def test_bounded_chains_of_different_lengths_read_each_record_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_bounded_a_pass_reads_each_extent_once(tmp_path: Path, is_sealed: bool) -> None:
     chains = Chains(tmp_path, record_bytes=1 << 16)
     for step in range(6):
         some = np.arange(0, GROUPS, step + 1)
-        chains.write(some, np.full(len(some), 3), np.full(len(some), 10), mirrored=False)
-        chains.seal()
+        chains.write(some, np.full(len(some), 3), np.full(len(some), 10), mirrored=not is_sealed)
+        if is_sealed:
+            chains.seal()
     chains.check(-1)
-    assert chains.log.traffic.records_read == chains.log.traffic.records == 6
+    assert chains.log.traffic.extents_read == chains.log.traffic.extents
+    assert chains.log.traffic.bytes_read == 3 * 8 * chains.log.traffic.extents
 
 
 def test_records_keep_to_their_size_unless_an_extent_does_not(tmp_path: Path) -> None:
@@ -123,39 +115,40 @@ def test_records_keep_to_their_size_unless_an_extent_does_not(tmp_path: Path) ->
     (info,) = [info for _, info in chains.task.sealed]
     reader = chains.task.reader(info)
     lengths = reader.directory["length"].tolist()
-    found = np.concatenate([headers_of(record.payload) for record in reader.scan()])
+    found = np.concatenate([extents_of(record.payload)[1] for record in reader.scan()])
     reader.close()
     assert sum(length > 1024 for length in lengths) == 1
     assert found[:, 1].tolist() == list(range(GROUPS))
 
 
-SOUND = [1, 0, 0, 1 << 32 | 1, 2, NO_ROOT, INFINITY, -1, 2 << 32, 77]
+#: an extent of a row that never expires, the first of its chain
+SOUND = [0, 0, 1 << 32 | 1, 2 | kernels.FIRST | kernels.LASTING, 2 << 32, 77]
 
 
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        ([], "extents it tells of"),
-        ([-1, *SOUND[1:]], "extents it tells of"),
-        ([2, *SOUND[1:]], "extents it tells of"),
-        ([1 << 61, *SOUND[1:]], "extents it tells of"),
-        (SOUND[:-1], "extents it tells of"),
-        ([*SOUND[:4], 2**32 - 1, *SOUND[5:]], "extents it tells of"),
-        ([1, 1, *SOUND[2:]], "lacks a group"),
-        ([*SOUND[:5], 0, *SOUND[6:]], "beginning of a chain"),
-        ([*SOUND[:8], 0, 77], "no rows"),
-        ([*SOUND[:8], 1 << 62, 77], "no rows"),
-        ([*SOUND[:8], -1, 77], "no rows"),
+        ([0], "no sound extent"),
+        (SOUND[:-1], "no sound extent"),
+        ([*SOUND[:3], 2**32 - 1, *SOUND[4:]], "no sound extent"),
+        ([1, *SOUND[1:]], "no sound extent"),
+        ([*SOUND[:-1], 78], "no sound extent"),
+        ([*SOUND[:3], 2 | kernels.LASTING, 0, *SOUND[4:]], "beginning of a chain"),
+        ([*SOUND[:4], 0, 77], "no rows"),
+        ([*SOUND[:4], 1 << 62, 77], "no rows"),
+        ([*SOUND[:4], -1, 77], "no rows"),
     ],
 )
 def test_extents_that_make_no_sense_are_damage(tmp_path: Path, words: list[int], what: str) -> None:
     chains = Chains(tmp_path)
     codec = RowCodec(pa.schema([("x", pa.int64())]))
     writer = chains.task.segment(ROWS)
-    marker = writer.ordinal << 32
+    marker = writer.next_marker
     record = np.array(words, dtype=np.int64)
     if what == "beginning of a chain":
-        record[5:8] = marker, INFINITY, INFINITY
+        record[kernels.BACK] = marker
+    if what != "no sound extent":
+        record[kernels.LENGTH] |= kernels.checksum(record, 0, len(record), marker)
     assert writer.append(record, operator=0, synopsis=0, rows=1, expiry=INFINITY) == marker
     chains.seal()
     one, roots = np.zeros(1, dtype=np.uint64), np.full(1, marker)
@@ -163,22 +156,30 @@ def test_extents_that_make_no_sense_are_damage(tmp_path: Path, words: list[int],
         chains.log.read_chains(one, one, roots, np.full(1, INFINITY), 0, codec=codec)
 
 
-def test_headers_that_do_not_fit_their_record_are_refused() -> None:
-    assert headers_of(np.array(SOUND).tobytes()).tolist() == [SOUND[1:8]]
-    for count in (-1, 0, 2, 1 << 61):
+def test_records_that_extents_do_not_fill_are_refused() -> None:
+    places, headers = extents_of(np.array([*SOUND, *SOUND]).tobytes())
+    assert places.tolist() == [0, len(SOUND)]
+    assert headers.tolist() == [[*SOUND[:4], NO_ROOT, INFINITY, -INFINITY - 1]] * 2
+    for words in ([], SOUND[:-1], [*SOUND, 1], [*SOUND[:3], 2**32 - 1, *SOUND[4:]]):
         with pytest.raises(ValueError, match="does not hold the extents"):
-            headers_of(np.array([count, *SOUND[1:]]).tobytes())
+            extents_of(np.array(words, dtype=np.int64).tobytes())
 
 
 def test_a_tail_reads_what_it_kept(tmp_path: Path) -> None:
     tail = Tail(Arena.create(str(tmp_path), Budget(1 << 20).account("arena")), "g")
-    first, second = 5 << 32 | 7, 6 << 32
-    tail.keep(first, memoryview(b"one"))
-    tail.keep(second, memoryview(b"another"))
-    assert (tail.read(first), tail.read(second)) == (b"one", b"another")
-    assert not tail.holds(5 << 32 | 8)
+    first, other, second = (5 << 32) + 7, (5 << 32) + 20, 6 << 32
+    for marker, size in ((first, 3), (second, 4), (other, 2)):
+        tail.keep(marker, np.arange(size) + marker)
+    of_five = np.array([first + 2, other, other + 1])
+    found = [(origin, words.tolist(), count) for origin, words, count in tail.stretches(of_five)]
+    assert found == [
+        (first, [first, first + 1, first + 2], 1),
+        (other, [other, other + 1], 2),
+    ]
+    outside = np.array([first - 1, first, first + 3, other + 2])
+    assert tail.holds(outside).tolist() == [False, True, False, False]
     tail.begin({6})
-    assert not tail.holds(first)
-    assert tail.read(second) == b"another"
+    assert not tail.holds(of_five).any()
+    assert tail.holds(np.array([second, second + 3])).all()
     tail.begin(set())
-    assert not tail.holds(second)
+    assert not tail.holds(np.array([second])).any()

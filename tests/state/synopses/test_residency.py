@@ -82,7 +82,7 @@ def test_a_small_group_comes_back_without_a_read(tmp_path: Path, durability: str
     with space.version() as store:
         assert counts(store, groups) == [3] * len(groups)
         assert store.statistics["promoted"] > 10_000
-        assert store.statistics["records_read"] == store.statistics["returned"] == 0
+        assert store.statistics["extents_read"] == store.statistics["returned"] == 0
 
 
 def test_what_is_not_carried_is_read(tmp_path: Path) -> None:

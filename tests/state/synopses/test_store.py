@@ -142,9 +142,9 @@ def test_a_long_chain_is_made_one_when_it_leaves(tmp_path: Path) -> None:
             assert (store.statistics["consolidated"] > 0) == (version == 7)
     with space.version() as store:
         store.begin(0)
-        records = store.statistics["records_read"]
+        records = store.statistics["extents_read"]
         assert content(store, [3]) == {3: list(range(8))}
-        assert store.statistics["records_read"] - records == 1
+        assert store.statistics["extents_read"] - records == 1
 
 
 def test_groups_added_to_but_never_read_have_short_chains(tmp_path: Path) -> None:
@@ -156,9 +156,9 @@ def test_groups_added_to_but_never_read_have_short_chains(tmp_path: Path) -> Non
             store.evict(store.candidates())
     with space.version() as store:
         store.begin(0)
-        before = store.statistics["records_read"]
+        before = store.statistics["extents_read"]
         assert content(store, [3]) == {3: list(range(20))}
-        assert store.statistics["records_read"] - before <= 3
+        assert store.statistics["extents_read"] - before <= 3
 
 
 def test_a_group_too_large_is_a_budget_error(tmp_path: Path) -> None:

@@ -61,6 +61,17 @@ def test_bounded_a_refused_reserve_changes_nothing() -> None:
     assert (budget.held, space.used, space.pages) == (held, len(taken), 1)
 
 
+def test_bounded_a_pool_has_no_more_pages_than_its_limit() -> None:
+    pool = PagePool(page_bytes=64)
+    pool.limit = 5
+    pages = OnDemandPages(pool, 8)
+    for _ in range(5):
+        pages.take()
+    with pytest.raises(Refused):
+        pages.take()
+    assert pool.capacity == pool.used == 5
+
+
 def test_trimming_keeps_the_free_pages_below_used_ones() -> None:
     pool = PagePool(page_bytes=16)
     space = OnDemandPages(pool, 2)

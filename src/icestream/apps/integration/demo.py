@@ -84,7 +84,7 @@ def demo(
     *,
     events: int = 200_000,
     memory: str = "16 MB",
-    strategy: str = "global_output_with_penalty",
+    strategy: str = "global_output_ahead",
     seed: int = 1,
     keep: Path | None = None,
     ui: bool = False,

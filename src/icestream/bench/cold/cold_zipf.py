@@ -256,7 +256,7 @@ class Run:
         self.events: list[int] = []
         self.wall: list[float] = []
         self.cpu: list[float] = []
-        #: bytes of state in memory after each batch, and records read from the log for it
+        #: bytes of state in memory after each batch, and extents read from the log for it
         self.held: list[int] = []
         self.reads: list[int] = []
         self.peak = self.log_bytes = 0
@@ -272,9 +272,9 @@ class Run:
         self.events.append(batch.num_rows)
         for delivery in deliveries:
             report = delivery.progress["icestream"]
-            before = self.cold.get("records_read", 0)
+            before = self.cold.get("extents_read", 0)
             self.cold = report["coldState"]
-            self.reads.append(self.cold["records_read"] - before)
+            self.reads.append(self.cold["extents_read"] - before)
             self.held.append(self.state_bytes)
             self.peak = max(self.peak, report["peakMemoryBytes"])
             self.log_bytes = report["logBytes"]
@@ -303,7 +303,7 @@ class Run:
             "peak_bytes": self.peak,
             "misses": self.cold["returned"],
             "groups_left": self.cold["left"],
-            "records_read": self.cold["records_read"],
+            "extents_read": self.cold["extents_read"],
             "bytes_read": self.cold["bytes_read"],
             "bytes_logged": self.cold["logged"],
             "bytes_evicted": self.cold["evicted"],

@@ -4,7 +4,8 @@ Idea: every reader of files, texts and requests (`fuzz_targets`) runs in a proce
 may not take more than a bounded amount of memory beyond what it has when warm. It works through
 numbered inputs, each made from its number alone, and writes the number down before it tries. An
 error that is not ours, an end of the process, a refused allocation or a long silence is a finding,
-told with target and number, so that `reproduce` gives the same input again.
+told with target and number, so that `reproduce` gives the same input again. As many readers run at
+a time as there are cores, the slowest first, with their temporary files in memory.
 
 Limits: memory is bounded by address space, so what is found is an allocation that is much too large
 for its input, not a small leak. Inputs of state are fewer: each restores a checkpoint.
@@ -13,10 +14,14 @@ for its input, not a small leak. Inputs of state are fewer: each restores a chec
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
 import signal
+import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from types import ModuleType
@@ -41,6 +46,8 @@ WARM_UP = 50
 SHARE = {Size.SMALL: 0.02, Size.FULL: 1.0}
 #: findings of one target after which it is given up
 ENOUGH = 20
+#: where Linux keeps files in memory
+IN_MEMORY = "/dev/shm"
 
 
 class _TooLong(BaseException):
@@ -87,6 +94,8 @@ def _work(
     def give_up(*_: object) -> None:
         raise _TooLong
 
+    if os.access(IN_MEMORY, os.W_OK):
+        tempfile.tempdir = IN_MEMORY
     target = _named(name, folder)
     signal.signal(signal.SIGPROF, give_up)
     for number in range(WARM_UP):
@@ -135,6 +144,22 @@ def findings(target: Target, folder: Path, count: int) -> list[tuple[int, str]]:
     return wrong
 
 
+def _all_findings(
+    every: list[Target], folder: Path, share: float
+) -> Iterator[tuple[Target, int, list[tuple[int, str]], float]]:
+    """Yield targets with the number of their inputs, their findings and the seconds they took."""
+
+    def run(target: Target) -> tuple[Target, int, list[tuple[int, str]], float]:
+        count = max(100, round(1000 * target.thousands * share))
+        began = time.monotonic()
+        return target, count, findings(target, folder, count), time.monotonic() - began
+
+    slowest = sorted(every, key=lambda each: not each.name.startswith("state"))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for done in as_completed([pool.submit(run, target) for target in slowest]):
+            yield done.result()
+
+
 def measure(size: Size, progress: Progress) -> Measurement:
     """Feed every target."""
     folder = Path(scratch(workspace(), "fuzz"))
@@ -143,12 +168,9 @@ def measure(size: Size, progress: Progress) -> Measurement:
     progress.plan(len(every))
     inputs, wrong = Counter[str](), Counter[str]()
     rates: dict[str, float] = {}
-    for target in every:
+    for target, count, found, seconds in _all_findings(every, folder, SHARE[size]):
         progress.step(target.name)
-        count = max(100, round(1000 * target.thousands * SHARE[size]))
-        began = time.monotonic()
-        found = findings(target, folder, count)
-        rates[target.name] = count / (time.monotonic() - began)
+        rates[target.name] = count / seconds
         inputs[target.name], wrong[target.name] = count, len(found)
         for number, why in found[:3]:
             progress.note(f"{target.name}, input {number}: {why}")

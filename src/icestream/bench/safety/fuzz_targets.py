@@ -197,6 +197,7 @@ def _state(kind: str, root: str) -> Target:
                     _listing(commit, name, data).to_json()
                 )
                 for commit in commits
+                if any(each.info.name == name for each in (*commit.added, *(commit.live or ())))
             },
         }
 

@@ -49,8 +49,8 @@ Start = Callable[[SparkSession, Path, Path, int], ice.Query]
 class App:
     """A demo without its display."""
 
-    #: writes all events to a folder, from a seed
-    write: Callable[[Path, int], None]
+    #: writes events to a folder, from a seed: all of them, or a share
+    write: Callable[[Path, int, float], None]
     start: Start
     #: names of its results; each is a folder below `results`
     results: tuple[str, ...] = ("rows",)
@@ -119,14 +119,17 @@ def _priced(spark: SparkSession, events: Path, own: Path, files: int) -> ice.Que
     return _begun(named.apply(OptionPrices(2_000), OPTIONS).writeStream, own, "64 MB")
 
 
-def _write_ratings(folder: Path, seed: int) -> None:
-    ratings = Ratings(users=400, items=200, ratings=1_200, seed=seed, span=60 * _DAY).table()
-    for _ in Workload(ratings, 900, requests=1, standing=0.001, seed=seed).write(folder, rows=100):
+def _write_ratings(folder: Path, seed: int, share: float) -> None:
+    count, first = round(1_200 * share), round(900 * share)
+    ratings = Ratings(users=400, items=200, ratings=count, seed=seed, span=60 * _DAY).table()
+    workload = Workload(ratings, first, requests=1, standing=0.001, seed=seed)
+    for _ in workload.write(folder, rows=100):
         pass
 
 
-def _written(stream: Any, events: int, seconds: int) -> Callable[[Path, int], None]:
-    def write(folder: Path, seed: int) -> None:
+def _written(stream: Any, most: int, seconds: int) -> Callable[[Path, int, float], None]:
+    def write(folder: Path, seed: int, share: float) -> None:
+        events = round(most * share)
         files = stream(seed).write(folder, events, seconds=seconds)
         written = 0
         while written < events:

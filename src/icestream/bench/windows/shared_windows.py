@@ -35,7 +35,7 @@ from typing import Any
 from icestream.bench.harness import scratch, workspace
 from icestream.bench.processes import results
 from icestream.bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
-from icestream.bench.windows import shared_slides
+from icestream.bench.windows import shared_frames, shared_slides
 from icestream.bench.windows.trades import SECOND, SYMBOLS, Trades
 from icestream.operators.per_event import Extent, SlidingTotals, weighted_layout
 from icestream.state.blocks import LogStore, SharedRepository, SlotStore, Store, WindowRepository
@@ -209,7 +209,7 @@ def measure(size: Size, progress: Progress) -> Measurement:
     """Run every case in a process of its own."""
     scale = SCALES[size]
     cases = list(scale.cases())
-    progress.plan(len(cases) + 1)
+    progress.plan(len(cases) + 2)
     runs: dict[int, dict[str, Any]] = {}
     for case in cases:
         kind = f"{'shared' if case.shared else 'unshared'}, {case.mode}"
@@ -223,6 +223,8 @@ def measure(size: Size, progress: Progress) -> Measurement:
     progress.step("queries with results per slide, on Spark")
     figures = summarise(runs, scale)
     figures["per slide"] = shared_slides.measure(size, scratch(workspace(), "shared-slides"))
+    progress.step("windows with a row for every event, on Spark")
+    figures["per event"] = shared_frames.measure(size, scratch(workspace(), "shared-frames"))
     return Measurement(figures, judge(figures))
 
 
@@ -262,8 +264,14 @@ def judge(figures: Figures) -> tuple[Bar, ...]:
     every = _rows(figures)
     most = max(every, key=lambda one: one["windows"])
     rates = list(figures["per slide"].values())
+    alone, together = (each["logged_bytes"] for each in figures["per event"].values())
     return (
         Bar.at_most("slowdown from 2 to 32 queries per slide", 2, rates[0] / rates[-1]),
+        Bar.at_most(
+            "per-event windows started together, 8 on Spark: bytes logged / one window",
+            1.2,
+            together / alone,
+        ),
         Bar.at_most("space_ratio", 1 / 16, most["space_ratio"]),
         Bar.at_most("space_ratio_log", 1 / 16, most["space_ratio_log"]),
         Bar.at_most("request_ratio", 1 / 20, most["request_ratio"]),

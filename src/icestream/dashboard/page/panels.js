@@ -252,10 +252,11 @@ const choice = {
     }));
     rows.push({ name: "the log now", note: format.bytes(told.logBytes), parts: [{ name: "now", mark: "s2", value: told.logBytes }] });
     rows.push({ name: "the log at most", note: format.bytes(most), parts: [{ name: "at most", mark: "s2", value: most }] });
-    const ratio = sizes[told.store] ? most / sizes[told.store] : null;
+    const estimated = told.estimatedLogBytes, ratio = told.logToEstimate;
     node.replaceChildren(lyingBars(rows, format.bytes, choice.title),
-      element("p", { class: "said" }, ratio == null ? "" :
-        `At most, the log took ${ratio.toFixed(2)} times the estimate for a full window.`));
+      element("p", { class: "said" }, estimated == null ? "" :
+        `The log: estimated ${format.bytes(estimated)}, logged ${format.bytes(told.logBytes)}, ` +
+        (ratio == null ? "before the longest window is full." : `${ratio.toFixed(2)} times the estimate.`)));
     return true;
   },
   node: (node) => node,

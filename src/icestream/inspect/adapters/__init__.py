@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from icestream.core.errors import CheckpointError
 from icestream.inspect.adapters.dataflow import DataflowState
+from icestream.inspect.adapters.update_windows import UpdateWindowState
 from icestream.inspect.adapters.updates import UpdateState
 from icestream.inspect.adapters.windows import WindowState
 from icestream.inspect.readable import Readable
@@ -19,5 +20,6 @@ def readable(legend: Legend, commit: Commit) -> Readable:
     if isinstance(legend, Groups):
         return DataflowState(legend, commit)
     if isinstance(legend, Waiting):
-        return UpdateState(legend, commit)
+        windowed = legend.windowed is not None
+        return UpdateWindowState(legend, commit) if windowed else UpdateState(legend, commit)
     return WindowState(legend, commit)

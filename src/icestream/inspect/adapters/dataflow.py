@@ -15,10 +15,12 @@ Limits: which groups were hot is no part of a checkpoint: all come back cold.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.errors import DefinitionError
 from icestream.inspect.readable import Asked, StateRows, StateTable, key_row
 from icestream.kernels.joins import resident as k
 from icestream.kernels.joins.rows import gather_payloads
@@ -31,6 +33,7 @@ from icestream.operators.protocol import PastVersion, Shard
 from icestream.plan.legend import Component, Grouping, Groups, Join
 from icestream.state.keys import KeyCodec
 from icestream.state.synopses.directory import identities
+from icestream.state.synopses.options import StoreOptions
 from icestream.state.synopses.rows import RowCodec
 from icestream.state.synopses.spec import Ids
 from icestream.state.synopses.store import GroupStore
@@ -44,6 +47,46 @@ _LIVES = (
 )
 #: bytes of a record of a join, as far as reading cares
 _RECORD_BYTES = 65536
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A kind of rows by group, and the store that keeps it."""
+
+    table: StateTable
+    grouping: Grouping
+    options: StoreOptions
+    #: groupings of the component, the number of this one among them, and of the synopsis in it
+    groupings: int
+    scope: int
+    place: int
+    #: lifetime classes of the segments that the component writes
+    lifetimes: tuple[str, ...]
+
+    def store(self, space: Shard, history: Sequence[PastVersion]) -> GroupStore:
+        """Restore the store of a shard."""
+        return _store(self.grouping, self.scope, self.groupings, self.options, space, history)
+
+
+def stored(legend: Groups, commit: Commit, table: StateTable) -> Stored:
+    """Find the store of a table; DefinitionError if rows of a join are meant."""
+    shards = len(commit.bases) // max(1, len(legend.components))
+    component = legend.components[table.shards.start // shards]
+    for scope, grouping in enumerate(component.groupings):
+        for place, synopsis in enumerate(grouping.synopses):
+            where = f"component {table.shards.start // shards}, grouping {scope}"
+            if (table.operator, table.name) == (where, f"{place}: {synopsis.name}"):
+                return Stored(
+                    table,
+                    grouping,
+                    legend.options,
+                    len(component.groupings),
+                    scope,
+                    place,
+                    component.lifetimes,
+                )
+    msg = f"rows of {table.operator} are those that its results wait for: they cannot be rewritten"
+    raise DefinitionError(msg)
 
 
 class DataflowState:
@@ -107,10 +150,8 @@ class DataflowState:
         history: Sequence[PastVersion],
         asked: Asked,
     ) -> Iterator[StateRows]:
-        budget = space.account.budget
-        share = budget.free // (2 * len(self._legend.components[shard // self._shards].groupings))
-        store = GroupStore(grouping.synopses, space, self._legend.options, scope=scope, share=share)
-        store.restore(history)
+        groupings = len(self._legend.components[shard // self._shards].groupings)
+        store = _store(grouping, scope, groupings, self._legend.options, space, history)
         watermark = history[-1].watermark
         for hi, lo in _identities(store, grouping, asked):
             store.begin(watermark)
@@ -129,14 +170,32 @@ def _identities(store: GroupStore, grouping: Grouping, asked: Asked) -> Iterator
     if asked.key is not None:
         yield KeyCodec(grouping.keys).identify(key_row(grouping.keys, asked.key))
         return
+    most = max(1, store.chunk_groups)
+    for hi, lo in every_group(store):
+        for first in range(0, len(hi), most):
+            yield hi[first : first + most], lo[first : first + most]
+
+
+def every_group(store: GroupStore) -> list[tuple[Ids, Ids]]:
+    """Return the groups of a store, in the order of their identities."""
     directory = store.directory
     entries = directory.entries(directory.every())
     entries = entries[np.lexsort(identities(entries)[::-1])]
-    blocks = [identities(block) for block in store.index.scan(entries)]
-    most = max(1, store.chunk_groups)
-    for hi, lo in blocks:
-        for first in range(0, len(hi), most):
-            yield hi[first : first + most], lo[first : first + most]
+    return [identities(block) for block in store.index.scan(entries)]
+
+
+def _store(
+    grouping: Grouping,
+    scope: int,
+    groupings: int,
+    options: StoreOptions,
+    space: Shard,
+    history: Sequence[PastVersion],
+) -> GroupStore:
+    share = space.account.budget.free // (2 * groupings)
+    store = GroupStore(grouping.synopses, space, options, scope=scope, share=share)
+    store.restore(history)
+    return store
 
 
 def _joined(
@@ -191,4 +250,4 @@ def _rows_of(
     return StateRows(table, shard, batch, (rows.hi, rows.lo))
 
 
-__all__ = ["DataflowState"]
+__all__ = ["DataflowState", "Stored", "every_group", "stored"]

@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.clock import SystemClock
-from icestream.inspect.readable import Asked, StateRows, StateTable, key_row
+from icestream.inspect.adapters.update_arcs import ArcState, chosen
+from icestream.inspect.readable import Asked, StateRows, StateTable
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.operators.updates.serving import Serving, ServingOperator
 from icestream.operators.updates.step import UpdateStep
 from icestream.plan.legend import Waiting
-from icestream.state.keys import KeyCodec
 from icestream.state.versions import Commit
 
 #: what is told of a key beside its value
@@ -48,7 +48,9 @@ class UpdateState:
         self._waiting = StateTable("queue", "waiting", legend.text, keys, waiting, shards)
         idle = pa.schema(_TOLD)
         self._idle = StateTable("queue", "known", legend.text, keys, idle, shards)
-        self.tables: Sequence[StateTable] = (self._waiting, self._idle)
+        self._front = legend.front
+        self._arcs = ArcState(legend.front, keys, shards)
+        self.tables: Sequence[StateTable] = (self._waiting, self._idle, *self._arcs.tables)
         self.notes: Sequence[str] = ()
 
     def read(
@@ -58,28 +60,22 @@ class UpdateState:
         del commit
         step = UpdateStep(_nothing, self._payload, self._payload)
         steps = dict.fromkeys(range(self._readers), step)
-        spec = Serving(self._payload, steps, "inplace", 0, None, SystemClock())
+        spec = Serving(self._payload, steps, "inplace", 0, None, SystemClock(), front=self._front)
         operator = ServingOperator(spec, space)
         operator.restore(history)
         queue = operator.waiting
-        for table, slots in (
-            (self._waiting, queue.waiting_slots()),
-            (self._idle, queue.idle_slots()),
-        ):
+        for table in (self._waiting, self._idle):
             if table not in asked.tables:
                 continue
-            for first in range(0, len(slots), _ROWS_AT_ONCE):
-                some = slots[first : first + _ROWS_AT_ONCE]
-                values = queue.values(some).columns if table is self._waiting else []
-                hi, lo, last, count, gap, _, _ = (each for _, each in queue.described(some))
-                waits = pa.array(queue.since(some), mask=np.full(len(some), table is self._idle))
+            is_idle = table is self._idle
+            for known, waiting in queue.portions(_ROWS_AT_ONCE, waiting=not is_idle):
+                values = [] if waiting is None else waiting.columns
+                hi, lo, last, count, gap, _, _ = (each for _, each in queue.described(known))
+                waits = pa.array(queue.since(known), mask=np.full(len(known), is_idle))
                 told = [waits, pa.array(last), pa.array(count), pa.array(gap)]
                 rows = pa.RecordBatch.from_arrays([*told, *values], schema=table.columns)
-                if asked.key is not None:
-                    one, two = KeyCodec(table.keys).identify(key_row(table.keys, asked.key))
-                    chosen = np.flatnonzero((hi == one) & (lo == two))
-                    rows, hi, lo = rows.take(pa.array(chosen)), hi[chosen], lo[chosen]
-                yield StateRows(table, shard, rows, (hi, lo))
+                yield chosen(table, shard, rows, hi, lo, asked)
+        yield from self._arcs.read(operator.front, shard, asked)
 
 
 def _nothing(rows: Any) -> Any:

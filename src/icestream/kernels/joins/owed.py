@@ -22,6 +22,7 @@ from itertools import product
 import numpy as np
 
 from icestream.kernels.compile import kernel
+from icestream.kernels.joins.gathering import GENERATION, PLACE
 from icestream.kernels.joins.rows import LOG_HI, LOG_LE, LOG_LO, LOG_RE
 from icestream.kernels.words import Ints, Table
 
@@ -51,7 +52,7 @@ def _less(heap: Ints, at: int, other: int) -> bool:
 
 
 @kernel
-def _next_key(heap: Ints, members: Ints, bounds: Ints, walk: Table) -> bool:
+def _next_key(heap: Ints, pairs: Table, bounds: Ints, walk: Table) -> bool:
     """Move to the rows of the next identity that all ports have; False if there is none."""
     ports = walk.shape[0]
     for port in range(ports):
@@ -59,35 +60,35 @@ def _next_key(heap: Ints, members: Ints, bounds: Ints, walk: Table) -> bool:
         if walk[port, BEGIN] == bounds[port + 1]:
             return False
     agreed = 1
-    most = members[walk[0, BEGIN]]
+    most = pairs[walk[0, BEGIN], PLACE]
     port = 1
     while agreed < ports:
-        while _less(heap, members[walk[port, BEGIN]], most):
+        while _less(heap, pairs[walk[port, BEGIN], PLACE], most):
             walk[port, BEGIN] += 1
             if walk[port, BEGIN] == bounds[port + 1]:
                 return False
-        if _less(heap, most, members[walk[port, BEGIN]]):
-            most = members[walk[port, BEGIN]]
+        if _less(heap, most, pairs[walk[port, BEGIN], PLACE]):
+            most = pairs[walk[port, BEGIN], PLACE]
             agreed = 1
         else:
             agreed += 1
         port = (port + 1) % ports
     for port in range(ports):
         end = walk[port, BEGIN] + 1
-        while end < bounds[port + 1] and not _less(heap, most, members[end]):
+        while end < bounds[port + 1] and not _less(heap, most, pairs[end, PLACE]):
             end += 1
         walk[port, END] = end
     return True
 
 
 @kernel
-def _look_ahead(generations: Ints, walk: Table) -> bool:
+def _look_ahead(pairs: Table, walk: Table) -> bool:
     """Note which generation later ports consist of; False if all ports consist of the same."""
     later = np.int64(-2)
     for port in range(walk.shape[0] - 1, -1, -1):
         walk[port, LATER] = later
-        first = generations[walk[port, BEGIN]]
-        if first != generations[walk[port, END] - 1] or later not in (-2, first):
+        first = pairs[walk[port, BEGIN], GENERATION]
+        if first != pairs[walk[port, END] - 1, GENERATION] or later not in (-2, first):
             later = np.int64(MIXED)
         else:
             later = first
@@ -95,14 +96,14 @@ def _look_ahead(generations: Ints, walk: Table) -> bool:
 
 
 @kernel
-def _leap(generations: Ints, row: int, end: int) -> int:
+def _leap(pairs: Table, row: int, end: int) -> int:
     """Return the first row of a later generation, given those of a key and port in order."""
-    generation = generations[row]
+    generation = pairs[row, GENERATION]
     low = row + 1
     high = end
     while low < high:
         middle = (low + high) // 2
-        if generations[middle] > generation:
+        if pairs[middle, GENERATION] > generation:
             high = middle
         else:
             low = middle + 1
@@ -112,8 +113,7 @@ def _leap(generations: Ints, row: int, end: int) -> int:
 @kernel
 def owed(
     heap: Ints,
-    members: Ints,
-    generations: Ints,
+    pairs: Table,
     bounds: Ints,
     state: Ints,
     walk: Table,
@@ -122,21 +122,21 @@ def owed(
 ) -> int:
     """Fill `found` with the next owed combinations, `lifetimes` with theirs; return how many.
 
-    `members` are places of rows in the heap, those of port p from `bounds[p]` to `bounds[p + 1]`,
-    in the order of (identity, generation). `state` is how deep the walk is, -1 to begin with;
-    `walk[:, END]` begins as `bounds[:-1]`. There are no more combinations when fewer come than
-    there was room for.
+    `pairs` are place in the heap and generation of rows, those of port p from `bounds[p]` to
+    `bounds[p + 1]`, in the order of (identity, generation). `state` is how deep the walk is, -1 to
+    begin with; `walk[:, END]` begins as `bounds[:-1]`. There are no more combinations when fewer
+    come than there was room for.
     """
     count = 0
     last = walk.shape[0] - 1
     depth = state[0]
     while True:
         if depth < 0:
-            if not _next_key(heap, members, bounds, walk):
+            if not _next_key(heap, pairs, bounds, walk):
                 for port in range(last + 1):
                     walk[port, END] = bounds[port + 1]
                 break
-            if not _look_ahead(generations, walk):
+            if not _look_ahead(pairs, walk):
                 continue
             depth = 0
             walk[0, CURSOR] = walk[0, BEGIN]
@@ -146,14 +146,14 @@ def owed(
             if depth >= 0:
                 walk[depth, CURSOR] += 1
             continue
-        generation = generations[row]
+        generation = pairs[row, GENERATION]
         same = generation
         if depth > 0 and walk[depth - 1, SAME] != generation:
             same = np.int64(MIXED)
         if depth == last and same != MIXED:
-            walk[depth, CURSOR] = _leap(generations, row, walk[depth, END])
+            walk[depth, CURSOR] = _leap(pairs, row, walk[depth, END])
             continue
-        at = members[row]
+        at = pairs[row, PLACE]
         start = heap[at + LOG_LE]
         stop = heap[at + LOG_RE]
         if depth > 0:
@@ -172,7 +172,7 @@ def owed(
         if count == found.shape[0]:
             break
         for port in range(last + 1):
-            found[count, port] = members[walk[port, CURSOR]]
+            found[count, port] = pairs[walk[port, CURSOR], PLACE]
         lifetimes[count, 0] = start
         lifetimes[count, 1] = stop
         count += 1

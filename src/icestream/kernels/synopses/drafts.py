@@ -22,6 +22,7 @@ from icestream.kernels.synopses.extents import (
     BACK,
     BACK_LATEST,
     HEADER,
+    LASTING_HEADER,
     LATEST,
     LENGTH,
     SHAPE,
@@ -240,7 +241,8 @@ def live_words(table: Table, at: int) -> int:
     for slot in range(table.shape[0]):
         never = table[slot, at + ROOT_EXPIRY] == _MOST
         if never and table[slot, at + ROOT] != NO_ROOT and table[slot, STAMP] != 0:
-            words += table[slot, at + COLD] + HEADER * (table[slot, at + CHAIN] & 0xFFFFFFFF)
+            extents = table[slot, at + CHAIN] & 0xFFFFFFFF
+            words += table[slot, at + COLD] + LASTING_HEADER * extents
     return int(words)
 
 
@@ -249,31 +251,34 @@ def live_words_reference(table: Table, at: int) -> int:
     kept = (table[:, STAMP] != 0) & (table[:, at + ROOT] != NO_ROOT)
     kept &= table[:, at + ROOT_EXPIRY] == _MOST
     extents = table[kept, at + CHAIN] & 0xFFFFFFFF
-    return int(table[kept, at + COLD].sum() + HEADER * extents.sum())
+    return int(table[kept, at + COLD].sum() + LASTING_HEADER * extents.sum())
 
 
 # -- how much ------------------------------------------------------------------------------
 
 
 @kernel
-def words_of(table: Table, slots: Ints, with_cold: bool, block: int, out: Ints) -> None:
-    """Fill in the words of groups in all synopses, those behind cold roots too if asked for.
+def words_of(
+    table: Table, parts: Ints, slots: Ints, with_cold: bool, block: int, out: Ints
+) -> None:
+    """Fill in the words of groups in some synopses, those behind cold roots too if asked for.
 
-    Words in memory are rounded up to whole blocks of so many.
+    `parts` are the columns where those of a synopsis begin. Words in memory are rounded up to whole
+    blocks of so many.
     """
     for i in range(slots.size):
         slot = slots[i]
         total = np.int64(0)
-        for at in range(GROUP, table.shape[1], PARTS):
+        for at in parts:
             total += (table[slot, at + WORDS] + block - 1) // block * block
             if with_cold and table[slot, at + FLAGS] & WHOLE == 0:
                 total += table[slot, at + COLD]
         out[i] = total
 
 
-def words_of_reference(table: Table, slots: Ints, with_cold: bool, block: int) -> Ints:
+def words_of_reference(table: Table, parts: Ints, slots: Ints, with_cold: bool, block: int) -> Ints:
     """Return what `words_of` fills in, by columns."""
-    words, flags, cold = (table[slots, GROUP + c :: PARTS] for c in (WORDS, FLAGS, COLD))
+    words, flags, cold = (table[slots[:, None], parts + c] for c in (WORDS, FLAGS, COLD))
     behind = np.where(flags & WHOLE == 0, cold, 0) if with_cold else 0
     return np.asarray((-(-words // block) * block + behind).sum(axis=1))
 

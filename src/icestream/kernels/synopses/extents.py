@@ -1,13 +1,17 @@
-"""Extents: the rows of several groups in one record of the log, found by a binary search.
+"""Extents: rows of groups on the log, each with a header and a checksum of its own.
 
-Idea: a record is the number of its extents, a header of `HEADER` words for each, sorted by
-identity, then the words of their rows in the same order. A header says where its words begin, so an
-extent is found in a record with a few comparisons and copied without a look at the others.
+Idea: an extent is a header, then the words of its rows. Those of many groups follow each other in a
+record, and a marker points to one of them: it is read without a look at the others. What was read
+is checked alone: the upper bits of the word with the length are a checksum of header and words,
+begun with the marker, so an extent in another place does not pass. In a record a header is *short*:
+words that follow from its flags are left out.
 
 Invariants:
-1. An extent that was put in is found, and no other (`test_parity_extents_in_a_record`).
+1. What was laid out is found and copied, and nothing else (`test_parity_extents_in_a_record`).
+2. A changed bit of an extent is noticed, and so is another marker or group
+   (`test_a_changed_extent_is_not_sound`).
 
-Cost: O(log extents of the record) to find, one copy of the words.
+Cost: one pass over the words to lay out, two to read; a multiplication for each.
 """
 
 from __future__ import annotations
@@ -15,13 +19,13 @@ from __future__ import annotations
 import numpy as np
 
 from icestream.kernels.compile import kernel
-from icestream.kernels.synopses.heap import GROUP, HEAT, HI, LO, STAMP
+from icestream.kernels.synopses.heap import GROUP, HEAT, HI, LO, NO_ROOT, STAMP
 from icestream.kernels.windows.fold import Ids, Index
 from icestream.kernels.windows.groups import insert
 from icestream.kernels.words import Ints, Table
 
-#: words of a header: identity, rows and place in the chain, flags and words, previous extent,
-#: latest expiry of the chain from here on and of the chain before
+#: words of a header: identity, rows and place in the chain, checksum and flags and words, previous
+#: extent, latest expiry of the chain from here on and of the chain before
 SHAPE = 2
 LENGTH = 3
 BACK = 4
@@ -32,6 +36,19 @@ HEADER = 7
 WORDS = 0xFFFFFFFF
 #: flag in `LENGTH`: no row behind this extent has a better rank than any in it
 IN_ORDER = 1 << 32
+#: flags in `LENGTH` of a short header: there is no previous extent, so nothing is said of it;
+#: expiries are those of rows that never expire, and left out
+FIRST = 1 << 33
+LASTING = 1 << 34
+#: bits of `LENGTH` below the checksum
+PLAIN = 35
+_PLAIN_BITS = (1 << PLAIN) - 1
+_FACTOR = 0x9E3779B97F4A7C15
+_LEAST = -9223372036854775808
+_MOST = 9223372036854775807
+#: words of short headers of rows that never expire: the first of a chain, and those behind it
+LEAST_HEADER = 4
+LASTING_HEADER = 5
 
 #: places in the facts of a directory: first free slot plus one, slots ever used, free slots
 FREE_SLOT = 0
@@ -40,67 +57,244 @@ FREE_SLOTS = 2
 
 
 @kernel
-def find_extents(record: Ints, hi: Ids, lo: Ids, found: Ints) -> int:
-    """Fill `found` with the number of each identity's extent, -1 for none; return the words."""
-    total = 0
-    count = record[0]
-    for i in range(hi.size):
-        first = np.int64(0)
-        last = count
-        while first < last:
-            middle = (first + last) >> 1
-            at = 1 + middle * HEADER
-            high = np.uint64(record[at + HI])
-            if high < hi[i] or (high == hi[i] and np.uint64(record[at + LO]) < lo[i]):
-                first = middle + 1
-            else:
-                last = middle
-        at = 1 + first * HEADER
-        found[i] = -1
-        if first < count and np.uint64(record[at]) == hi[i] and np.uint64(record[at + 1]) == lo[i]:
-            found[i] = first
-            total += record[at + LENGTH] & WORDS
-    return total
-
-
-def find_extents_reference(record: Ints, hi: Ids, lo: Ids, found: Ints) -> int:
-    """Do what `find_extents` does, with a dictionary."""
-    headers = record[1 : 1 + int(record[0]) * HEADER].reshape(-1, HEADER)
-    highs, lows = (headers[:, column].view(np.uint64).tolist() for column in (HI, LO))
-    identities = zip(highs, lows, strict=True)
-    numbers = {identity: number for number, identity in enumerate(identities)}
-    wanted = zip(hi.tolist(), lo.tolist(), strict=True)
-    found[:] = [numbers.get(identity, -1) for identity in wanted]
-    return int((headers[found[found >= 0], LENGTH] & WORDS).sum())
+def short_header(length: int) -> int:
+    """Return the words of a short header, given its word with the length."""
+    words = HEADER
+    if length & FIRST:
+        words -= 2
+    if length & LASTING:
+        words -= 1 if length & FIRST else 2
+    return words
 
 
 @kernel
-def copy_extents(record: Ints, found: Ints, out: Ints, sizes: Ints) -> None:
-    """Copy the words of extents to `out`, without gaps, and fill in how many each has."""
-    count = record[0]
-    data = 1 + count * HEADER
-    begins = np.empty(count + 1, dtype=np.int64)
-    begins[0] = data
-    for e in range(count):
-        begins[e + 1] = begins[e] + (record[1 + e * HEADER + LENGTH] & WORDS)
+def flags_of(headers: Table, e: int) -> int:
+    """Return the flags of the short header of an extent."""
+    flags = 0
+    if headers[e, BACK] == NO_ROOT:
+        flags |= FIRST
+    if headers[e, LATEST] == _MOST and (flags or headers[e, BACK_LATEST] == _MOST):
+        flags |= LASTING
+    return flags
+
+
+@kernel
+def sum_up(headers: Table, ends: Ints) -> None:
+    """Fill in how many words the extents up to each one take in a record, from 0 on."""
+    ends[0] = 0
+    for e in range(headers.shape[0]):
+        size = headers[e, LENGTH] & WORDS
+        ends[e + 1] = ends[e] + short_header(flags_of(headers, e)) + size
+
+
+@kernel
+def checksum(stream: Ints, at: int, size: int, marker: int) -> int:
+    """Return the checksum of an extent, all of `size` words, where it belongs in `LENGTH`."""
+    mixed = np.uint64(marker)
+    for w in range(size):
+        word = stream[at + w]
+        if w == LENGTH:
+            word &= _PLAIN_BITS
+        mixed = (mixed ^ np.uint64(word)) * np.uint64(_FACTOR)
+        mixed ^= mixed >> np.uint64(32)
+    return int(np.int64(mixed >> np.uint64(PLAIN) << np.uint64(PLAIN)))
+
+
+def checksum_reference(extent: list[int], marker: int) -> int:
+    """Return what `checksum` does of an extent's words, as Python counts."""
+    mixed = marker % 2**64
+    for place, word in enumerate(extent):
+        plain = word & _PLAIN_BITS if place == LENGTH else word
+        mixed = (mixed ^ plain % 2**64) * _FACTOR % 2**64
+        mixed ^= mixed >> 32
+    signed = mixed >> PLAIN << PLAIN
+    return signed - 2**64 if signed >= 2**63 else signed
+
+
+@kernel
+def lay_out(
+    headers: Table,
+    words: Ints,
+    begins: Ints,
+    first: int,
+    last: int,
+    marker: int,
+    record: Ints,
+    markers: Ints,
+) -> None:
+    """Fill a record at `marker` with extents from first to last, and in the marker of each.
+
+    The words of each begin at its place in `words`.
+    """
+    at = 0
+    for e in range(first, last):
+        flags = flags_of(headers, e)
+        target = at + LENGTH
+        for w in range(LENGTH):
+            record[at + w] = headers[e, w]
+        record[target] = headers[e, LENGTH] | flags
+        target += 1
+        for w in range(BACK, HEADER):
+            if w == LATEST:
+                is_said = not flags & LASTING
+            elif w == BACK:
+                is_said = not flags & FIRST
+            else:
+                is_said = flags == 0
+            if is_said:
+                record[target] = headers[e, w]
+                target += 1
+        for w in range(headers[e, LENGTH] & WORDS):
+            record[target + w] = words[begins[e] + w]
+        target += headers[e, LENGTH] & WORDS
+        markers[e] = marker + at
+        record[at + LENGTH] |= checksum(record, at, target - at, markers[e])
+        at = target
+
+
+def lay_out_reference(
+    headers: Table, words: Ints, begins: Ints, marker: int
+) -> tuple[list[int], list[int]]:
+    """Return the record and the markers that `lay_out` fills in for all extents, by lists."""
+    record: list[int] = []
+    markers = []
+    for header, begin in zip(headers.tolist(), begins.tolist(), strict=True):
+        is_first = header[BACK] == NO_ROOT
+        is_lasting = header[LATEST] == _MOST and (is_first or header[BACK_LATEST] == _MOST)
+        extent = [*header[:LENGTH], header[LENGTH] | FIRST * is_first | LASTING * is_lasting]
+        extent += [] if is_first else [header[BACK]]
+        extent += [] if is_lasting else [header[LATEST]]
+        extent += [] if is_first or is_lasting else [header[BACK_LATEST]]
+        extent += words[begin : begin + (header[LENGTH] & WORDS)].tolist()
+        markers.append(marker + len(record))
+        extent[LENGTH] |= checksum_reference(extent, markers[-1])
+        record += extent
+    return record, markers
+
+
+@kernel
+def is_sound(stream: Ints, at: int, marker: int, hi: np.uint64, lo: np.uint64) -> bool:
+    """Tell whether an extent of a group is there, as it was written at `marker`."""
+    if at < 0 or at + LEAST_HEADER > stream.size:
+        return False
+    length = stream[at + LENGTH]
+    size = short_header(length) + (length & WORDS)
+    if at + size > stream.size:
+        return False
+    if np.uint64(stream[at + HI]) != hi or np.uint64(stream[at + LO]) != lo:
+        return False
+    return bool(checksum(stream, at, size, marker) == length & ~_PLAIN_BITS)
+
+
+@kernel
+def measure_extents(stream: Ints, origin: int, markers: Ints, hi: Ids, lo: Ids, sizes: Ints) -> int:
+    """Fill in the words of extents; return how many are sound, and of their groups, before one not.
+
+    The first word of `stream` has the marker `origin`.
+    """
+    for i in range(markers.size):
+        at = markers[i] - origin
+        if not is_sound(stream, at, markers[i], hi[i], lo[i]):
+            return i
+        sizes[i] = stream[at + LENGTH] & WORDS
+    return int(markers.size)
+
+
+@kernel
+def copy_header(stream: Ints, at: int, headers: Table, e: int) -> int:
+    """Fill in a header from a short one; return where the words of its rows begin."""
+    for w in range(LENGTH + 1):
+        headers[e, w] = stream[at + w]
+    length = stream[at + LENGTH]
+    at += LEAST_HEADER
+    headers[e, BACK] = NO_ROOT
+    headers[e, LATEST] = _MOST
+    headers[e, BACK_LATEST] = _LEAST if length & FIRST else _MOST
+    if not length & FIRST:
+        headers[e, BACK] = stream[at]
+        at += 1
+    if not length & LASTING:
+        headers[e, LATEST] = stream[at]
+        at += 1
+        if not length & FIRST:
+            headers[e, BACK_LATEST] = stream[at]
+            at += 1
+    return at
+
+
+@kernel
+def copy_extents(stream: Ints, origin: int, markers: Ints, headers: Table, out: Ints) -> None:
+    """Fill in headers of sound extents, and copy their words to `out`, without gaps."""
     target = 0
-    for i in range(found.size):
-        begin = begins[found[i]]
-        sizes[i] = begins[found[i] + 1] - begin
-        for w in range(sizes[i]):
-            out[target + w] = record[begin + w]
-        target += sizes[i]
+    for i in range(markers.size):
+        begin = copy_header(stream, markers[i] - origin, headers, i)
+        size = headers[i, LENGTH] & WORDS
+        for w in range(size):
+            out[target + w] = stream[begin + w]
+        target += size
 
 
-def copy_extents_reference(record: Ints, found: Ints, out: Ints, sizes: Ints) -> None:
-    """Do what `copy_extents` does, by slices."""
-    count = int(record[0])
-    headers = record[1 : 1 + count * HEADER].reshape(-1, HEADER)
-    lengths = headers[:, LENGTH] & WORDS
-    ends = 1 + count * HEADER + np.cumsum(lengths)
-    sizes[:] = lengths[found]
-    pieces = [record[ends[e] - lengths[e] : ends[e]] for e in found.tolist()]
-    out[: int(sizes.sum())] = np.concatenate(pieces) if pieces else 0
+def read_extents_reference(
+    stream: Ints, origin: int, markers: Ints, hi: Ids, lo: Ids
+) -> list[list[int]]:
+    """Return what `measure_extents` finds sound and `copy_extents` copies, by slices."""
+    found: list[list[int]] = []
+    words = stream.tolist()
+    for marker, *identity in zip(markers.tolist(), hi.tolist(), lo.tolist(), strict=True):
+        at = marker - origin
+        start = words[at : at + LEAST_HEADER] if at >= 0 else []
+        if len(start) < LEAST_HEADER or [each % 2**64 for each in start[:2]] != identity:
+            break
+        size = start[LENGTH] & WORDS
+        is_first, is_lasting = (start[LENGTH] & flag != 0 for flag in (FIRST, LASTING))
+        short = HEADER - 2 * is_first - is_lasting - (is_lasting and not is_first)
+        extent = words[at : at + short + size]
+        signed = start[LENGTH] >> PLAIN << PLAIN
+        if len(extent) < short + size or checksum_reference(extent, marker) != signed:
+            break
+        said = iter(extent[LEAST_HEADER:])
+        back = NO_ROOT if is_first else next(said)
+        latest = _MOST if is_lasting else next(said)
+        before = _LEAST if is_first else _MOST if is_lasting else next(said)
+        found.append([*start, back, latest, before, *said])
+    return found
+
+
+@kernel
+def list_extents(record: Ints, places: Ints, headers: Table) -> int:
+    """Fill in where the extents of a record begin, and headers; return how many they are.
+
+    It is -1 if they do not fill the record. There must be room for one for every `LEAST_HEADER`
+    words.
+    """
+    at = 0
+    count = 0
+    while at < record.size:
+        if at + LEAST_HEADER > record.size:
+            return -1
+        length = record[at + LENGTH]
+        end = at + short_header(length) + (length & WORDS)
+        if end > record.size:
+            return -1
+        places[count] = at
+        copy_header(record, at, headers, count)
+        count += 1
+        at = end
+    return count
+
+
+def list_extents_reference(record: Ints) -> list[int] | None:
+    """Return where the extents begin that `list_extents` lists; None if they do not fill it."""
+    words, places, at = record.tolist(), [], 0
+    while at < len(words):
+        places.append(at)
+        if at + LEAST_HEADER > len(words):
+            return None
+        length = words[at + LENGTH]
+        is_first, is_lasting = (length & flag != 0 for flag in (FIRST, LASTING))
+        short = HEADER - 2 * is_first - is_lasting - (is_lasting and not is_first)
+        at += short + (length & WORDS)
+    return places if at == len(words) else None
 
 
 @kernel

@@ -40,11 +40,13 @@ from icestream.kernels.update_windows.zones import (
     FIRST,
     FRONT,
     HI,
+    LACKS,
     LAST,
     LO,
     MARK,
     NEWEST,
     NONE,
+    PROMISED,
     SINCE,
     STATES,
     TIME,
@@ -80,6 +82,8 @@ def blank_cell(cells: Table, cell: int) -> None:
     for word in range(CELL):
         cells[cell, word] = 0
     for word in (LAST, CLOCK, NEWEST, FIRST, COMMITTED, FRONT, BACK, DF, WS, WE, ET):
+        cells[cell, word] = NONE
+    for word in range(LACKS, PROMISED + 1):
         cells[cell, word] = NONE
 
 

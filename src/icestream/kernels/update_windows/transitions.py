@@ -16,6 +16,9 @@ Invariants:
    there is; LAZY has at most size - 1 more of the committed window, which is full. Asserted with
    every tuple (`test_bounded_buffers_hold_size_plus_slide_minus_one`).
 
+4. An answer is due since the first window after the last delivered one became full
+   (`test_oracle_staleness_of_windows_beside_its_definition`).
+
 Cost: O(1) per tuple, amortised; a commit of LAZY counts the window's tuples.
 
 Limits: a key's first window is the one its first tuple starts; windows that began before it are
@@ -49,8 +52,12 @@ from icestream.kernels.update_windows.zones import (
     END,
     ENQ,
     FIRST,
+    FLYING,
     IDLES,
     KEPT,
+    LACKS,
+    LACKS_LATER,
+    LACKS_NEXT,
     LAST,
     LATE,
     MARK,
@@ -58,7 +65,9 @@ from icestream.kernels.update_windows.zones import (
     MOST_LIVE,
     NEWEST,
     NONE,
+    PROMISED,
     ROWS,
+    SHOWN,
     SIZE,
     SLIDE,
     STATES,
@@ -143,9 +152,10 @@ def enqueue_one(windows: Windows, cell: int, time: int, arrived: int) -> int:
         cells[cell, UNREAD] += 1
         cells[cell, WE] = place
     updates = _note_started(windows, cell, place, starts)
+    full = newest_full(previous, time, facts[SIZE], facts[SLIDE])
+    _note_lacking(windows, cell, full, arrived)
     if not facts[EAGER]:
-        number = newest_full(previous, time, facts[SIZE], facts[SLIDE])
-        updates = _note_full(windows, cell, number)
+        updates = _note_full(windows, cell, full)
     _check_bound(windows, cell)
     _promote(windows, cell)
     if not updates:
@@ -168,9 +178,10 @@ def advance_one(windows: Windows, cell: int, time: int, arrived: int) -> bool:
     cells[cell, CLOCK] = time
     if cells[cell, COMMITTED] != NONE and time >= cells[cell, END]:
         _promote(windows, cell)
+    number = full_by(last, time, facts[SIZE], facts[SLIDE])
+    _note_lacking(windows, cell, number, arrived)
     if facts[EAGER]:
         return False
-    number = full_by(last, time, facts[SIZE], facts[SLIDE])
     if not _note_full(windows, cell, number):
         return False
     facts[UPDATES] += 1
@@ -229,6 +240,21 @@ def _note_started(windows: Windows, cell: int, place: int, starts: bool) -> bool
 
 
 @kernel
+def _note_lacking(windows: Windows, cell: int, number: int, arrived: int) -> None:
+    """Note since when answers are due: for the newest full window, if it is after those known."""
+    cells = windows.cells
+    if number == NONE or number < cells[cell, FIRST]:
+        return
+    if cells[cell, LACKS] == NONE and number > cells[cell, SHOWN]:
+        cells[cell, LACKS] = arrived
+    if cells[cell, LACKS_LATER] == NONE and number > cells[cell, PROMISED]:
+        cells[cell, LACKS_LATER] = arrived
+    flying = cells[cell, FLYING]
+    if flying != NONE and cells[cell, LACKS_NEXT] == NONE and number > flying:
+        cells[cell, LACKS_NEXT] = arrived
+
+
+@kernel
 def _note_full(windows: Windows, cell: int, number: int) -> bool:
     """Make the newest full window the one that is kept; tell if there is a newer one."""
     facts, cells = windows.facts, windows.cells
@@ -276,6 +302,8 @@ def commit_one(windows: Windows, cell: int) -> None:
     number = cells[cell, NEWEST]
     end = number * facts[SLIDE] + facts[SIZE] - 1
     cells[cell, COMMITTED] = number
+    cells[cell, PROMISED] = number
+    cells[cell, LACKS_LATER] = NONE
     cells[cell, END] = end
     cells[cell, DF] = cells[cell, WS]
     words[cells[cell, WS] + MARK] = end
@@ -336,6 +364,8 @@ def finish_one(windows: Windows, cell: int) -> bool:
         cells[cell, STATES] |= IDLE
         facts[IDLES] += 1
         return False
+    cells[cell, FLYING] = cells[cell, COMMITTED]
+    cells[cell, LACKS_NEXT] = cells[cell, LACKS_LATER]
     cells[cell, COMMITTED] = NONE
     facts[DONES] += 1
     if cells[cell, STATES] & HELD:

@@ -69,7 +69,16 @@ TICKET = 20
 UPQ_NEXT = 21
 #: the key's time: that of its latest tuple, or later where it is known that none comes before
 CLOCK = 22
-CELL = 23
+#: when a window after the one that was last delivered became full; NONE while there is none. The
+#: same after the window that is on its way to the application, and after the last committed one
+LACKS = 23
+LACKS_NEXT = 24
+LACKS_LATER = 25
+#: numbers of these windows: delivered, on its way (NONE for none), committed to
+SHOWN = 26
+FLYING = 27
+PROMISED = 28
+CELL = 29
 
 #: words of a zone before its tuples
 PAGE = 0

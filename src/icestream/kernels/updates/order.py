@@ -56,19 +56,23 @@ WEIGHT = 8
 LACKS = 9
 APPLICATION_BOOK = 10
 DROPPED = 13
+#: in an update queue, which sheds nothing: number of its place in its list; they ascend in a list
+TURN = DROPPED
 #: how uneven the gaps between updates are (a float; 0 for a clock), and the last update
 UNEVEN = 14
 LATEST = 15
 READER_WORDS = 16
 
 #: facts of a reader: schedule, its bit, keys that wait, lists with keys, time of the scores, when
-#: measuring began
+#: measuring began, the lowest turn given in front and the next one at a tail
 SCHEDULE = 0
 BIT = 1
 WAITING = 2
 LISTS = 3
 SCORED = 4
 BEGAN = 5
+FRONT = 6
+BACK = 7
 READER_FACTS = 8
 
 #: settings of a reader: cost of serving one key, in microseconds, and its price
@@ -207,6 +211,12 @@ def link(reader: Reader, cell: int, number: int, in_front: bool) -> None:
     """Put a key that is in no list at an end of one."""
     keys, lists = reader.keys, reader.lists
     keys[cell, LIST] = number + 1
+    if in_front:
+        reader.facts[FRONT] -= 1
+        keys[cell, TURN] = reader.facts[FRONT]
+    else:
+        keys[cell, TURN] = reader.facts[BACK]
+        reader.facts[BACK] += 1
     head = lists[number, HEAD]
     tail = lists[number, TAIL]
     if head == 0:
@@ -233,6 +243,20 @@ def link(reader: Reader, cell: int, number: int, in_front: bool) -> None:
 
 
 @lean_kernel
+def is_first(reader: Reader, cell: int) -> bool:
+    """Tell whether no key waits before one of the only list, also of those not in memory."""
+    keys = reader.keys
+    return bool(keys[cell, PREVIOUS] == 0 and keys[cell, TURN] == reader.facts[FRONT])
+
+
+@lean_kernel
+def is_last(reader: Reader, cell: int) -> bool:
+    """Tell whether no key waits behind one of the only list, also of those not in memory."""
+    keys = reader.keys
+    return bool(keys[cell, NEXT] == 0 and keys[cell, TURN] == reader.facts[BACK] - 1)
+
+
+@lean_kernel
 def link_by_wait(reader: Reader, cell: int, number: int) -> None:
     """Put a key that is in no list behind those of one that wait as long or longer."""
     keys, lists = reader.keys, reader.lists
@@ -243,6 +267,14 @@ def link_by_wait(reader: Reader, cell: int, number: int) -> None:
         link(reader, cell, number, before == 0)
         return
     after = keys[before - 1, NEXT]
+    keys[cell, TURN] = keys[before - 1, TURN]
+    link_between(reader, cell, number, before, after)
+
+
+@lean_kernel
+def link_between(reader: Reader, cell: int, number: int, before: int, after: int) -> None:
+    """Put a key that is in no list between two neighbours of one, both given plus one."""
+    keys = reader.keys
     keys[cell, LIST] = number + 1
     keys[cell, NEXT] = after
     keys[cell, PREVIOUS] = before
@@ -346,6 +378,8 @@ def next_keys(reader: Reader, gaps: RealTable, gap_column: int, now: int, out: I
                 or (scores[place] == scores[best] and reader.active[place] < reader.active[best])
             ):
                 best = place
+        if best < 0:
+            break
         out[count] = chosen[best]
         count += 1
         scores[best] = UNKNOWN

@@ -36,8 +36,6 @@ from icestream.kernels.updates.order import (
     LATEST,
     LINECUTTING,
     LIST,
-    NEXT,
-    PREVIOUS,
     QUEUE_BOOK,
     SCHEDULE,
     SINCE,
@@ -49,6 +47,8 @@ from icestream.kernels.updates.order import (
     first_key,
     is_by_phase,
     is_even,
+    is_first,
+    is_last,
     link,
     note_gap,
     unlink,
@@ -159,7 +159,9 @@ def admit_one(store: Store, reader: Reader, cell: int, arrived: int) -> None:
         number = even_list(gap, arrived - keys[cell, SINCE])
         link(reader, cell, number, is_by_phase(number))
         return
-    elif (schedule == FIFO and keys[cell, NEXT]) or (is_slow and keys[cell, PREVIOUS]):
+    elif (schedule == FIFO and not is_last(reader, cell)) or (
+        is_slow and not is_first(reader, cell)
+    ):
         unlink(reader, cell)
     else:
         return

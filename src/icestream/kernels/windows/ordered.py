@@ -7,8 +7,10 @@ tuple leaves once its key is `reach` behind the one that enters. Fields without 
 whole window is among the tuples at hand, `advance` flips by itself. `roll` does the same for groups
 that count their own events, each over a *ring* of its last events.
 
-A group's row here has words behind its fronts: how many of its events entered (COUNT), the flip it
-was last reset by or the number of its ring (MARK), and the instant its next row is due (DUE).
+A group's row has words of its own for each frame: the fields, a front for those without an inverse,
+then how many of its events entered (COUNT), the flip it was last reset by or the number of its ring
+(MARK), and the instant its next row is due (DUE). `places` says where the fields are in a tuple and
+`at` where they are in a row: frames that share a row have different `at`, maybe different fields.
 
 Invariants:
 1. After every event, front merged with back equals folding the window again
@@ -26,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.kernels.compile import kernel
-from icestream.kernels.windows.groups import FIELDS, Slots
+from icestream.kernels.windows.groups import Slots
 from icestream.kernels.words import (
     IDENTITY,
     Ints,
@@ -64,10 +66,10 @@ NEVER = 2**63 - 1
 
 
 @kernel
-def enter(rows: Table, slot: int, tuples: Table, k: int, ops: Ints, places: Ints) -> None:
+def enter(rows: Table, slot: int, tuples: Table, k: int, ops: Ints, places: Ints, at: Ints) -> None:
     """Merge a tuple into the running fields of its group."""
     for f in range(ops.size):
-        merge_field(rows, slot, places[f] + FIELDS - 2, tuples, k, places[f], ops[f])
+        merge_field(rows, slot, at[f], tuples, k, places[f], ops[f])
 
 
 @kernel
@@ -76,45 +78,41 @@ def leave(
     slot: int,
     tuples: Table,
     k: int,
-    shift: int,
     fronts: Table,
     m: int,
     fronts_at: int,
     ops: Ints,
     places: Ints,
+    at: Ints,
 ) -> None:
-    """Take a tuple out: what has an inverse is subtracted, the rest takes the front after it.
-
-    Fields lie `shift` words further left in `tuples` than in an entry.
-    """
+    """Take a tuple out: what has an inverse is subtracted, the rest takes the front after it."""
     for f in range(ops.size):
         if ops[f] < 2:
-            unmerge_field(rows, slot, places[f] + FIELDS - 2, tuples, k, places[f] - shift, ops[f])
+            unmerge_field(rows, slot, at[f], tuples, k, places[f], ops[f])
     for w in range(fronts.shape[1]):
         rows[slot, fronts_at + w] = fronts[m, w]
 
 
 @kernel
-def forget_backs(rows: Table, slot: int, ops: Ints, places: Ints, identity: Ints) -> None:
+def forget_backs(rows: Table, slot: int, ops: Ints, at: Ints, identity: Ints) -> None:
     """Empty the running fields without an inverse."""
     for f in range(ops.size):
         if ops[f] >= 2:
-            first = places[f] + FIELDS - 2
-            for w in range(first, first + op_words(ops[f])):
+            for w in range(at[f], at[f] + op_words(ops[f])):
                 rows[slot, w] = identity[w]
 
 
 @kernel
 def show(
-    rows: Table, slot: int, ops: Ints, places: Ints, fronts_at: int, out: Table, at: int
+    rows: Table, slot: int, ops: Ints, at: Ints, fronts_at: int, out: Table, target: int
 ) -> None:
     """Write the fields of a group's window, backs merged with fronts, to a row of `out`."""
     for w in range(out.shape[1]):
-        out[at, w] = rows[slot, w + FIELDS]
+        out[target, w] = rows[slot, at[0] + w]
     front = fronts_at
     for f in range(ops.size):
         if ops[f] >= 2:
-            merge_field(out, at, places[f] - 2, rows, slot, front, ops[f])
+            merge_field(out, target, at[f] - at[0], rows, slot, front, ops[f])
             front += op_words(ops[f])
 
 
@@ -127,6 +125,7 @@ def push_fronts(
     last: int,
     ops: Ints,
     places: Ints,
+    at: Ints,
     identity: Ints,
     fronts_at: int,
     flip: int,
@@ -141,7 +140,7 @@ def push_fronts(
         slot = slots[k]
         if rows[slot, extras + MARK] != flip:
             rows[slot, extras + MARK] = flip
-            forget_backs(rows, slot, ops, places, identity)
+            forget_backs(rows, slot, ops, at, identity)
             for w in range(fronts_at, extras):
                 rows[slot, w] = identity[w]
         for w in range(fronts.shape[1]):
@@ -170,6 +169,7 @@ def advance(
     every: int,
     ops: Ints,
     places: Ints,
+    at: Ints,
     identity: Ints,
     fronts_at: int,
     out: Table,
@@ -204,15 +204,16 @@ def advance(
                     e,
                     ops,
                     places,
+                    at,
                     identity,
                     fronts_at,
                     progress[FLIPS],
                     fronts,
                 )
             slot = leaving_slots[m]
-            leave(rows, slot, leaving, m, 0, fronts, m, fronts_at, ops, places)
-            if rows[slot, FIELDS] == 0:
-                for w in range(FIELDS, extras):
+            leave(rows, slot, leaving, m, fronts, m, fronts_at, ops, places, at)
+            if rows[slot, at[0]] == 0:
+                for w in range(at[0], extras):
                     rows[slot, w] = identity[w]
             m += 1
         if not same and m == size:
@@ -223,10 +224,10 @@ def advance(
             reason = FULL
         else:
             slot = slots[e]
-            enter(rows, slot, entering, e, ops, places)
+            enter(rows, slot, entering, e, ops, places, at)
             rows[slot, extras + COUNT] += 1
             if every > 0 and rows[slot, extras + COUNT] % every == 0:
-                show(rows, slot, ops, places, fronts_at, out, count)
+                show(rows, slot, ops, at, fronts_at, out, count)
                 out_slots[count] = slot
                 out_times[count] = entering[e, time]
                 count += 1
@@ -249,6 +250,7 @@ def roll(
     slide: int,
     ops: Ints,
     places: Ints,
+    at: Ints,
     identity: Ints,
     fronts_at: int,
     out: Table,
@@ -267,29 +269,31 @@ def roll(
     width = fronts.shape[1]
     extras = fronts_at + width
     time = entering.shape[1] - 1
+    in_ring = at - at[0]
     for i in range(slots.size):
         slot = slots[i]
         for k in range(starts[i], starts[i + 1]):
             e = order[k]
             if slide > 0:
                 if rows[slot, extras + DUE] <= entering[e, time]:
-                    show(rows, slot, ops, places, fronts_at, out, e)
+                    show(rows, slot, ops, at, fronts_at, out, e)
                     out_times[e] = rows[slot, extras + DUE]
                     shown[e] = True
                 rows[slot, extras + DUE] = (entering[e, time] // slide + 1) * slide
             count = rows[slot, extras + COUNT]
-            at = ring_at[i] + count % length
+            here = ring_at[i] + count % length
             if count >= length:
-                leave(rows, slot, rings, at, 2, fronts, at, fronts_at, ops, places)
-            for w in range(words):
-                rings[at, w] = entering[e, w + 2]
-            enter(rows, slot, entering, e, ops, places)
+                leave(rows, slot, rings, here, fronts, here, fronts_at, ops, in_ring, at)
+            for f in range(ops.size):
+                for w in range(op_words(ops[f])):
+                    rings[here, in_ring[f] + w] = entering[e, places[f] + w]
+            enter(rows, slot, entering, e, ops, places, at)
             count += 1
             rows[slot, extras + COUNT] = count
             if width > 0 and count % length == 0:
-                _flip_ring(rows, slot, rings, ring_at[i], length, ops, places, identity, fronts_at)
+                _flip_ring(rows, slot, rings, ring_at[i], length, ops, at, identity, fronts_at)
             if slide == 0 and count % every == 0:
-                show(rows, slot, ops, places, fronts_at, out, e)
+                show(rows, slot, ops, at, fronts_at, out, e)
                 out_times[e] = entering[e, time]
                 shown[e] = True
 
@@ -302,23 +306,23 @@ def _flip_ring(
     first: int,
     length: int,
     ops: Ints,
-    places: Ints,
+    at: Ints,
     identity: Ints,
     fronts_at: int,
 ) -> None:
     """Note for every tuple of a full ring the front after it; the group's front is all of them."""
-    extras = identity.size - EXTRAS
-    words = fronts_at - FIELDS
-    forget_backs(rows, slot, ops, places, identity)
+    words = fronts_at - at[0]
+    extras = fronts_at + rings.shape[1] - words
+    forget_backs(rows, slot, ops, at, identity)
     for w in range(fronts_at, extras):
         rows[slot, w] = identity[w]
-    for at in range(first + length - 1, first - 1, -1):
+    for here in range(first + length - 1, first - 1, -1):
         for w in range(fronts_at, extras):
-            rings[at, words + w - fronts_at] = rows[slot, w]
+            rings[here, words + w - fronts_at] = rows[slot, w]
         front = fronts_at
         for f in range(ops.size):
             if ops[f] >= 2:
-                merge_field(rows, slot, front, rings, at, places[f] - 2, ops[f])
+                merge_field(rows, slot, front, rings, here, at[f] - at[0], ops[f])
                 front += op_words(ops[f])
 
 
@@ -329,9 +333,9 @@ def show_due(
     used: int,
     watermark: int,
     ops: Ints,
-    places: Ints,
-    identity: Ints,
+    at: Ints,
     fronts_at: int,
+    extras: int,
     out: Table,
     out_slots: Slots,
     out_times: Ints,
@@ -341,17 +345,42 @@ def show_due(
 
     Returns (rows looked at up to, rows of `out` filled); stops when `out` is full.
     """
-    due = identity.size - EXTRAS + DUE
+    due = extras + DUE
     count = start
     for slot in range(first, used):
         if rows[slot, due] > watermark:
             continue
         if count == out.shape[0]:
             return slot, count
-        show(rows, slot, ops, places, fronts_at, out, count)
+        show(rows, slot, ops, at, fronts_at, out, count)
         out_slots[count] = slot
         out_times[count] = rows[slot, due]
         rows[slot, due] = NEVER
+        count += 1
+    return used, count
+
+
+@kernel
+def show_standing(
+    rows: Table,
+    first: int,
+    used: int,
+    ops: Ints,
+    at: Ints,
+    fronts_at: int,
+    out: Table,
+    out_slots: Slots,
+    start: int,
+) -> tuple[int, int]:
+    """Show every group with tuples in the window; what it returns is as for `show_due`."""
+    count = start
+    for slot in range(first, used):
+        if rows[slot, at[0]] == 0:
+            continue
+        if count == out.shape[0]:
+            return slot, count
+        show(rows, slot, ops, at, fronts_at, out, count)
+        out_slots[count] = slot
         count += 1
     return used, count
 

@@ -21,18 +21,16 @@ Cost: a chunk of each grouping in memory beside the stores.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.dataflow.gathering import collected, gathered, pieces
-from icestream.operators.dataflow.joining import JOINED, JoinStores
-from icestream.operators.dataflow.results import LifetimeRows, Telling
+from icestream.operators.dataflow.joining import JoinStores
+from icestream.operators.dataflow.results import Telling
+from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import (
     Emit,
     JoinMany,
@@ -42,19 +40,14 @@ from icestream.operators.dataflow.steps import (
     Regroup,
     Send,
     Stateful,
-    Step,
     Trace,
-    consumers,
     regrouped,
 )
 from icestream.operators.dataflow.traces import Traces
-from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.protocol import ChangeInputs, Emitted, PastVersion, Shard
 from icestream.operators.temporal.changes import PromptOperator, TemporalOperator
 from icestream.operators.temporal.current import Current
-from icestream.state.synopses.options import lifetimes
-from icestream.state.synopses.spec import Groups, Synopsis
-from icestream.state.versions import BASE
+from icestream.state.synopses.spec import Groups
 
 #: rows that enter a grouping at once, at most
 CHUNK_ROWS = 65_536
@@ -112,101 +105,13 @@ class Stores(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class ComponentSpec:
-    """The steps of a component."""
+@runtime_checkable
+class Fusible(Protocol):
+    """An operator that others in the same task hand changes to."""
 
-    steps: tuple[Step, ...]
-    #: what becomes a result row of the changes of each view
-    rows_of: tuple[LifetimeRows, ...]
-    #: partitions of joins, and the part of the rows that is traced to them
-    partitions: int = 1
-    sample: float = 1.0
-
-    @property
-    def lifetimes(self) -> tuple[str, ...]:
-        """Return the lifetime classes of a shard's segments."""
-        kept = lifetimes(len(self.groupings)) if self.join is None else (JOINED,)
-        return (*kept, BASE)
-
-    @cached_property
-    def join(self) -> MultiJoinSpec | None:
-        """Return the join that may defer results, if this is its component."""
-        return next((step.spec for step in self.steps if isinstance(step, JoinMany)), None)
-
-    @cached_property
-    def groupings(self) -> tuple[tuple[Synopsis, ...], ...]:
-        """Return the synopses of each grouping."""
-        count = 1 + max(step.grouping for step in self.steps)
-        synopses: list[list[Synopsis]] = [[] for _ in range(count)]
-        for step in self.steps:
-            if isinstance(step, Stateful):
-                synopses[step.grouping] += step.operator.synopses
-        return tuple(map(tuple, synopses))
-
-    @cached_property
-    def places(self) -> tuple[int, ...]:
-        """Return for each step the number of its first synopsis in its grouping's store."""
-        used = [0] * len(self.groupings)
-        places = []
-        for step in self.steps:
-            places.append(used[step.grouping])
-            if isinstance(step, Stateful):
-                used[step.grouping] += len(step.operator.synopses)
-        return tuple(places)
-
-    @cached_property
-    def consumers(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Return who takes the changes of each step."""
-        return consumers(self.steps)
-
-    @cached_property
-    def begins(self) -> bool:
-        """Tell whether a grouping begins inside another."""
-        return any(isinstance(step, Regroup) for step in self.steps)
-
-    @cached_property
-    def arrivals(self) -> tuple[Counter[int] | None, ...]:
-        """Return on how many ways the changes of each received chunk come to each step.
-
-        By step that receives them; None if more may come later, from operators that say something
-        at a watermark. Where a grouping begins, changes are collected, so that all ways are one.
-        """
-        found: list[Counter[int] | None] = []
-        leaving: list[Counter[int] | None] = []
-        for number, step in enumerate(self.steps):
-            before = [leaving[each] for each in step.inputs]
-            known = [each for each in before if each is not None]
-            came: Counter[int] | None = None
-            if len(known) == len(before):
-                came = sum(known, Counter({number: 1} if isinstance(step, Receive) else {}))
-            found.append(came)
-            leaving.append(None if came is None else _left(step, came))
-        return tuple(found)
-
-    @cached_property
-    def behind(self) -> tuple[frozenset[int], ...]:
-        """Return for each step the steps that its changes lead to."""
-        found: list[frozenset[int]] = [frozenset()] * len(self.steps)
-        for number in reversed(range(len(self.steps))):
-            after = [step for step, _ in self.consumers[number]]
-            found[number] = frozenset(after).union(*(found[step] for step in after))
-        return tuple(found)
-
-
-def _left(step: Step, came: Counter[int]) -> Counter[int] | None:
-    """Return on how many ways changes leave a step that come to it on some."""
-    match step:
-        case Regroup():
-            return Counter(dict.fromkeys(came, 1))
-        case JoinMany():
-            return None
-        case Stateful():
-            operator = step.operator
-            if not (isinstance(operator, PromptOperator) and operator.is_prompt):
-                return None
-            return came if operator.tells_at_once else came + came
-    return came
+    def take(self, edge: int, changes: pa.RecordBatch) -> Iterator[Emitted]:
+        """Push changes on, before the watermark moves; more of the same groups may follow."""
+        ...
 
 
 class ComponentOperator:
@@ -245,19 +150,22 @@ class ComponentOperator:
         """Remember what the batch brought; it is read when the watermark is known."""
         self._inputs = inputs
 
+    def take(self, edge: int, changes: pa.RecordBatch) -> Iterator[Emitted]:
+        """Push changes on that a component fused with this one sends; more may follow."""
+        steps = enumerate(self._spec.steps)
+        number = next(n for n, s in steps if isinstance(s, Receive) and s.edge == edge)
+        before = self._header["watermark"]
+        self._torn |= {number, *self._spec.behind[number]}
+        yield from self._push_chunks(number, changes, before)
+
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
         """Push the changes of the batch through the steps, then the new watermark."""
         before = self._header["watermark"]
-        taken = gathered
         if isinstance(self._stores, JoinStores):
             self._stores.spill()
-            taken = collected
         self._over = watermark
         for number, edge in self._received():
-            assert self._inputs is not None
-            room = self._stores.gathered_bytes
-            room -= len(self._telling) * (room // HELD_BACK)
-            for changes in taken(self._inputs, edge, room):
+            for changes in self._came(number, edge):
                 yield from self._push_chunks(number, changes, before)
             yield from self._settle(before)
             self._done.add(number)
@@ -328,6 +236,15 @@ class ComponentOperator:
         if self._inputs is None:
             return []
         return [(n, s.edge) for n, s in enumerate(self._spec.steps) if isinstance(s, Receive)]
+
+    def _came(self, number: int, edge: int) -> Iterator[pa.RecordBatch]:
+        """Yield the changes that an edge brought, as many at a time as there is room for."""
+        assert self._inputs is not None
+        room = self._stores.gathered_bytes
+        room -= len(self._telling) * (room // HELD_BACK)
+        if isinstance(self._stores, JoinStores):
+            return collected(self._inputs, edge, room)
+        return gathered(self._inputs, edge, room, timed=number in self._spec.timed)
 
     def _woken(
         self, operator: TemporalOperator, groups: Groups, watermark: Micros

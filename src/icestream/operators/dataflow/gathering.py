@@ -6,11 +6,10 @@ identities from all of them, and puts them in order together. Ranges are chosen 
 identity and the size of each record, so that passes are about as large.
 
 Invariants:
-1. Passes together yield every change once, changes of a group in their order
+1. Passes together yield every change once, changes of a group in their order, or by time
    (`test_oracle_passes_yield_every_change_once_in_order`).
 2. A pass takes about as many bytes as there is room for, unless one record alone is larger
    (`test_bounded_passes_take_about_what_there_is_room_for`).
-
 3. Pieces have few rows and groups, and all changes of their groups if they say so
    (`test_oracle_entire_pieces_have_all_changes_of_their_groups`).
 
@@ -24,21 +23,28 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icestream.operators.fold import HI
 from icestream.operators.protocol import ChangeInputs
+from icestream.operators.temporal.changes import LE, column_of
 from icestream.state.synopses.spec import Ids, Ints
 
 #: one more than the greatest identity
 END = 1 << 64
+#: rows of a run, on average, from which on runs are merged
+MERGED_RUN = 64
 
 
-def gathered(inputs: ChangeInputs, edge: int, room: int) -> Iterator[pa.RecordBatch]:
-    """Yield the changes of an edge in the order of groups."""
+def gathered(
+    inputs: ChangeInputs, edge: int, room: int, *, timed: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Yield the changes of an edge in the order of groups; inside a group by time if asked to."""
     for first, last in pairwise([0, *_bounds(*inputs.ranges(edge), room), END]):
         parts = list(inputs.changes(edge, first, last))
         if parts:
-            yield by_group(pa.concat_batches(parts))
+            together = pa.concat_batches(parts)
+            yield by_group_and_time(together) if timed else by_group(together)
 
 
 def collected(inputs: ChangeInputs, edge: int, room: int) -> Iterator[pa.RecordBatch]:
@@ -58,9 +64,49 @@ def collected(inputs: ChangeInputs, edge: int, room: int) -> Iterator[pa.RecordB
 def by_group(changes: pa.RecordBatch) -> pa.RecordBatch:
     """Return changes in the order of their groups; those of a group in the order they came."""
     identities = _identities(changes)
-    if len(identities) < 2 or (identities[1:] >= identities[:-1]).all():
+    if not _falls(identities):
         return changes
-    return changes.take(pa.array(np.argsort(identities, kind="stable")))
+    return taken(changes, order_of(identities))
+
+
+def by_group_and_time(changes: pa.RecordBatch) -> pa.RecordBatch:
+    """Return changes in the order of their groups; those of a group as their lifetimes begin."""
+    identities = _identities(changes)
+    order = order_of(identities)
+    ordered, begins = identities[order], column_of(changes, LE)[order]
+    fresh = np.zeros(len(order), dtype=np.bool_)
+    fresh[1:] = ordered[1:] != ordered[:-1]
+    return taken(changes, order[order_in_runs(np.cumsum(fresh), begins)])
+
+
+def order_of(identities: Ids) -> Ints:
+    """Return the stable order of identities.
+
+    They are spread evenly, so that their first bits alone put them almost in order, which takes no
+    comparisons; what is in long runs already is merged.
+    """
+    if _falls(identities) * MERGED_RUN < len(identities):
+        return np.argsort(identities, kind="stable")
+    rough = np.argsort((identities >> np.uint64(48)).astype(np.uint16), kind="stable")
+    return rough[np.argsort(identities[rough], kind="stable")]
+
+
+def order_in_runs(runs: Ints, times: Ints) -> Ints:
+    """Return the stable order by the number of the run, which is at least 0, then by time."""
+    if len(runs) == 0:
+        return runs
+    first = int(times.min())
+    wide = int(times.max()) - first + 1
+    if (int(runs.max()) + 1) * wide < 1 << 63:
+        return np.argsort(runs * wide + (times - first), kind="stable")
+    return np.lexsort((times, runs))
+
+
+def taken(batch: pa.RecordBatch, order: Ints) -> pa.RecordBatch:
+    """Return some rows of a batch, the batch itself if that is all of them in order."""
+    if len(order) == batch.num_rows and np.array_equal(order, np.arange(len(order))):
+        return batch
+    return pc.take(batch, pa.array(order.astype(np.int32)), boundscheck=False)
 
 
 def pieces(
@@ -112,6 +158,11 @@ def _bounds(firsts: Ids, sizes: Ints, room: int) -> list[int]:
     passes = np.cumsum(sizes[order]) // room
     begins = np.flatnonzero(np.diff(passes)) + 1
     return [each for each in np.unique(firsts[order][begins]).tolist() if each > 0]
+
+
+def _falls(identities: Ids) -> int:
+    """Return how often an identity is less than the one before it."""
+    return int(np.count_nonzero(identities[1:] < identities[:-1]))
 
 
 def _identities(changes: pa.RecordBatch) -> Ids:

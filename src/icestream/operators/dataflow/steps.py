@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -119,6 +120,13 @@ class Trace:
 
 
 Step = Receive | Map | Merge | Regroup | Stateful | JoinMany | Trace | Send | Emit
+
+
+@runtime_checkable
+class TimedOperator(Protocol):
+    """An operator that puts the changes of a group in the order of time, unless they come so."""
+
+    takes_by_time: bool
 
 
 @dataclass(frozen=True)

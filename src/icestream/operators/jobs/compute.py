@@ -29,6 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.times import INFINITY, Micros
+from icestream.operators.dataflow.gathering import order_in_runs, taken
 from icestream.operators.fold import HI, LO
 from icestream.operators.jobs.batches import TupleBatch
 from icestream.operators.jobs.folding import Fold
@@ -76,6 +77,8 @@ class _Run:
 
 class Compute:
     """State by key and window."""
+
+    takes_by_time = True
 
     def __init__(
         self,
@@ -145,11 +148,24 @@ class Compute:
             rows, kinds, starts = self._spans.assign(ts1, ts2)
         slots, times = slots[rows], ts1[rows]
         if not _in_order(slots, (kinds, starts, times)):
-            order = np.lexsort((times, starts, kinds, slots))
+            order = self._order(slots, kinds, starts, times)
             rows, slots, kinds, starts = rows[order], slots[order], kinds[order], starts[order]
         heads = heads_of(slots, kinds, starts)
         bounds = np.append(heads, len(rows))
         return _Run(rows, bounds, slots[heads], kinds[heads], starts[heads])
+
+    def _order(self, slots: Slots, kinds: Ints, starts: Ints, times: Ints) -> Ints:
+        """Return the order by key, window and time; keys that are together keep their places."""
+        heads = heads_of(slots)
+        keys = slots
+        if len(np.unique(slots[heads])) == len(heads):
+            keys = np.repeat(np.arange(len(heads)), np.diff(np.append(heads, len(slots))))
+        first, count = int(starts.min()), len(self._lengths)
+        places = (int(starts.max()) - first) // self._unit + 1
+        if (int(keys.max()) + 1) * count * places >= 1 << 62:
+            return np.lexsort((times, starts, kinds, keys))
+        windows = (keys * count + kinds) * places + (starts - first) // self._unit
+        return order_in_runs(windows, times)
 
     def _fold_portion(
         self,
@@ -163,7 +179,7 @@ class Compute:
         starts, ends = run.starts, run.starts + self._lengths[run.kinds]
         held = groups.read(0, portion)
         matched = self._matched(held, owners, run.kinds, starts)
-        ordered = take(changes, run.rows)
+        ordered = taken(changes, run.rows)
         events = payload_of(ordered)
         keys = events.select(self._keys.names).take(pa.array(run.bounds[:-1]))
         keys = pa.RecordBatch.from_arrays(keys.columns, schema=self._keys)

@@ -161,12 +161,10 @@ class Generations:
         first[cuts[:, 0]] = cuts[:, 1]
         return first
 
-    def of(self, partitions: Ints, epoch: int) -> Ints:
-        """Return the generation of rows of an epoch, by their partitions."""
-        cuts = self.cuts
-        ranked = cuts[:, 0] << 32 | cuts[:, 1]
-        begins = np.searchsorted(ranked, partitions << 32)
-        return np.searchsorted(ranked, partitions << 32 | epoch) - begins
+    def cut_begins(self) -> Ints:
+        """Return where the cuts of each partition begin among all, and where the last ones end."""
+        begins: Ints = np.searchsorted(self.cuts[:, 0], np.arange(self._partitions + 1))
+        return begins
 
     # -- segments --------------------------------------------------------------------------
 

@@ -36,20 +36,16 @@ class LoggedRows:
     @classmethod
     def of(cls, record: Record, codecs: Sequence[RowCodec], folder: str) -> LoggedRows:
         """Find the rows of a record, given those of each port; DamageError names the folder."""
-        what = f"record {show_marker(record.marker)} does not hold rows of a join"
-        known = record.synopsis < len(codecs) and 0 <= record.group < EPOCHS
-        if not known or len(record.payload) % 8:
-            raise DamageError(folder, what)
-        words = np.frombuffer(record.payload, dtype=np.int64)
+        words = checked_words(record, codecs, folder)
         starts = np.empty(len(words) // (LOG_HEAD + 1) + 1, dtype=np.int64)
         count = log_starts(words, starts)
         if count < 1:
-            raise DamageError(folder, what)
+            raise DamageError(folder, no_rows(record))
         rows = cls(record.synopsis, record.group, words, starts[:count])
         ends = np.append(rows.starts[1:], len(words))
         fit = codecs[rows.port].fits(words, rows.payloads, ends)
         if not fit or (rows.hi[1:] < rows.hi[:-1]).any():
-            raise DamageError(folder, what)
+            raise DamageError(folder, no_rows(record))
         return rows
 
     @property
@@ -77,10 +73,19 @@ class LoggedRows:
         """Return where the payloads begin."""
         return self.starts + LOG_HEAD
 
-    def copied(self) -> LoggedRows:
-        """Return the rows in memory of their own."""
-        return LoggedRows(self.port, self.epoch, self.words.copy(), self.starts.copy())
-
     def where(self, chosen: Any) -> LoggedRows:
         """Return some of the rows."""
         return LoggedRows(self.port, self.epoch, self.words, self.starts[chosen])
+
+
+def checked_words(record: Record, codecs: Sequence[RowCodec], folder: str) -> Ints:
+    """Return the words of a record that says it has rows of a join; DamageError if it cannot."""
+    known = record.synopsis < len(codecs) and 0 <= record.group < EPOCHS
+    if not known or not len(record.payload) or len(record.payload) % 8:
+        raise DamageError(folder, no_rows(record))
+    return np.frombuffer(record.payload, dtype=np.int64)
+
+
+def no_rows(record: Record) -> str:
+    """Say that a record is not what it should be."""
+    return f"record {show_marker(record.marker)} does not hold rows of a join"

@@ -42,7 +42,7 @@ from icestream.kernels.joins import resident as k
 from icestream.kernels.words import Ints, Table
 from icestream.operators.fold import HI, LO
 from icestream.operators.multi_join import flushing
-from icestream.operators.multi_join.clean_up import CleanUp, Overflow, runs_of
+from icestream.operators.multi_join.clean_up import CleanUp, Overflow
 from icestream.operators.multi_join.combining import Chunk, combined
 from icestream.operators.multi_join.generations import CLEANED, CUT, DISCARDED, Generations
 from icestream.operators.multi_join.history import History
@@ -318,26 +318,26 @@ class MultiJoin:
         least = budget.total // WORK
         while budget.free < 2 * least and self._relieve(least):
             pass
-        room = max(least, budget.free // 2)
+        room = max(least, budget.free - least)
         try:
             self._shard.account.reserve(room)
         except Refused as refused:
             raise fail(budget, room, self._shard.account.owner) from refused
+        chosen = np.zeros(self._spec.partitions, dtype=np.bool_)
+        chosen[due] = True
         try:
             cleaning = CleanUp(
-                self._spec.ports,
-                self._spec.partitions,
+                chosen,
+                np.array(self._resident.facts[:, k.FLOOR]),
                 self._generations,
                 self._shard.log,
                 self._results,
-                np.array(self._resident.facts[:, k.FLOOR]),
                 room // 8,
             )
-            for low, high in runs_of(due, self._spec.partitions):
-                for heap, members in cleaning.owed(low, high):
-                    for made in self._results.made(heap, members):
-                        self._counts["late"] += made.num_rows
-                        yield made
+            for heap, members in cleaning.owed():
+                for made in self._results.made(heap, members):
+                    self._counts["late"] += made.num_rows
+                    yield made
         except Overflow as overflow:
             raise fail(budget, 8 * overflow.words, self._shard.account.owner) from overflow
         finally:

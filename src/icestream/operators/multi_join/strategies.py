@@ -2,8 +2,9 @@
 
 Idea: all partition groups of all joins are candidates at once. A strategy puts them in an order,
 and they leave from the front until enough bytes are chosen. The order by *productivity* is results
-per byte: of the join alone, of the whole query, or of the whole query per byte that the group holds
-and will make other joins hold until the next decision.
+per byte: of the join alone, or of the whole query. To the bytes that a group holds, a *penalty* may
+be added for what it makes other joins hold: all of that so far, or what lies ahead until the next
+decision.
 
 Invariants:
 1. As few groups of the order are chosen as reach the amount, and all if they do not
@@ -17,11 +18,11 @@ Cost: one sort of the groups.
 Limits: a group that was spilled a moment ago has made no results yet and so comes first again; it
 holds little then, and little is lost.
 
-References: Liu, Zhu, Rundensteiner (2006), sections 3.1 and 3.2. There P_inter is what *will* be
-stored further on, traced as what was stored so far, in tuples, and added to bytes. Here both are
-bytes, and what was stored is scaled to what comes until the next decision. Unscaled, every byte
-between two joins counts against the lower join as long as it lives and once more where it is, so
-that the lowest join is emptied whole: less run-time output than without the penalty.
+References: Liu, Zhu, Rundensteiner (2006), sections 3.1 and 3.2. `global_output_with_penalty` is
+printed there as P_output / (P_size + P_inter), P_inter in tuples; here both are bytes. Every byte
+between two joins then counts against all joins below and once more where it is, whatever the next
+spill frees, so that the lowest join is emptied first. `global_output_ahead` is not in the paper: it
+takes P_inter for what "will be stored", up to the next spill.
 """
 
 from __future__ import annotations
@@ -40,12 +41,23 @@ Floats = npt.NDArray[np.float64]
 BOTTOM_UP = "bottom_up"
 LOCAL_OUTPUT = "local_output"
 GLOBAL_OUTPUT = "global_output"
+#: with the penalty of all that was stored further on
 GLOBAL_OUTPUT_WITH_PENALTY = "global_output_with_penalty"
+#: with the penalty of what comes until the next spill
+GLOBAL_OUTPUT_AHEAD = "global_output_ahead"
 RANDOM = "random"
 LARGEST = "largest"
 
 #: names of all strategies
-STRATEGIES = (BOTTOM_UP, LOCAL_OUTPUT, GLOBAL_OUTPUT, GLOBAL_OUTPUT_WITH_PENALTY, RANDOM, LARGEST)
+STRATEGIES = (
+    BOTTOM_UP,
+    LOCAL_OUTPUT,
+    GLOBAL_OUTPUT,
+    GLOBAL_OUTPUT_WITH_PENALTY,
+    GLOBAL_OUTPUT_AHEAD,
+    RANDOM,
+    LARGEST,
+)
 
 
 @dataclass(frozen=True)
@@ -106,8 +118,8 @@ def productivity(statistics: PartitionStatistics, strategy: str, ahead: float) -
     `ahead` is how much of what the groups did so far they will do until the next decision.
     """
     held = statistics.size.astype(np.float64)
-    if strategy == GLOBAL_OUTPUT_WITH_PENALTY:
-        held = held + ahead * statistics.inter
+    penalty = {GLOBAL_OUTPUT_WITH_PENALTY: 1.0, GLOBAL_OUTPUT_AHEAD: ahead}
+    held = held + penalty.get(strategy, 0.0) * statistics.inter
     return np.divide(statistics.output, held, out=np.zeros(len(statistics)), where=held > 0)
 
 

@@ -24,7 +24,6 @@ from icestream.core.times import Micros
 from icestream.core.units import format_interval
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.fields import Layout
-from icestream.operators.ordered.layout import FrameLayout
 
 #: the key column that tells grouping sets apart
 GROUPING_ID = "grouping_id"
@@ -151,7 +150,6 @@ class OrderedSpec:
         return {field.name: field.type for field in self.inputs}
 
     @cached_property
-    def layout(self) -> FrameLayout:
+    def layout(self) -> Layout:
         """Return the fields all aggregates need together."""
-        fields = (field for each in self.aggregates for field in each.fields(self.types))
-        return FrameLayout(Layout.of(fields).fields)
+        return Layout.of(field for each in self.aggregates for field in each.fields(self.types))

@@ -20,7 +20,7 @@ from icestream.kernels.windows.fold import new_keys
 from icestream.kernels.words import Table
 from icestream.operators.columns import ARRIVAL, TIME, Column
 from icestream.operators.fold import HI, LO, fold_field, identified
-from icestream.operators.ordered.layout import FrameLayout
+from icestream.operators.ordered.layout import TupleLayout
 from icestream.operators.partitions import Partition
 from icestream.state.keys import KeyCodec
 
@@ -48,7 +48,7 @@ def pieces(
 class Lifter:
     """Turns events into tuples."""
 
-    def __init__(self, layout: FrameLayout, codec: KeyCodec) -> None:
+    def __init__(self, layout: TupleLayout, codec: KeyCodec) -> None:
         """Lift into tuples of the given layout."""
         self._layout = layout
         self._codec = codec

@@ -4,7 +4,8 @@ Idea: two cursors over the sequence of settled tuples. A tuple that enters first
 that its window does not reach, then joins the running row of its group. What is shown is
 either the group of every event, or all groups at *stops*: every so many events, or at the
 multiples of a slide of time. Fields without an inverse take fronts from a stack that a flip fills
-by reading the window backwards.
+by reading the window backwards. Frames that share tuples are given those that enter together; each
+has a cursor of its own for those that leave.
 
 Invariants:
 1. Rows equal folding each window anew (`test_oracle_every_frame_equals_the_obvious_computation`).
@@ -13,8 +14,9 @@ Invariants:
 3. A window is flipped only when it was used up, so a tuple takes part in one flip
    (`test_a_tuple_takes_part_in_one_flip`).
 
-Cost: a settled tuple is read twice, three times for fields without an inverse, and once if its
-window is within one chunk; each partition reads all of them. A stop costs O(groups in memory).
+Cost: a settled tuple is read once to enter all frames, and for each frame once to leave it, twice
+for fields without an inverse, not at all if its window is within one chunk; each partition reads
+all of them. A stop costs O(groups in memory). Memory: a chunk of tuples that leave, and fronts.
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.kernels.windows import groups as group_rows
 from icestream.kernels.windows import ordered as kernels
 from icestream.kernels.words import Table
 from icestream.operators.groups import Groups
-from icestream.operators.ordered.frame import OrderedSpec, RowsSlide
+from icestream.operators.ordered.frame import Frame, RowsSlide
+from icestream.operators.ordered.fronts import FrameFronts
+from icestream.operators.ordered.layout import FrameLayout
 from icestream.operators.ordered.output import Output
 from icestream.operators.ordered.tuples import Stretch, TupleLog
 from icestream.operators.partitions import Partition
@@ -62,65 +65,85 @@ class _Hand:
 
 
 class MovingPass:
-    """One pass over the tuples of a version, for the groups of one partition."""
+    """One pass of a frame over the tuples of a version, for the groups of one partition."""
 
     def __init__(
         self,
-        spec: OrderedSpec,
+        frame: Frame,
+        layout: FrameLayout,
         groups: Groups,
         tuples: TupleLog,
         partition: Partition,
+        fronts: FrameFronts,
         position: dict[str, Any],
         output: Output,
     ) -> None:
         """Begin where the version before ended."""
-        self._frame = spec.frame
-        self._layout = layout = spec.layout
+        self._frame = frame
+        self._layout = layout
         self._groups = groups
         self._tuples = tuples
         self._partition = partition
+        self._fronts = fronts
         self._output = output
         self._position = position
-        self._by_time = spec.frame.range is not None
+        self._by_time = frame.range is not None
         self._fixed = (
             layout.ops,
-            layout.places,
+            layout.in_tuples,
+            layout.in_rows,
             layout.group_identity,
             layout.fronts_at,
         )
-        slide = spec.frame.slide
+        slide = frame.slide
         #: a group is shown at each so many of its events; 0 where all are shown at stops
         self._every = 1 if slide is None else 0
-        if isinstance(slide, RowsSlide) and spec.frame.partition == "key":
+        if isinstance(slide, RowsSlide) and frame.partition == "key":
             self._every = slide.rows
         #: instant at which all groups are due, with a slide of time
         self.due: Micros | None = position["due"]
         self._progress = np.zeros(kernels.PROGRESS, dtype=np.int64)
         self._progress[kernels.FLIPS] = position["flips"]
-        self._leaving = self._nothing = self._at_hand(
-            Stretch(0, 0, _EMPTY, np.empty((0, layout.tuple_width), dtype=np.int64), _EMPTY)
-        )
+        self._leaving = self._nothing = self._at_hand(tuples.nothing(0), _EMPTY)
         self._source: Iterator[Stretch] = iter(())
         #: place of the first tuple that is not at hand to leave
         self._next: int = position["left"]
         #: whether those at hand to leave are those that entered last
         self._same = False
-        #: rows of groups that may have nothing left, and how many at hand are among them
-        self._suspects: list[Ints] = []
+        #: rows of groups from which tuples left, and how many at hand are among them
+        self._emptied: list[Ints] = []
         self._watched = 0
 
-    def run(self, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Let everything enter that was settled; yield the rows."""
-        begin, end = self._position["entered"], self._tuples.size
-        if self._layout.front_words and self._partition.stale:
-            self._flip(self._next, begin)
-        for stretch in self._tuples.read(begin, end, self._partition):
-            yield from self._take(stretch, self._stops(stretch), int(stretch.times[-1]))
-        empty = Stretch(end, end, _EMPTY, self._nothing.tuples, _EMPTY)
-        yield from self._take(empty, self._last_stops(end, watermark), watermark)
+    def begin(self, place: int) -> None:
+        """Make fronts that were lost, given the place of the first tuple that will enter."""
+        if self._layout.front_words and self._fronts.stale:
+            self._flip(self._next, place)
+
+    def take(self, stretch: Stretch, slots: Ints) -> Iterator[pa.RecordBatch]:
+        """Let the tuples of a stretch enter the groups in the given rows; yield what is shown."""
+        yield from self._take(stretch, slots, self._stops(stretch), int(stretch.times[-1]))
+
+    def finish(self, place: int, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Let tuples leave up to the watermark, once those before a place have entered."""
+        stops = self._last_stops(place, watermark)
+        yield from self._take(self._tuples.nothing(place), _EMPTY, stops, watermark)
         if self._layout.front_words:
             self._keep_fronts(int(self._progress[kernels.LEFT]), len(self._leaving.slots))
         self._position["flips"] = int(self._progress[kernels.FLIPS])
+        self._fronts.note()
+
+    @property
+    def emptied(self) -> Ints:
+        """Return rows of groups whose last tuple left in this pass."""
+        return self._emptied[0] if self._emptied else _EMPTY
+
+    def done_with(self, slots: Ints) -> npt.NDArray[np.bool_]:
+        """Tell in which rows the frame holds nothing that a group must come back with."""
+        rows = self._groups.rows
+        done: npt.NDArray[np.bool_] = rows[slots, self._layout.row_at] == 0
+        if self._every > 1:
+            done &= rows[slots, self._layout.extras_at + kernels.COUNT] % self._every == 0
+        return done
 
     # -- where all groups are shown --------------------------------------------------------
 
@@ -158,10 +181,10 @@ class MovingPass:
     # -- tuples enter and leave ------------------------------------------------------------
 
     def _take(
-        self, stretch: Stretch, stops: list[Stop], reached: Micros
+        self, stretch: Stretch, slots: Ints, stops: list[Stop], reached: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Let the tuples of a stretch enter; then close groups without tuples up to `reached`."""
-        entering = self._at_hand(stretch)
+        """Let the tuples of a stretch enter, and those leave that no window after it reaches."""
+        entering = self._at_hand(stretch, slots)
         self._progress[kernels.ENTERED] = 0
         for stop in stops:
             last = int(np.searchsorted(stretch.places, stop.place))
@@ -172,7 +195,6 @@ class MovingPass:
         self._put_down(stretch)
         if self._output.rows:
             yield self._output.take()
-        self._close(reached)
 
     def _bound_after(self, stretch: Stretch, reached: Micros) -> int:
         """Return up to which key tuples leave after a stretch."""
@@ -220,9 +242,9 @@ class MovingPass:
     def _bring(self, stretch: Stretch, entering: _Hand) -> None:
         """Bring more tuples to leave: from the log, or those that are entering."""
         self._watch()
-        flipped = self._partition.flipped if self._layout.front_words else MINUS_INFINITY
+        flipped = self._fronts.flipped if self._layout.front_words else MINUS_INFINITY
         if self._next >= max(flipped, stretch.first):
-            self._partition.fronts.clear()
+            self._fronts.stack.clear()
             self._leaving, self._same = entering, True
             left = int(np.searchsorted(stretch.places, self._next))
             self._progress[kernels.LEFT] = self._progress[kernels.FLIPPED] = self._watched = left
@@ -232,49 +254,52 @@ class MovingPass:
             self._flip(self._next, _place(stretch, entered))
         following = next(self._source, None)
         if following is None:
-            end = self._partition.flipped if self._layout.front_words else self._tuples.size
+            end = self._fronts.flipped if self._layout.front_words else self._tuples.size
             self._source = self._tuples.read(self._next, end, self._partition)
             following = next(self._source)
         self._next = following.last
-        self._leaving = self._at_hand(following)
+        self._leaving = self._at_hand(following, self._groups.locate(following.tuples))
         if self._layout.front_words and len(following.places):
-            top = self._partition.fronts.pop(len(following.places))
+            top = self._fronts.stack.pop(len(following.places))
             self._leaving.fronts = top[::-1].copy()
         self._progress[kernels.LEFT] = self._watched = 0
 
     def _put_down(self, stretch: Stretch) -> None:
         """Let go of tuples that entered; what they hold of the window is on the log."""
         self._watch()
+        if self._emptied:
+            slots = np.unique(np.concatenate(self._emptied))
+            self._emptied = [slots[self._groups.rows[slots, self._layout.row_at] == 0]]
         if not self._same:
             return
         left, flipped = (int(self._progress[i]) for i in (kernels.LEFT, kernels.FLIPPED))
         self._next = _place(stretch, left)
         if self._layout.front_words:
-            self._partition.flipped = _place(stretch, max(left, flipped))
+            self._fronts.flipped = _place(stretch, max(left, flipped))
             self._keep_fronts(left, flipped)
         self._leaving, self._same = self._nothing, False
         self._source = iter(())
         self._progress[kernels.LEFT] = self._watched = 0
 
     def _watch(self) -> None:
-        """Suspect the groups of tuples that left; each tuple once, for rows are used again."""
+        """Note the groups of tuples that left, each tuple once."""
         left = int(self._progress[kernels.LEFT])
         if left > self._watched:
-            self._suspects.append(self._leaving.slots[self._watched : left])
+            self._emptied.append(self._leaving.slots[self._watched : left])
             self._watched = left
 
     def _keep_fronts(self, first: int, last: int) -> None:
         """Put the fronts of tuples at hand back on the stack, the oldest on top."""
         if first < last:
-            self._partition.fronts.push(self._leaving.fronts[first:last][::-1])
+            self._fronts.stack.push(self._leaving.fronts[first:last][::-1])
 
     def _flip(self, first: int, last: int) -> None:
         """Turn the tuples from one place to another, which is the window, into fronts."""
-        stack = self._partition.fronts
+        stack = self._fronts.stack
         stack.clear()
         self._progress[kernels.FLIPS] += 1
         for stretch in self._tuples.read_back(first, last, self._partition):
-            hand = self._at_hand(stretch)
+            hand = self._at_hand(stretch, self._groups.locate(stretch.tuples))
             kernels.push_fronts(
                 self._groups.rows,
                 hand.slots,
@@ -287,45 +312,29 @@ class MovingPass:
             )
             if len(hand.slots):
                 stack.push(hand.fronts[::-1])
-        self._partition.flipped = last
-        self._partition.stale = False
+        self._fronts.flipped = last
+        self._fronts.stale = False
         self._source = iter(())
 
-    def _at_hand(self, stretch: Stretch) -> _Hand:
+    def _at_hand(self, stretch: Stretch, slots: Ints) -> _Hand:
         tuples = stretch.tuples
         return _Hand(
             tuples,
-            self._groups.locate(tuples) if len(tuples) else _EMPTY,
+            slots,
             np.ascontiguousarray(tuples[:, -1]) if self._by_time else stretch.places,
             np.empty((len(tuples), self._layout.front_words), dtype=np.int64),
         )
-
-    # -- groups are shown and closed -------------------------------------------------------
 
     def _show_all(self, instant: Micros) -> Iterator[pa.RecordBatch]:
         """Show every group that has tuples in the window."""
         output, first = self._output, 0
         while True:
             before = output.rows
-            first, output.rows = self._groups.emit(first, output.fields, output.slots, before)
+            first = output.standing(first)
             output.times[before : output.rows] = instant
             if first == len(self._groups.rows):
                 return
             yield output.take()
-
-    def _close(self, reached: Micros) -> None:
-        """Close the groups that have nothing left; those with tuples to come wait."""
-        if not self._suspects:
-            return
-        slots = np.unique(np.concatenate(self._suspects))
-        rows = self._groups.rows
-        empty = slots[rows[slots, group_rows.FIELDS] == 0]
-        if self._every > 1:
-            counts = rows[empty, self._layout.extras_at + kernels.COUNT]
-            empty = empty[counts % self._every == 0]
-        over = rows[empty, group_rows.LAST] < reached
-        self._groups.release(empty[over])
-        self._suspects = [empty[~over]] if not over.all() else []
 
 
 _EMPTY: Ints = np.empty(0, dtype=np.int64)

@@ -2,9 +2,10 @@
 
 Idea: a batch's tuples are written to the log as they arrive, and again in the order of the stream
 once the watermark has passed them (`tuples`). Then they enter the running rows of their groups, and
-others leave, either in the order they entered (`moving`) or each group's own (`rings`). Where
-running rows exceed the quota they are split in partitions of hi, and a version passes over the
-partitions one by one.
+others leave, either in the order they entered (`moving`) or each group's own (`rings`). Frames of
+different reach share tuples and rows: a stretch is read once to enter all of them, each has a
+cursor for what leaves, and tuples are dropped when the last frame lets them go. Where running rows
+exceed the quota they are split in partitions of hi, and a version passes over them one by one.
 
 Invariants:
 1. Rows are those of the frame over the events in the order of (time, arrival), each emitted by the
@@ -12,8 +13,11 @@ Invariants:
 2. Arena and work buffers stay inside the quota (`test_bounded_state_of_ten_times_the_budget`).
 3. Restoring a snapshot and replaying the versions after it leads to the same rows; fronts are made
    anew, so float sums agree to 106 bits (`test_crash_restores_from_snapshots`).
+4. Frames together emit what each emits alone (`test_oracle_frames_together_equal_frames_alone`)
+   and log what the longest logs (`test_bounded_frames_together_log_what_the_longest_logs`).
 
-Cost: see `tuples`, `moving` and `rings`.
+Cost: see `tuples`, `moving` and `rings`. N frames hold N + 1 chunks of tuples: one that enters, and
+one that leaves for each. A group's row is kept until the last frame lets go of it.
 
 Limits: with a slide of time, an instant before which no event came since the last one shows
 nothing again: of the whole stream no group is shown, of each group's own events those that
@@ -27,7 +31,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing
 from functools import partial
 from typing import Any, ClassVar
 
@@ -41,27 +45,32 @@ from icestream.kernels.words import Table
 from icestream.operators.fold import HI, LAST, LO
 from icestream.operators.groups import Groups
 from icestream.operators.ordered.frame import OrderedSpec
-from icestream.operators.ordered.lift import Lifter, pieces, within
+from icestream.operators.ordered.fronts import fronts_of
+from icestream.operators.ordered.layout import SharedLayout
+from icestream.operators.ordered.lift import Lifter, pieces
 from icestream.operators.ordered.moving import MovingPass
 from icestream.operators.ordered.output import Output
+from icestream.operators.ordered.records import (
+    BLOCKS,
+    GROUP_KEYS,
+    GROUP_ROWS,
+    NEW_KEYS,
+    POSITION,
+    RING_PIECE,
+    group_records,
+    inside,
+    logged_keys,
+)
 from icestream.operators.ordered.rings import RingPass, Rings
 from icestream.operators.ordered.tuples import ARRIVALS, BLOCK_BYTES, SETTLED, TupleLog
 from icestream.operators.partitions import Partition, Partitions
-from icestream.operators.protocol import Inputs, PastVersion, Shard
+from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
 from icestream.state.budget import Refused, shortage
 from icestream.state.keys import KeyCodec
-from icestream.state.log.ipc import read_table, write_table
+from icestream.state.log.ipc import write_table
 from icestream.state.log.reader import SegmentReader
 from icestream.state.snapshots import SnapshotSchedule
 from icestream.state.versions import BASE
-
-#: kinds of records of the class BASE
-NEW_KEYS = 1
-GROUP_ROWS = 2
-GROUP_KEYS = 3
-BLOCKS = {ARRIVALS: 4, SETTLED: 5}
-RING_PIECE = 6
-POSITION = 7
 
 
 class OrderedOperator:
@@ -69,56 +78,63 @@ class OrderedOperator:
 
     lifetimes: ClassVar[tuple[str, ...]] = (ARRIVALS, SETTLED, BASE)
 
-    def __init__(self, spec: OrderedSpec, shard: Shard, results: pa.Schema) -> None:
-        """Attach to the shard's arena; `results` is the schema of the rows to emit."""
-        self._spec = spec
+    def __init__(
+        self, specs: Sequence[OrderedSpec], shard: Shard, results: Sequence[pa.Schema]
+    ) -> None:
+        """Attach to the shard's arena.
+
+        Args:
+            specs: the frames, over the same keys and inputs.
+            shard: where the log and the arena are.
+            results: the schemas of the rows to emit, of each frame.
+        """
+        self._specs = specs
+        self._frames = [spec.frame for spec in specs]
         self._shard = shard
         self._results = results
-        self._layout = spec.layout
-        self._codec = KeyCodec(spec.keys)
+        self._layout = SharedLayout.of_frames([spec.layout for spec in specs])
+        self._codec = KeyCodec(specs[0].keys)
         self._lifter = Lifter(self._layout, self._codec)
         header = shard.arena.header
         self._position: dict[str, Any] = header.setdefault(
             "position",
             {
                 "watermark": MINUS_INFINITY,
-                #: tuples that arrived, that entered windows, that left them in order
+                #: tuples that arrived, that entered windows
                 "arrived": 0,
                 "entered": 0,
-                "left": 0,
-                #: when all groups are due; flips and rings so far
-                "due": None,
-                "flips": 0,
-                "rings": 0,
+                #: of each frame: tuples that left in order; when all groups are due; flips and
+                #: rings so far
+                "frames": [{"left": 0, "due": None, "flips": 0, "rings": 0} for _ in specs],
             },
         )
         self._schedule = SnapshotSchedule(header)
         quota = shard.account.budget.total
         #: bytes of tuples held at once, and of result fields before they are handed on
-        self._chunk_bytes = max(BLOCK_BYTES, quota // 64)
-        self._rings = self._ring_file()
-        ring_bytes = 0
-        if self._rings is not None:
-            ring_bytes = max(self._chunk_bytes, 8 * self._rings.width * self._rings.length)
-        shard.account.resize(6 * self._chunk_bytes + ring_bytes)
-        self._ring_bytes = ring_bytes
+        self._chunk_bytes = max(BLOCK_BYTES, quota // (64 * len(specs)))
+        self._rings = [self._ring_file(number) for number in range(len(specs))]
+        ring_bytes = sum(self._ring_bytes(rings) for rings in self._rings if rings is not None)
+        shard.account.resize((2 + 4 * len(specs)) * self._chunk_bytes + ring_bytes)
         self._groups = Groups(self._layout, self._codec, shard.arena)
-        self._partitions = Partitions(
-            shard.arena, self._groups, self._layout.front_words, shard.account.budget
-        )
-        self._tuples = TupleLog(
-            shard, self._layout, self._chunk_bytes, spec.frame.range, self._with_room
-        )
+        self._partitions = Partitions(shard.arena, self._groups, 0, shard.account.budget)
+        ranges = [frame.range for frame in self._frames if frame.range is not None]
+        lives = max(ranges) if len(ranges) == len(specs) else None
+        self._tuples = TupleLog(shard, self._layout, self._chunk_bytes, lives, self._with_room)
         self._inputs: Inputs | None = None
         #: the version that is replayed
         self._past: PastVersion | None = None
         self._released: tuple[int, ...] = ()
 
-    def _ring_file(self) -> Rings | None:
-        frame, layout = self._spec.frame, self._layout
+    def _ring_file(self, number: int) -> Rings | None:
+        frame, layout = self._frames[number], self._layout.frames[number]
         if frame.rows is None or frame.partition != "key":
             return None
-        return Rings(self._shard.arena, frame.rows, layout.field_words + layout.front_words)
+        width = layout.field_words + layout.front_words
+        return Rings(self._shard.arena, frame.rows, width, f"rings-{number}")
+
+    def _ring_bytes(self, rings: Rings) -> int:
+        """Return the bytes of the buffer that rings are read into."""
+        return max(self._chunk_bytes, 8 * rings.width * rings.length)
 
     # -- a batch ---------------------------------------------------------------------------
 
@@ -146,53 +162,97 @@ class OrderedOperator:
 
     # -- a watermark -----------------------------------------------------------------------
 
-    def on_watermark(self, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Let the tuples before the watermark enter and leave their windows; yield the rows."""
+    def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
+        """Let the tuples before the watermark enter and leave their windows.
+
+        Yields the rows, each batch with the number of its frame.
+        """
         snapshot = self._schedule.version_ends(self._snapshot_bytes) and self._past is None
         watermark = max(watermark, self._position["watermark"])
         if self._past is None:
             self._tuples.settle(self._position["watermark"], watermark)
-        due = self._position["due"]
+        dues = [position["due"] for position in self._position["frames"]]
         with self._open_rings():
             for partition in self._partitions.visit():
                 self._open_groups(partition)
-                moving = self._pass(partition)
-                yield from moving.run(watermark)
-                due = moving.due
+                passes = self._passes(partition)
+                yield from self._pass(partition, passes, watermark)
+                dues = [each.due for each in passes]
                 if snapshot:
                     self._save_groups(partition)
             self._inputs = None
-            self._settle(watermark, due)
+            self._settle(watermark, dues)
             self._released = ()
             if snapshot:
                 self._save_rest()
         self._shard.seal(BASE)
 
     def _open_rings(self) -> AbstractContextManager[object]:
-        if self._rings is None:
-            return nullcontext()
-        self._rings.open()
-        return closing(self._rings)
+        opened = ExitStack()
+        for rings in self._rings:
+            if rings is not None:
+                rings.open()
+                opened.enter_context(closing(rings))
+        return opened
 
-    def _pass(self, partition: Partition) -> MovingPass | RingPass:
-        output = Output(self._spec, self._groups, self._results, self._chunk_bytes)
-        common = (self._spec, self._groups, self._tuples, partition, self._position, output)
-        if self._rings is None:
-            return MovingPass(*common)
-        rows = self._ring_bytes // (8 * self._rings.width)
-        buffer = np.empty((rows, self._rings.width), dtype=np.int64)
-        return RingPass(*common, self._rings, buffer)
+    def _passes(self, partition: Partition) -> list[MovingPass | RingPass]:
+        """Return a pass of each frame over a partition."""
+        fronts = fronts_of(partition, self._shard.arena, self._layout.frames)
+        passes: list[MovingPass | RingPass] = []
+        for number, (frame, layout) in enumerate(
+            zip(self._frames, self._layout.frames, strict=True)
+        ):
+            output, position = self._output(number), self._position["frames"][number]
+            rings = self._rings[number]
+            if rings is None:
+                tuples = (self._tuples, partition, fronts[number])
+                passes.append(MovingPass(frame, layout, self._groups, *tuples, position, output))
+                continue
+            rows = self._ring_bytes(rings) // (8 * rings.width)
+            buffer = np.empty((rows, rings.width), dtype=np.int64)
+            passes.append(RingPass(frame, layout, self._groups, position, output, rings, buffer))
+        return passes
 
-    def _settle(self, watermark: Micros, due: Micros | None) -> None:
+    def _output(self, number: int) -> Output:
+        layout, results = self._layout.frames[number], self._results[number]
+        return Output(self._specs[number], layout, self._groups, results, self._chunk_bytes)
+
+    def _pass(
+        self, partition: Partition, passes: Sequence[MovingPass | RingPass], watermark: Micros
+    ) -> Iterator[Emitted]:
+        """Let all that was settled enter every frame, stretch by stretch; close empty groups."""
+        begin, end = self._position["entered"], self._tuples.size
+        for each in passes:
+            each.begin(begin)
+        for stretch in self._tuples.read(begin, end, partition, len(passes)):
+            slots = self._groups.locate(stretch.tuples)
+            for number, each in enumerate(passes):
+                yield from ((number, batch) for batch in each.take(stretch, slots))
+        for number, each in enumerate(passes):
+            yield from ((number, batch) for batch in each.finish(end, watermark))
+        self._close(passes, watermark)
+
+    def _close(self, passes: Sequence[MovingPass | RingPass], watermark: Micros) -> None:
+        """Close the groups that no frame holds anything of; those with tuples to come wait."""
+        slots = np.unique(np.concatenate([each.emptied for each in passes]))
+        slots = slots[self._groups.rows[slots, LAST_EVENT] < watermark]
+        for each in passes:
+            slots = slots[each.done_with(slots)]
+        self._groups.release(slots)
+
+    def _settle(self, watermark: Micros, dues: Sequence[Micros | None]) -> None:
         """Note where the windows stand once every partition has passed."""
-        frame, position = self._spec.frame, self._position
-        entered = left = self._tuples.size
-        if frame.range is not None:
-            left = self._tuples.place_after(max(MINUS_INFINITY, watermark - frame.range))
-        elif frame.partition == "stream":
-            left = max(position["left"], entered - frame.reach)
-        position.update(watermark=watermark, entered=entered, left=left, due=due)
-        self._tuples.drop(left)
+        entered = self._tuples.size
+        positions = self._position["frames"]
+        for frame, position, due in zip(self._frames, positions, dues, strict=True):
+            left = entered
+            if frame.range is not None:
+                left = self._tuples.place_after(max(MINUS_INFINITY, watermark - frame.range))
+            elif frame.partition == "stream":
+                left = max(position["left"], entered - frame.reach)
+            position.update(left=left, due=due)
+        self._position.update(watermark=watermark, entered=entered)
+        self._tuples.drop(min(position["left"] for position in positions))
 
     def _open_groups(self, partition: Partition) -> None:
         """Open the groups of the batch that belong to a partition, logging those that are new."""
@@ -204,8 +264,8 @@ class OrderedOperator:
 
     def _open_logged(self, past: PastVersion, partition: Partition) -> None:
         """Open the groups that a past version logged, and note the times of its tuples."""
-        for keys in _logged_keys(self._shard, past):
-            self._admit(partition, partial(_inside, keys, partition))
+        for keys in logged_keys(self._shard, past):
+            self._admit(partition, partial(inside, keys, partition))
         for tuples in self._tuples.arrived(partition):
             if len(tuples):
                 times = np.ascontiguousarray(tuples[:, -1])
@@ -227,27 +287,27 @@ class OrderedOperator:
                 )
             return
 
-    def standing(self) -> Iterator[pa.RecordBatch]:
+    def standing(self) -> Iterator[Emitted]:
         """Yield the window of every group as it stands, under the time of the group's last event.
 
-        Not while a version is at work.
+        Each batch comes with the number of its frame. Not while a version is at work.
         """
         for _ in self._partitions.visit():
-            output = Output(self._spec, self._groups, self._results, self._chunk_bytes)
-            first = 0
-            while first < len(self._groups.rows):
-                first, count = self._groups.emit(first, output.fields, output.slots, 0)
-                slots = output.slots[:count]
-                times = np.ascontiguousarray(self._groups.rows[slots, LAST_EVENT])
-                if count:
-                    yield output.batch(output.fields[:count], slots, times)
+            for number in range(len(self._specs)):
+                output, first = self._output(number), 0
+                while first < len(self._groups.rows):
+                    first = output.standing(first)
+                    slots = output.slots[: output.rows]
+                    output.times[: output.rows] = self._groups.rows[slots, LAST_EVENT]
+                    if output.rows:
+                        yield number, output.take()
 
     # -- snapshot and restore --------------------------------------------------------------
 
     @property
     def _snapshot_bytes(self) -> int:
         """Return about how many bytes a snapshot takes."""
-        rings = 0 if self._rings is None else self._rings.disk_bytes
+        rings = sum(rings.disk_bytes for rings in self._rings if rings is not None)
         return self._shard.arena.bytes * len(self._partitions) + rings
 
     def _save_groups(self, partition: Partition) -> None:
@@ -260,9 +320,10 @@ class OrderedOperator:
         writer = self._shard.segment(BASE)
         for name, blocks in self._tuples.image():
             writer.append(blocks, synopsis=BLOCKS[name])
-        if self._rings is not None:
-            for place, piece in self._rings.image():
-                writer.append(piece, synopsis=RING_PIECE, group=place)
+        for number, rings in enumerate(self._rings):
+            if rings is not None:
+                for place, piece in rings.image():
+                    writer.append(piece, synopsis=RING_PIECE, group=place, operator=number)
         self._released = self._tuples.release()
         facts = {"position": self._position, "sequence": self._tuples.books}
         writer.append(json.dumps(facts).encode(), synopsis=POSITION)
@@ -292,7 +353,7 @@ class OrderedOperator:
                 if (reader.directory["synopsis"] == POSITION).any():
                     with self._open_rings():
                         self._load_rest(reader)
-                    self._partitions.import_image(_group_records(reader))
+                    self._partitions.import_image(group_records(reader))
                     self._schedule.resume(0, 0)
                     return True
         return False
@@ -302,10 +363,13 @@ class OrderedOperator:
         for record in reader.scan():
             if record.synopsis in names:
                 self._tuples.load(names[record.synopsis], record.payload)
-            elif record.synopsis == RING_PIECE and self._rings is not None:
-                self._rings.load(record.group, record.payload)
+            elif record.synopsis == RING_PIECE:
+                rings = self._rings[record.operator]
+                assert rings is not None
+                rings.load(record.group, record.payload)
             elif record.synopsis == POSITION:
                 facts = json.loads(bytes(record.payload))
+                self._position.clear()
                 self._position.update(facts["position"])
                 self._tuples.books.update(facts["sequence"])
 
@@ -324,29 +388,5 @@ class OrderedOperator:
         return {
             "groups": self._partitions.groups,
             "partitions": len(self._partitions),
-            "blocks": self._tuples.blocks,
+            **self._tuples.reads,
         }
-
-
-def _logged_keys(shard: Shard, past: PastVersion) -> Iterator[pa.Table]:
-    """Yield the keys that a past version logged."""
-    for lifetime, info in past.segments:
-        if lifetime == BASE:
-            with closing(shard.reader(info)) as reader:
-                for record in reader.scan():
-                    if record.synopsis == NEW_KEYS:
-                        yield read_table(record.payload)
-
-
-def _group_records(reader: SegmentReader) -> Iterator[tuple[memoryview, memoryview]]:
-    """Yield rows and keys of a snapshot's groups, chunk by chunk."""
-    rows = memoryview(b"")
-    for record in reader.scan():
-        if record.synopsis == GROUP_ROWS:
-            rows = record.payload
-        elif record.synopsis == GROUP_KEYS:
-            yield rows, record.payload
-
-
-def _inside(keys: pa.Table, partition: Partition) -> pa.Table:
-    return keys.filter(pa.array(within(keys.column(HI).to_numpy(), partition)))

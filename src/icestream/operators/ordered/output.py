@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.kernels.windows import ordered as kernels
 from icestream.kernels.words import Table
 from icestream.operators.groups import Groups
 from icestream.operators.ordered.frame import OrderedSpec
+from icestream.operators.ordered.layout import FrameLayout
 
 Ints = npt.NDArray[np.int64]
 
@@ -20,11 +22,19 @@ Ints = npt.NDArray[np.int64]
 class Output:
     """Windows shown and not yet handed on."""
 
-    def __init__(self, spec: OrderedSpec, groups: Groups, results: pa.Schema, size: int) -> None:
-        """Collect up to `size` bytes of words."""
-        words = spec.layout.field_words
+    def __init__(
+        self,
+        spec: OrderedSpec,
+        layout: FrameLayout,
+        groups: Groups,
+        results: pa.Schema,
+        size: int,
+    ) -> None:
+        """Collect up to `size` bytes of words; `layout` tells where the frame is in a row."""
+        words = layout.field_words
         room = max(1, size // (8 * (words + 2)))
         self._spec = spec
+        self._layout = layout
         self._groups = groups
         self._results = results
         self.fields: Table = np.empty((room, words), dtype=np.int64)
@@ -32,6 +42,22 @@ class Output:
         self.times: Ints = np.empty(room, dtype=np.int64)
         #: windows collected
         self.rows = 0
+
+    def standing(self, first: int) -> int:
+        """Collect groups with tuples in the window from row `first` on; return where to go on."""
+        layout, rows = self._layout, self._groups.rows
+        following, self.rows = kernels.show_standing(
+            rows,
+            first,
+            len(rows),
+            layout.ops,
+            layout.in_rows,
+            layout.fronts_at,
+            self.fields,
+            self.slots,
+            self.rows,
+        )
+        return int(following)
 
     def take(self) -> pa.RecordBatch:
         """Turn what was collected into result rows."""
@@ -41,7 +67,7 @@ class Output:
     def batch(self, fields: Table, slots: Ints, times: Ints) -> pa.RecordBatch:
         """Turn windows into result rows."""
         spec = self._spec
-        answers = [each.lower(fields, spec.layout, spec.types) for each in spec.aggregates]
+        answers = [each.lower(fields, self._layout, spec.types) for each in spec.aggregates]
         keys = self._groups.keys(slots).columns
         instants = pa.array(times).cast(self._results.field(0).type)
         return pa.RecordBatch.from_arrays([instants, *keys, *answers], schema=self._results)

@@ -35,10 +35,10 @@ from icestream.core.times import Micros
 from icestream.kernels.windows import ordered as kernels
 from icestream.kernels.words import Table
 from icestream.operators.groups import Groups
-from icestream.operators.ordered.frame import OrderedSpec, RowsSlide
+from icestream.operators.ordered.frame import Frame, RowsSlide
+from icestream.operators.ordered.layout import FrameLayout
 from icestream.operators.ordered.output import Output
-from icestream.operators.ordered.tuples import Stretch, TupleLog
-from icestream.operators.partitions import Partition
+from icestream.operators.ordered.tuples import Stretch
 from icestream.operators.runs import slice_bounds
 from icestream.state.arena import Arena
 
@@ -51,9 +51,9 @@ PIECE_BYTES = 65536
 class Rings:
     """Rings of equal length, by number, in one file."""
 
-    def __init__(self, arena: Arena, length: int, width: int) -> None:
-        """Attach to the file in the arena's folder; a row has `width` words."""
-        self._path = arena.path("rings")
+    def __init__(self, arena: Arena, length: int, width: int, name: str = "rings") -> None:
+        """Attach to the file `name` in the arena's folder; a row has `width` words."""
+        self._path = arena.path(name)
         self.length = length
         self.width = width
         self._handle = -1
@@ -129,25 +129,22 @@ class _Run:
 
 
 class RingPass:
-    """One pass over the tuples of a version, for the groups of one partition."""
+    """One pass of a frame over the tuples of a version, for the groups of one partition."""
 
     def __init__(
         self,
-        spec: OrderedSpec,
+        frame: Frame,
+        layout: FrameLayout,
         groups: Groups,
-        tuples: TupleLog,
-        partition: Partition,
         position: dict[str, Any],
         output: Output,
         rings: Rings,
         buffer: Table,
     ) -> None:
         """Begin where the version before ended; `buffer` has room for one ring at least."""
-        slide = spec.frame.slide
-        self._layout = spec.layout
+        slide = frame.slide
+        self._layout = layout
         self._groups = groups
-        self._tuples = tuples
-        self._partition = partition
         self._position = position
         self._output = output
         self._rings = rings
@@ -155,20 +152,26 @@ class RingPass:
         self._every = slide.rows if isinstance(slide, RowsSlide) else 1
         self._slide = slide if isinstance(slide, int) else 0
         self.due: Micros | None = None
+        #: no group is ever closed
+        self.emptied: Ints = np.empty(0, dtype=np.int64)
 
-    def run(self, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Let everything enter that was settled; yield the rows."""
-        begin, end = self._position["entered"], self._tuples.size
-        for stretch in self._tuples.read(begin, end, self._partition):
-            if len(stretch.tuples):
-                yield from self._take(stretch)
+    def begin(self, place: int) -> None:
+        """Have nothing to make first."""
+
+    def done_with(self, slots: Ints) -> npt.NDArray[np.bool_]:
+        """Tell that every group must come back with its ring."""
+        return np.zeros(len(slots), dtype=np.bool_)
+
+    def finish(self, place: int, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Show what is due by the watermark."""
         if self._slide:
             yield from self._show_due(watermark)
 
-    def _take(self, stretch: Stretch) -> Iterator[pa.RecordBatch]:
+    def take(self, stretch: Stretch, slots: Ints) -> Iterator[pa.RecordBatch]:
         """Let the tuples of a stretch enter, each group's together."""
+        if len(slots) == 0:
+            return
         tuples, layout = stretch.tuples, self._layout
-        slots = self._groups.locate(tuples)
         order = np.argsort(slots, kind="stable")
         fields = np.empty((len(tuples), layout.field_words), dtype=np.int64)
         times = np.empty(len(tuples), dtype=np.int64)
@@ -187,7 +190,8 @@ class RingPass:
                 self._every,
                 self._slide,
                 layout.ops,
-                layout.places,
+                layout.in_tuples,
+                layout.in_rows,
                 layout.group_identity,
                 layout.fronts_at,
                 fields,
@@ -257,9 +261,9 @@ class RingPass:
                 len(self._groups.rows),
                 watermark,
                 layout.ops,
-                layout.places,
-                layout.group_identity,
+                layout.in_rows,
                 layout.fronts_at,
+                layout.extras_at,
                 output.fields,
                 output.slots,
                 output.times,

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from icestream.core.times import INFINITY, Micros
 from icestream.kernels.words import Table
 from icestream.operators.ordered.blocks import BLOCK, Blocks, BlockTable
-from icestream.operators.ordered.layout import FrameLayout
+from icestream.operators.ordered.layout import TupleLayout
 from icestream.operators.ordered.lift import within
 from icestream.operators.partitions import Partition
 from icestream.operators.protocol import PastVersion, Shard
@@ -66,7 +66,7 @@ class TupleLog:
     def __init__(
         self,
         shard: Shard,
-        layout: FrameLayout,
+        layout: TupleLayout,
         chunk_bytes: int,
         lives: Micros | None,
         with_room: Callable[[Callable[[], object]], None],
@@ -93,6 +93,8 @@ class TupleLog:
         self._settled = BlockTable(shard.arena, SETTLED)
         #: arrivals of the version at work
         self._new = np.empty(0, dtype=BLOCK)
+        #: blocks that were read, their bytes, and for how many frames in all
+        self.reads = {"blocks": 0, "block_bytes": 0, "block_uses": 0}
         #: what became of the sequence: tuples dropped from its beginning, ordinals of segments
         #: whose tuples were all dropped since the last snapshot
         self.books = shard.arena.header.setdefault("sequence", {"dropped": 0, "passed": []})
@@ -101,11 +103,6 @@ class TupleLog:
     def size(self) -> int:
         """Return the number of tuples that were ever settled."""
         return int(self.books["dropped"]) + int(self._settled.all["rows"].sum())
-
-    @property
-    def blocks(self) -> int:
-        """Return the number of blocks on the log that are needed."""
-        return len(self._arrivals) + len(self._settled)
 
     # -- writing ---------------------------------------------------------------------------
 
@@ -212,10 +209,16 @@ class TupleLog:
 
     # -- reading ---------------------------------------------------------------------------
 
-    def read(self, first: int, last: int, partition: Partition) -> Iterator[Stretch]:
-        """Yield the tuples from one place of the sequence to another, a chunk at a time."""
+    def read(
+        self, first: int, last: int, partition: Partition, frames: int = 1
+    ) -> Iterator[Stretch]:
+        """Yield the tuples from one place of the sequence to another, a chunk at a time.
+
+        They are read once for so many frames.
+        """
         for portion in self._portions(first, last):
             yield self._stretch(*portion, partition)
+            self.reads["block_uses"] += (frames - 1) * len(portion[-1])
 
     def read_back(self, first: int, last: int, partition: Partition) -> Iterator[Stretch]:
         """Yield the same, the last chunk first."""
@@ -227,6 +230,11 @@ class TupleLog:
         for table in self._read(self._new):
             hi = np.ascontiguousarray(table[:, 0]).view(np.uint64)
             yield np.ascontiguousarray(table[within(hi, partition)])
+
+    def nothing(self, place: int) -> Stretch:
+        """Return a stretch without tuples at a place of the sequence."""
+        none = np.empty(0, dtype=np.int64)
+        return Stretch(place, place, none, np.empty((0, self._width), dtype=np.int64), none)
 
     def place_after(self, time: Micros) -> int:
         """Return the place of the first tuple of the sequence that is later than a time."""
@@ -267,6 +275,9 @@ class TupleLog:
 
     def _read(self, blocks: Blocks) -> Iterator[Table]:
         """Yield the tuples of blocks, which are given in the order of their markers."""
+        self.reads["blocks"] += len(blocks)
+        self.reads["block_uses"] += len(blocks)
+        self.reads["block_bytes"] += 8 * self._width * int(blocks["rows"].sum())
         records = self._shard.log.read_many(blocks["marker"])
         for record, rows in zip(records, blocks["rows"].tolist(), strict=True):
             yield np.frombuffer(record.payload, dtype=np.int64).reshape(rows, self._width)

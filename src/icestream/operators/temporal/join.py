@@ -115,7 +115,7 @@ class StreamJoin(TemporalOperator):
         keep_alive(port, changes, touched.slots, groups, max(watermark, over))
         if over <= watermark:
             keep_late(LATE + port, changes, touched.slots, groups, watermark)
-        for portion in groups.portions(touched.distinct):
+        for portion in groups.portions(touched.distinct, (1 - port, LATE + 1 - port)):
             mine, bounds = touched.of(portion)
             probes = changes.take(pa.array(mine))
             alive = read_summed(1 - port, portion, groups)

@@ -69,37 +69,6 @@ class Kept:
         return self._arena.array(f"{self._name}.{name}", np.uint8)
 
 
-class Named:
-    """Arrays of an arena with a note of their names, so that a snapshot can have them all."""
-
-    def __init__(self, arena: Arena) -> None:
-        """Take arrays from an arena."""
-        self._arena = arena
-        self._names: dict[str, tuple[np.dtype[Any], int]] = {}
-
-    def array(
-        self, name: str, dtype: np.dtype[Any] | type, width: int = 1, capacity: int = 0
-    ) -> Growing:
-        """Open an array of the arena."""
-        self._names[name] = np.dtype(dtype), width
-        return self._arena.array(name, dtype, width, capacity)
-
-    def state(self) -> State:
-        """Return all arrays as they are."""
-        return {
-            name: self._arena.array(name, kind, width).view
-            for name, (kind, width) in self._names.items()
-        }
-
-
-def restored(arena: Arena, state: State) -> None:
-    """Put arrays of `Named.state` into an arena that has none of them."""
-    for name, array in state.items():
-        width = 1 if array.ndim == 1 else array.shape[1]
-        target = arena.array(name, array.dtype, width, len(array))
-        target.view[: len(array)] = array
-
-
 def records_of(state: State) -> Iterator[bytes]:
     """Yield arrays as the payloads of records."""
     for name, array in state.items():

@@ -13,7 +13,8 @@ Invariants:
 
 Cost: the batch of a shard, folded to one row for each key, is in memory once beside the queue.
 
-Limits: keys and waiting values must fit into the shard's memory; BudgetError says who holds what.
+Limits: the batch of a shard must fit into its memory, keys need not; BudgetError says who holds
+what.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
 from icestream.operators.temporal.consolidate import numbered
 from icestream.operators.updates.books import Books
 from icestream.operators.updates.folding import Folded, Folder, folded, joined
+from icestream.operators.updates.fronts import Front, FrontOperator
 from icestream.operators.updates.identities import newest
-from icestream.operators.updates.joining import JoinedBy, JoinFront
 from icestream.operators.updates.pacing import Pace
 from icestream.operators.updates.serving_log import LIFETIMES, RECORD_ROWS, ServingLog
 from icestream.operators.updates.step import UpdateStep
@@ -63,8 +64,8 @@ class Serving:
     whole: bool = False
     #: trust in each input of a union, 0 for most
     ranks: tuple[int, ...] | None = None
-    #: the join whose matches are the updates
-    join: JoinedBy | None = None
+    #: the tree whose rows are the updates
+    front: Front | None = None
 
 
 class ServingOperator:
@@ -76,11 +77,13 @@ class ServingOperator:
         self._shard = shard
         self._header: dict[str, Any] = shard.arena.header
         readers = len(spec.steps)
-        self._waiting = Waiting(spec.payload, spec.schedule, shard.arena, readers, spec.importance)
-        self._front = None if spec.join is None else JoinFront(spec.join, shard)
+        self._waiting = Waiting(
+            spec.payload, spec.schedule, shard.arena, shard.account, readers, spec.importance
+        )
+        self._front = None if spec.front is None else FrontOperator(spec.front, shard)
         self._log = ServingLog(shard, self._waiting, spec.payload, self._front)
         self._books = [
-            Books(shard.arena, reader, f"books{number}")
+            Books(shard.arena, reader, f"books{number}", self._waiting.cold)
             for number, reader in enumerate(self._waiting.readers)
         ]
         learnt = self._header.get("pace", [[0.0] * 6] * readers)
@@ -98,6 +101,11 @@ class ServingOperator:
     def waiting(self) -> Waiting:
         """Return the keys that are known, for whoever looks at them."""
         return self._waiting
+
+    @property
+    def front(self) -> FrontOperator | None:
+        """Return the arcs before the queue, for whoever looks at them."""
+        return self._front
 
     # -- a version -------------------------------------------------------------------------
 
@@ -173,6 +181,7 @@ class ServingOperator:
         forgot = self._forget()
         keys = [_joined(each) for each in served]
         self._log.write(self._batch, keys, self._taken, forgot)
+        self._waiting.clean()
         if self._front is not None:
             self._front.save()
         for reader, cost in zip(self._waiting.readers, costs, strict=True):
@@ -186,21 +195,19 @@ class ServingOperator:
         self._told = replace(
             self._told,
             waiting=len(self._waiting),
-            keys=self._waiting.cells.keys,
+            keys=self._waiting.keys,
             stale=whole,
             lately=lately,
         )
 
     def _forget(self) -> Micros:
         """Forget keys without news for long; return since when."""
-        if self._spec.forget is None or not self._waiting.cells.keys:
+        known = self._waiting.keys
+        if self._spec.forget is None or not known:
             return MINUS_INFINITY
         before = self._waiting.cells.newest - self._spec.forget
-        old = self._waiting.forgettable(before)
-        for books in self._books:
-            books.forgotten(old)
-        self._waiting.cells.drop(old)
-        return before if len(old) else MINUS_INFINITY
+        self._waiting.forget(before)
+        return before if self._waiting.keys < known else MINUS_INFINITY
 
     def _serve_all(self, served: list[list[tuple[Ids, Ids]]]) -> Iterator[Emitted]:
         """Process what waited, then every update of the batch, whatever time it takes."""
@@ -286,7 +293,7 @@ class ServingOperator:
     def statistics(self) -> dict[str, Any]:
         """Return what the progress report tells of this shard."""
         return {
-            "groups": self._waiting.cells.keys,
+            "groups": self._waiting.keys,
             "partitions": 1,
             "updates": self._told.to_json(),
         }

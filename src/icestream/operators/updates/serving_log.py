@@ -2,7 +2,8 @@
 
 Idea: a version logs one row for each waiting key that changed, and one without a value for each
 that was served: what is superseded is never written. A snapshot has every known key, the values of
-those that wait, and the order in which they wait for each reader.
+those that wait, and the places in which they wait for each reader; keys and values that are not in
+memory go from file to file, some at a time.
 
 Invariants:
 1. A version logs one row for each key that changed or was served
@@ -24,8 +25,8 @@ import pyarrow as pa
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.operators.updates.folding import COUNT, FIRST, HI, LAST, LO, Folded, joined
+from icestream.operators.updates.fronts import FrontOperator
 from icestream.operators.updates.identities import places_among
-from icestream.operators.updates.joining import JoinFront
 from icestream.operators.updates.kept import records_of, state_of
 from icestream.operators.updates.waiting import (
     EVENNESS,
@@ -33,6 +34,7 @@ from icestream.operators.updates.waiting import (
     HEFT,
     PLACE,
     SINCE_FIRST,
+    TURNS,
     Waiting,
     importances,
 )
@@ -45,19 +47,19 @@ from icestream.state.versions import BASE
 #: lifetime classes of segments: changes of a version, and snapshots
 CHANGED = "updates"
 LIFETIMES = (CHANGED, BASE)
-#: kinds of records: facts as JSON, waiting keys with values, keys without, the order of a reader,
-#: rows that a join in front took, and what it knows
-FACTS, VALUES, KEYS, ORDER, TAKEN, KNOWN = range(6)
+#: kinds of records: facts as JSON, waiting keys with values, keys without, rows that a join in
+#: front took, and what it knows
+FACTS, VALUES, KEYS, TAKEN, KNOWN = range(5)
 #: rows of a record
 RECORD_ROWS = 16_384
 #: bytes of a key in a snapshot, and of one that waits for a reader
 KEY_BYTES = 56
-ORDER_BYTES = 32
+ORDER_BYTES = 24
 
 #: types of what is told of keys
 _TYPES = {
     **dict.fromkeys((HI, LO), pa.uint64()),
-    **dict.fromkeys((FIRST, LAST, COUNT, SINCE_FIRST, PLACE), pa.int64()),
+    **dict.fromkeys((FIRST, LAST, COUNT, SINCE_FIRST, PLACE, TURNS), pa.int64()),
     **dict.fromkeys((GAP, HEFT, EVENNESS), pa.float64()),
 }
 
@@ -69,7 +71,7 @@ class ServingLog:
     """The log of one shard's queue."""
 
     def __init__(
-        self, shard: Shard, waiting: Waiting, payload: pa.Schema, front: JoinFront | None = None
+        self, shard: Shard, waiting: Waiting, payload: pa.Schema, front: FrontOperator | None = None
     ) -> None:
         """Go on in the shard's log."""
         self._front = front
@@ -122,8 +124,8 @@ class ServingLog:
         """Return about how many bytes a snapshot takes."""
         waiting, cells = self._waiting, self._waiting.cells
         ordered = sum(len(reader) for reader in waiting.readers)
-        values = 8 * cells.codec.width * cells.pages.used
-        return KEY_BYTES * cells.keys + ORDER_BYTES * ordered + values
+        values = 8 * cells.codec.width * (cells.pages.used + waiting.cold.waiting)
+        return KEY_BYTES * waiting.keys + ORDER_BYTES * ordered + values
 
     def _write_changes(self, batch: Folded | None, served: Served) -> None:
         wanted = None if batch is None else self._waiting.has(batch)
@@ -138,23 +140,17 @@ class ServingLog:
     def _write_snapshot(self) -> None:
         waiting = self._waiting
         self._append(BASE, FACTS, json.dumps(waiting.facts()).encode(), 0)
-        for slots, kind in ((waiting.idle_slots(), KEYS), (waiting.waiting_slots(), VALUES)):
-            for first in range(0, len(slots), RECORD_ROWS):
-                some = slots[first : first + RECORD_ROWS]
-                columns = waiting.described(some)
-                values = waiting.values(some) if kind == VALUES else None
+        for kind in (KEYS, VALUES):
+            for rows, values in waiting.portions(RECORD_ROWS, waiting=kind == VALUES):
+                columns = waiting.described(rows)
+                if values is not None:
+                    columns += waiting.ordered(rows)
                 arrays = [pa.array(column) for _, column in columns]
                 names = [name for name, _ in columns]
                 if values is not None:
                     arrays += values.columns
                     names += [f"v{place}" for place in range(values.num_columns)]
                 self._append_rows(BASE, kind, pa.RecordBatch.from_arrays(arrays, names))
-        for reader in range(len(waiting.readers)):
-            ordered = dict(waiting.in_order(reader))
-            rows = pa.RecordBatch.from_pydict(
-                {name: pa.array(each) for name, each in ordered.items()}
-            )
-            self._append_rows(BASE, ORDER, rows, reader)
         for payload in records_of({} if self._front is None else self._front.state()):
             self._append(BASE, KNOWN, payload, 0)
         self._shard.seal(BASE)
@@ -187,6 +183,7 @@ class ServingLog:
     def _restore_snapshot(self, info: SegmentInfo) -> None:
         facts, records = self._records(info)
         same = facts["schedule"] == self._waiting.readers[0].schedule
+        self._waiting.recall(facts)
         for kind in (KEYS, VALUES):
             for rows in (_typed(read_batch(bytes(each.payload))) for each in records[kind]):
                 described = _described(rows)
@@ -194,10 +191,7 @@ class ServingLog:
                 if kind == VALUES:
                     columns = rows.columns[len(described) :]
                     values = pa.RecordBatch.from_arrays(columns, schema=self._payload)
-                self._waiting.bring_back(described, values)
-        for reader in range(len(self._waiting.readers)):
-            self._waiting.put_in_order(reader, _ordered(records[ORDER], reader), same=same)
-        self._waiting.recall(facts)
+                self._waiting.bring_back(described, values, same=same)
         if self._front is not None:
             self._front.recall(state_of(bytes(each.payload) for each in records[KNOWN]))
 
@@ -223,7 +217,7 @@ class ServingLog:
         self._waiting.recall(facts)
         if facts["forgot"] > MINUS_INFINITY:
             self._waiting.delivered(now)
-            self._waiting.cells.forget(facts["forgot"])
+            self._waiting.forget(facts["forgot"])
 
     def _records(self, info: SegmentInfo) -> tuple[Mapping[str, Any], dict[int, list[Record]]]:
         """Return facts, and the records of each kind."""
@@ -245,24 +239,12 @@ def _of_reader(records: Sequence[Record], reader: int) -> Iterator[pa.RecordBatc
             yield _typed(read_batch(bytes(record.payload)))
 
 
-def _ordered(records: Sequence[Record], reader: int) -> dict[str, Any]:
-    """Return the keys that wait for a reader, in order; none if no record tells of any."""
-    parts = list(_of_reader(records, reader))
-    if parts:
-        return _described(joined(parts))
-    nothing = np.empty(0, dtype=np.int64)
-    return {
-        HI: nothing.view(np.uint64),
-        LO: nothing.view(np.uint64),
-        SINCE_FIRST: nothing,
-        PLACE: nothing,
-    }
-
-
 def _typed(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return rows that were read; ValueError if what kernels take of them is of another type."""
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        if column.type != _TYPES.get(name, column.type) or (name in _TYPES and column.null_count):
+        # of several readers each has columns of its own
+        kind = _TYPES.get(name.rstrip("0123456789"), column.type)
+        if column.type != kind or (name.startswith("__") and column.null_count):
             msg = f"column {name} is of type {column.type}, or has nulls"
             raise ValueError(msg)
     return rows

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from icestream.core.times import Micros
 from icestream.kernels.updates.staleness import BINS, PROFILE
 from icestream.state.update_queue.staleness import quantile
+from icestream.state.update_queue.windows.spec import UpdateWindows
 
 Reals = npt.NDArray[np.float64]
 
@@ -100,6 +101,11 @@ class Told:
     #: staleness of answers since the query began, and since the version before
     stale: Stale = field(default_factory=Stale)
     lately: Stale = field(default_factory=Stale)
+    #: of windows: staleness in the queue since the version before, tuples that were processed, and
+    #: microseconds that one takes
+    queue: Stale = field(default_factory=Stale)
+    tuples: int = 0
+    each: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` reads."""
@@ -108,8 +114,8 @@ class Told:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Told:
         """Return what `to_json` wrote."""
-        stale, lately = (Stale(**value[name]) for name in ("stale", "lately"))
-        return cls(**{**value, "stale": stale, "lately": lately})
+        stale = {name: Stale(**value[name]) for name in ("stale", "lately", "queue")}
+        return cls(**{**value, **stale})
 
     def shown(self) -> dict[str, Any]:
         """Return it for the progress report."""
@@ -124,6 +130,24 @@ class Told:
             "staleness": self.lately.shown(),
             "totalStaleness": self.stale.shown(),
         }
+
+    def shown_windows(self, windows: UpdateWindows) -> dict[str, Any]:
+        """Return what windows add: staleness in the queue, and what one costs beside its bounds.
+
+        `ms` is the time spent for each answer. The bounds are C_W with the measured tuples of a
+        window and time of a tuple: processed once, or once for every window that overlaps.
+        """
+        found: dict[str, Any] = {"queueStaleness": self.queue.shown()}
+        if self.served:
+            tuples = self.tuples / self.served
+            least, most = windows.cost_bounds(self.each * tuples / windows.size)
+            found["windowCost"] = {
+                "tuples": round(tuples, 1),
+                "ms": round(self.serving / self.served / 1000, 4),
+                "leastMs": round(least / 1000, 4),
+                "mostMs": round(most / 1000, 4),
+            }
+        return found
 
 
 def told(shards: Sequence[Told]) -> Told:
@@ -141,5 +165,8 @@ def told(shards: Sequence[Told]) -> Told:
             serving=max(total.serving, each.serving),
             stale=total.stale.plus(each.stale),
             lately=total.lately.plus(each.lately),
+            queue=total.queue.plus(each.queue),
+            tuples=total.tuples + each.tuples,
+            each=max(total.each, each.each),
         )
     return total

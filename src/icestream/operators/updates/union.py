@@ -11,6 +11,8 @@ Invariants:
 2. What is delivered of a batch is the youngest row of each key; of equal times that of the most
    trusted input, and of one input the one that came last (the same test).
 3. A batch with a conflict is refused whole (`test_conflicts_without_a_truth_are_refused`).
+4. In front of windows and joins, which look at every update, all rows of a batch that go up in time
+   are delivered, one of each key and time (`test_oracle_every_row_of_a_union_that_goes_up`).
 
 Cost: a lookup per row, a sort of the batch; 24 bytes for each key.
 
@@ -27,6 +29,7 @@ import pyarrow as pa
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import MINUS_INFINITY
 from icestream.operators.temporal.consolidate import identities
+from icestream.operators.updates.kept import State
 from icestream.operators.updates.streams import KeyDirectory, UpdateStream, grown
 from icestream.state.synopses.spec import Ints
 
@@ -66,8 +69,27 @@ class UpdateUnion:
         """Return the youngest row of each key that is younger than what was delivered."""
         return self.merge({port: rows})
 
-    def merge(self, inputs: Mapping[int, pa.RecordBatch]) -> pa.RecordBatch:
-        """Take what several inputs have at the same moment."""
+    def state(self) -> State:
+        """Return all that is known, for `recall`."""
+        counts = np.array([self.late, self.superseded])
+        return {"known": self._keys.state(), "last": self._last, "counts": counts}
+
+    def recall(self, state: State) -> None:
+        """Go on where `state` was asked for."""
+        self._keys.recall(state["known"])
+        last = state["last"]
+        if last.dtype != np.int64 or last.ndim != 1 or len(last) < len(self._keys):
+            msg = f"times of {len(last)} keys are told for {len(self._keys)} of a union"
+            raise ValueError(msg)
+        self._last = last
+        self.late, self.superseded = state["counts"].tolist()
+
+    def merge(self, inputs: Mapping[int, pa.RecordBatch], *, every: bool = False) -> pa.RecordBatch:
+        """Take what several inputs have at the same moment.
+
+        With `every`, return all rows that go up in time, in the order of time, and not only the
+        youngest of each key.
+        """
         ports = sorted(inputs)
         rows = pa.concat_batches([inputs[port] for port in ports])
         rank = np.repeat(self._rank[ports], [inputs[port].num_rows for port in ports])
@@ -76,13 +98,18 @@ class UpdateUnion:
         self._last = grown(self._last, len(self._keys), MINUS_INFINITY)
         young = np.flatnonzero(times > self._last[keys])
         order = young[np.lexsort((young, -rank[young], times[young], keys[young]))]
-        ends = np.flatnonzero(np.append(keys[order][1:] != keys[order][:-1], [True])[: len(order)])
+        is_end = keys[order][1:] != keys[order][:-1]
+        if every:
+            is_end |= times[order][1:] != times[order][:-1]
+        ends = np.flatnonzero(np.append(is_end, [True])[: len(order)])
         if not self._is_declared:
             self._check_conflicts(rows, keys, times, order, ends)
         chosen = np.sort(order[ends])
-        self._last[keys[chosen]] = times[chosen]
+        np.maximum.at(self._last, keys[chosen], times[chosen])
         self.late += rows.num_rows - len(young)
         self.superseded += len(young) - len(chosen)
+        if every:
+            chosen = chosen[np.argsort(times[chosen], kind="stable")]
         return rows.take(pa.array(chosen))
 
     def _check_conflicts(

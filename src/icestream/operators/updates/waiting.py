@@ -18,7 +18,7 @@ Limits: an update that is folded with others and is older than what its key has 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,23 +29,34 @@ from icestream.core.errors import InputError
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.updates import queue as k
 from icestream.kernels.updates.order import (
+    APPLICATION_BOOK,
+    BACK,
     FLYING,
+    FRONT,
     LACKS,
+    LATEST,
     LIST,
+    QUEUE_BOOK,
+    READER_WORDS,
     SCORED,
     SETTINGS,
     SINCE,
+    TURN,
     UNEVEN,
+    WAITING,
     WEIGHT,
     class_of,
 )
-from icestream.kernels.updates.restore import list_members, put_in_lists, take_cells
-from icestream.kernels.updates.staleness import NONE
+from icestream.kernels.updates.restore import take_cells
+from icestream.kernels.updates.staleness import FROM, NONE
 from icestream.operators.updates.folding import COUNT, HI, LAST, LO, Folded
 from icestream.state.arena import Arena
+from icestream.state.budget import Account
 from icestream.state.synopses.spec import Ids, Ints
 from icestream.state.update_queue.cells import KeyCells
+from icestream.state.update_queue.cold_keys import ColdKeys
 from icestream.state.update_queue.reader import Dequeued, QueueReader
+from icestream.state.update_queue.residence import Residence
 from icestream.state.update_queue.sharing import SharedQueue
 
 #: updates whose gaps are averaged
@@ -54,9 +65,11 @@ SMOOTHING = 32
 GAP = "__gap"
 HEFT = "__weight"
 EVENNESS = "__uneven"
-#: columns of keys that wait for a reader: since when, and in which of its lists
+#: columns of keys that wait, for each reader: since when, in which of its lists (-1 for none), and
+#: the number of the place there
 SINCE_FIRST = "__since"
 PLACE = "__list"
+TURNS = "__turn"
 
 
 class Waiting:
@@ -67,12 +80,14 @@ class Waiting:
         schema: pa.Schema,
         schedule: str,
         arena: Arena,
+        account: Account,
         readers: int = 1,
         importance: str | None = None,
     ) -> None:
         """Attach to the arena's arrays, or start without keys.
 
-        `importance` is a column of the values that says what a key's staleness counts.
+        `account` holds the work buffers; its budget says how many keys are in memory. `importance`
+        is a column of the values that says what a key's staleness counts.
         """
         self._schema = schema
         #: column of the values that says what a key's staleness counts
@@ -84,6 +99,17 @@ class Waiting:
             self._queue.reader(f"reader{number}", schedule=schedule, cost=cost)
             for number, cost in enumerate(costs)
         )
+        self._residence = Residence(self.cells, self.readers, arena, account)
+
+    @property
+    def cold(self) -> ColdKeys:
+        """Return the keys that are not in memory."""
+        return self._residence.cold
+
+    @property
+    def keys(self) -> int:
+        """Return how many keys are known."""
+        return self.cells.keys + len(self.cold)
 
     @property
     def cells(self) -> KeyCells:
@@ -99,25 +125,31 @@ class Waiting:
         """Return how many keys wait, for one reader or several."""
         if len(self.readers) == 1:
             return len(self.readers[0])
-        return len(self.waiting_slots())
+        here = int(np.count_nonzero(self.cells.column(k.WAITED_FOR)))
+        return here + self.cold.waiting
 
     def take_in(self, updates: Folded) -> int:
         """Let updates arrive, one row for each key; return how many waiting values they replace."""
-        cells, (hi, lo) = self.cells, updates.identity
-        slots = cells.find(hi, lo)
-        known = slots >= 0
-        replaced = int((cells.column(k.WAITED_FOR)[slots[known]] != 0).sum())
-        before = np.zeros(len(hi), dtype=np.int64)
-        before[known] = cells.column(k.COUNT)[slots[known]]
+        residence, (hi, lo) = self._residence, updates.identity
+        known = residence.look(hi, lo)
+        replaced, before = int((known[:, k.WAITED_FOR] != 0).sum()), known[:, k.COUNT]
         several = np.flatnonzero(updates.count > 1)
         rows = np.concatenate([several, np.arange(len(hi))])
         times = np.concatenate([updates.first[several], updates.last])
         order = np.argsort(times, kind="stable")
-        rows = rows[order]
-        self._queue.enqueue(hi[rows], lo[rows], times[order], updates.payload.take(pa.array(rows)))
-        self._correct_rates(updates, several, before)
+        rows, times = rows[order], times[order]
+        payload = updates.payload
+        for piece in residence.pieces(len(rows)):
+            some = rows[piece]
+            residence.enqueue(hi[some], lo[some], times[piece], payload.take(pa.array(some)))
+        for piece in residence.pieces(len(several)):
+            some = several[piece]
+            residence.admit(hi[some], lo[some])
+            self._correct_rates(updates, some, before)
         if self.importance is not None:
-            self._weigh(updates)
+            for piece in residence.pieces(len(hi)):
+                residence.admit(hi[piece], lo[piece])
+                self._weigh(Folded(updates.rows.slice(piece.start, piece.stop - piece.start)))
         return replaced
 
     def _weigh(self, updates: Folded) -> None:
@@ -129,18 +161,21 @@ class Waiting:
         for reader in self.readers:
             reader.weigh(hi[newest], lo[newest], importance=weights)
 
-    def forgettable(self, before: Micros) -> Ints:
-        """Return the cells of keys without news since `before`, whose answers are delivered."""
+    def forget(self, before: Micros) -> None:
+        """Forget keys without news since `before`, whose answers are delivered."""
         old = self.cells.idle_since(before)
         for reader in self.readers:
             old = old[reader.order.kernel.keys[old, FLYING] == NONE]
-        return old
+        for number, reader in enumerate(self.readers):
+            self.cold.keep_staleness(number, reader.order.kernel.keys[old])
+        self.cells.drop(old)
+        self.cold.forget(before)
 
     def has(self, updates: Folded) -> npt.NDArray[np.bool_]:
         """Tell of updates that were taken in which are what somebody waits for."""
-        slots = self.cells.find(*updates.identity)
-        newest = self.cells.column(k.ARRIVED)[slots] == updates.last
-        wanted: npt.NDArray[np.bool_] = newest & (self.cells.column(k.WAITED_FOR)[slots] != 0)
+        known = self._residence.look(*updates.identity)
+        newest = known[:, k.ARRIVED] == updates.last
+        wanted: npt.NDArray[np.bool_] = newest & (known[:, k.WAITED_FOR] != 0)
         return wanted
 
     def is_newer(self, updates: Folded) -> npt.NDArray[np.bool_]:
@@ -155,22 +190,19 @@ class Waiting:
 
     def _latest(self, updates: Folded) -> Ints:
         """Return the time of what the keys of updates had last."""
-        slots = self.cells.find(*updates.identity)
-        known = slots >= 0
-        known[known] = self.cells.column(k.COUNT)[slots[known]] > 0
-        latest = np.full(len(slots), MINUS_INFINITY)
-        latest[known] = self.cells.column(k.ARRIVED)[slots[known]]
-        return latest
+        known = self._residence.look(*updates.identity)
+        return np.where(known[:, k.COUNT] > 0, known[:, k.ARRIVED], MINUS_INFINITY)
 
     def serve(self, reader: int, count: int, now: Micros) -> Dequeued:
         """Take the keys that are next for a reader."""
-        return self.readers[reader].dequeue(count, now)
+        return self._residence.dequeue(reader, count, now)
 
     def delivered(self, at: Micros) -> None:
         """Tell that all that was taken has reached the application."""
         for reader in self.readers:
             flying = reader.order.kernel.keys[: self.cells.seen, FLYING] != NONE
             reader.delivered(*self.cells.identities(np.flatnonzero(flying)), at)
+        self.cold.delivered(at)
 
     # -- log -------------------------------------------------------------------------------
 
@@ -188,6 +220,7 @@ class Waiting:
                     "cost": reader.cost,
                     "learnt": reader.order.kernel.settings[:SETTINGS].tolist(),
                     "scored": int(reader.order.kernel.facts[SCORED]),
+                    "turns": reader.order.kernel.facts[[FRONT, BACK]].tolist(),
                 }
                 for reader in self.readers
             ],
@@ -202,94 +235,130 @@ class Waiting:
             if facts["schedule"] == reader.schedule:
                 reader.order.kernel.settings[:SETTINGS] = learnt["learnt"]
                 reader.order.kernel.facts[SCORED] = learnt["scored"]
+            front, back = learnt["turns"]
+            turns = reader.order.kernel.facts
+            turns[FRONT], turns[BACK] = min(front, turns[FRONT]), max(back, turns[BACK])
             reader.cost = learnt["cost"]
 
-    def waiting_slots(self) -> Ints:
-        """Return the cells of keys that wait."""
-        return np.flatnonzero(self.cells.column(k.WAITED_FOR) != 0)
+    def portions(self, size: int, *, waiting: bool) -> Iterator[tuple[Ints, pa.RecordBatch | None]]:
+        """Yield rows of all keys that wait, with their values, or of all others, some at a time."""
+        return self._residence.portions(size, waiting=waiting)
 
-    def idle_slots(self) -> Ints:
-        """Return the cells of keys that are known and do not wait."""
-        idle = (self.cells.column(k.WAITED_FOR) == 0) & (self.cells.column(k.COUNT) > 0)
-        return np.flatnonzero(idle)
-
-    def described(self, slots: Ints) -> list[tuple[str, Any]]:
+    def described(self, rows: Ints) -> list[tuple[str, Any]]:
         """Return what a snapshot says of keys beside their values, by name."""
-        cells = self.cells
-        hi, lo = cells.identities(slots)
+        reader = self.cold.of_reader(rows, 0).view(np.float64)
+        hi, lo = (np.ascontiguousarray(rows[:, word]).view(np.uint64) for word in (k.HI, k.LO))
         return [
             (HI, hi),
             (LO, lo),
-            (LAST, cells.column(k.ARRIVED)[slots]),
-            (COUNT, cells.column(k.COUNT)[slots]),
-            (GAP, cells.gaps[slots]),
-            (HEFT, self.readers[0].order.kernel.reals[slots, WEIGHT]),
-            (EVENNESS, self.readers[0].order.kernel.reals[slots, UNEVEN]),
+            (LAST, rows[:, k.ARRIVED]),
+            (COUNT, rows[:, k.COUNT]),
+            (GAP, np.ascontiguousarray(rows[:, k.GAP]).view(np.float64)),
+            (HEFT, reader[:, WEIGHT]),
+            (EVENNESS, reader[:, UNEVEN]),
         ]
 
-    def since(self, slots: Ints) -> Ints:
+    def ordered(self, rows: Ints) -> list[tuple[str, Any]]:
+        """Return what a snapshot says of the order in which keys wait, by name."""
+        columns = []
+        for reader in range(len(self.readers)):
+            keys = self.cold.of_reader(rows, reader)
+            words = ((SINCE_FIRST, keys[:, SINCE]), (PLACE, keys[:, LIST] - 1))
+            columns += [(f"{name}{reader}", column) for name, column in words]
+            columns.append((f"{TURNS}{reader}", keys[:, TURN]))
+        return columns
+
+    def since(self, rows: Ints) -> Ints:
         """Return since when keys wait, for the reader that waits longest."""
-        waits = [reader.order.kernel.keys[slots, SINCE] for reader in self.readers]
+        readers = range(len(self.readers))
+        waits = [self.cold.of_reader(rows, reader)[:, SINCE] for reader in readers]
         since: Ints = np.min([np.where(each == NONE, INFINITY, each) for each in waits], axis=0)
         return since
 
-    def in_order(self, reader: int) -> list[tuple[str, Any]]:
-        """Return the keys that wait for a reader, list by list and in order."""
-        order = self.readers[reader].order
-        slots = np.empty(order.waiting, dtype=np.int64)
-        list_members(order.kernel, slots)
-        hi, lo = self.cells.identities(slots)
-        rows = order.kernel.keys[slots]
-        return [(HI, hi), (LO, lo), (SINCE_FIRST, rows[:, SINCE]), (PLACE, rows[:, LIST] - 1)]
+    def bring_back(
+        self, described: Mapping[str, Any], values: pa.RecordBatch | None, *, same: bool
+    ) -> None:
+        """Take in keys of a snapshot: some that wait, with values and their order, or others.
 
-    def values(self, slots: Ints) -> pa.RecordBatch:
-        """Return the values of keys that wait."""
-        return self.cells.values(slots)
-
-    def bring_back(self, described: Mapping[str, Any], values: pa.RecordBatch | None) -> None:
-        """Take in keys of a snapshot: some that wait, with values, or others."""
-        cells, hi, lo = self.cells, described[HI], described[LO]
-        if values is not None:
-            self._queue.enqueue(hi, lo, described[LAST], values)
-        slots = cells.register(hi, lo)
-        cells.column(k.ARRIVED)[slots] = described[LAST]
-        cells.column(k.COUNT)[slots] = described[COUNT]
-        cells.gaps[slots] = described[GAP]
-        for reader in self.readers:
-            reader.order.kernel.reals[slots, WEIGHT] = described[HEFT]
-            reader.order.kernel.reals[slots, UNEVEN] = described[EVENNESS]
-
-    def put_in_order(self, reader: int, described: Mapping[str, Any], *, same: bool) -> None:
-        """Let the keys of `in_order` wait for a reader as they did, and no others.
-
-        Where the schedule is not the same, keys are put where this one has them.
+        Where the schedule is not the same, keys are put into the lists where this one has them.
         """
-        order, cells = self.readers[reader].order.kernel, self.cells
-        slots = cells.find(described[HI], described[LO])
-        places = np.asarray(described[PLACE]) if same else self._places(reader, slots)
-        waits = (slots >= 0) & (order.keys[slots, LIST] > 0)
-        waits &= (places >= 0) & (places < len(order.lists))
-        if not waits.all() or len(np.unique(slots)) < len(slots):
-            msg = "a snapshot has keys in order that do not wait, or not in its lists"
+        for piece in self._residence.pieces(len(described[HI])):
+            some = {name: column[piece] for name, column in described.items()}
+            part = None if values is None else values.slice(piece.start, len(some[HI]))
+            self._bring_back(some, part, same)
+
+    def _bring_back(
+        self, described: Mapping[str, Any], values: pa.RecordBatch | None, same: bool
+    ) -> None:
+        hi, lo = described[HI], described[LO]
+        if (self._residence.look(hi, lo)[:, k.COUNT] > 0).any() or _repeated(hi, lo):
+            msg = "a snapshot has a key twice"
             raise ValueError(msg)
-        others = np.setdiff1d(self.waiting_slots(), slots)
-        take_cells(cells.kernel, order, others, cells.newest)
-        order.keys[others, FLYING] = order.keys[others, LACKS] = NONE
-        order.keys[slots, SINCE] = order.keys[slots, LACKS] = described[SINCE_FIRST]
-        put_in_lists(order, slots, places)
+        rows = np.zeros((len(hi), self.cold.width), dtype=np.int64)
+        rows[:, k.HI], rows[:, k.LO] = hi.view(np.int64), lo.view(np.int64)
+        rows[:, k.ARRIVED], rows[:, k.COUNT] = described[LAST], described[COUNT]
+        rows[:, k.GAP] = described[GAP].view(np.int64)
+        offsets = words = np.zeros(1, dtype=np.int64)
+        if values is not None:
+            encoded = self.cells.codec.encode(values)
+            words, offsets = encoded.words, encoded.offsets
+            rows[:, k.SIZE] = np.diff(offsets)
+        for number in range(len(self.readers)):
+            first = k.CELL_WORDS + number * READER_WORDS
+            keys = self._row_of(number, described, is_waiting=values is not None, same=same)
+            rows[:, first : first + READER_WORDS] = keys
+            rows[:, k.WAITED_FOR] |= (keys[:, LIST] > 0).astype(np.int64) << number
+        if values is not None and not (rows[:, k.WAITED_FOR] != 0).all():
+            msg = "a snapshot has values of keys that do not wait"
+            raise ValueError(msg)
+        self._residence.make_room(len(rows))
+        self._residence.install(rows, words, offsets)
+
+    def _row_of(
+        self, number: int, described: Mapping[str, Any], *, is_waiting: bool, same: bool
+    ) -> Ints:
+        """Return the words of keys in a snapshot for a reader, which counts those that wait."""
+        reader = self.readers[number].order
+        keys = np.zeros((len(described[HI]), READER_WORDS), dtype=np.int64)
+        keys[:, [SINCE, LACKS, FLYING]] = NONE
+        keys[:, LATEST] = described[LAST]
+        keys.view(np.float64)[:, WEIGHT] = described[HEFT]
+        keys.view(np.float64)[:, UNEVEN] = described[EVENNESS]
+        if is_waiting:
+            places, since = described[f"{PLACE}{number}"], described[f"{SINCE_FIRST}{number}"]
+            if not same:
+                lists = self._places(number, described[GAP], described[HEFT])
+                places = np.where(places < 0, -1, lists)
+            if (places < -1).any() or (places >= len(reader.kernel.lists)).any():
+                msg = "a snapshot has keys in lists that there are none of"
+                raise ValueError(msg)
+            waits = places >= 0
+            keys[:, LIST], keys[:, TURN] = places + 1, described[f"{TURNS}{number}"]
+            keys[waits, SINCE] = keys[waits, LACKS] = since[waits]
+            reader.kernel.facts[WAITING] += int(waits.sum())
+            if reader.began == MINUS_INFINITY:
+                k.begin_measuring(reader.kernel, self.cells.seen, self.cells.newest)
+        keys[:, [QUEUE_BOOK + FROM, APPLICATION_BOOK + FROM]] = reader.began
+        return keys
 
     def take_out(self, reader: int, hi: Ids, lo: Ids, now: Micros) -> None:
         """Take chosen keys out, as when they were served to a reader."""
-        slots = self.cells.find(hi, lo)
-        order = self.readers[reader].order.kernel
-        take_cells(self.cells.kernel, order, slots[slots >= 0], now)
+        for piece in self._residence.pieces(len(hi)):
+            self._residence.admit(hi[piece], lo[piece])
+            slots = self.cells.find(hi[piece], lo[piece])
+            order = self.readers[reader].order.kernel
+            take_cells(self.cells.kernel, order, slots[slots >= 0], now)
 
-    def _places(self, reader: int, slots: Ints) -> Ints:
+    def clean(self) -> None:
+        """Clean files of what is out of date, at the end of a version."""
+        self.cold.clean()
+
+    def _places(
+        self, reader: int, gaps: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]
+    ) -> Ints:
         """Return the lists in which a reader has keys."""
-        order = self.readers[reader].order
-        if order.schedule != "index":
-            return np.zeros(len(slots), dtype=np.int64)
-        gaps, weights = self.cells.gaps[slots], order.kernel.reals[slots, WEIGHT]
+        if self.readers[reader].schedule != "index":
+            return np.zeros(len(gaps), dtype=np.int64)
         pairs = zip(gaps.tolist(), weights.tolist(), strict=True)
         return np.array([class_of(gap, weight) for gap, weight in pairs], dtype=np.int64)
 
@@ -315,6 +384,13 @@ class Waiting:
         mean = span / more
         cells.gaps[slots] = mean + (after_first - mean) * kept
         cells.column(k.COUNT)[slots] = counts + more - 1
+
+
+def _repeated(hi: Ids, lo: Ids) -> bool:
+    """Tell whether an identity comes twice."""
+    order = np.lexsort((lo, hi))
+    hi, lo = hi[order], lo[order]
+    return bool(((hi[1:] == hi[:-1]) & (lo[1:] == lo[:-1])).any())
 
 
 def importances(updates: Folded, column: str | None) -> npt.NDArray[np.float64]:

@@ -87,8 +87,20 @@ class MarkedAggregate:
 
     def recall(self, state: State) -> None:
         """Go on where `state` was asked for."""
-        self._table, self._free = state["open.table"], state["open.free"]
-        self._slot_of, self._end_of = state["open.slots"], state["open.ends"]
+        table, free = state["open.table"], state["open.free"]
+        slots, ends = state["open.slots"], state["open.ends"]
+        used = np.concatenate([free, slots[slots != NOWHERE]])
+        whole = (table.dtype, *table.shape[1:]) == (self._table.dtype, *self._table.shape[1:])
+        whole &= all(each.dtype == np.int64 and each.ndim == 1 for each in (free, slots, ends))
+        if (
+            not whole
+            or len(slots) != len(ends)
+            or len(np.unique(used)) < len(used)
+            or not ((used > NOWHERE) & (used < len(table))).all()
+        ):
+            msg = "open windows share slots, or have some that there are not"
+            raise ValueError(msg)
+        self._table, self._free, self._slot_of, self._end_of = table, free, slots, ends
         self._arrivals = int(state["open.arrivals"][0])
 
     def on_tuples(self, read: WindowTuples) -> tuple[Ints, Ints, pa.RecordBatch]:
@@ -196,11 +208,18 @@ class WindowedUpdates:
         self._known = self._codec.schema.empty_table()
         #: tuples that were processed
         self.processed = 0
+        #: numbers of the keys whose windows were committed to by the last call of `serve`
+        self.committed: Ints = np.zeros(0, dtype=np.int64)
         kind = schema.field(time).type
         bounds = [pa.field(START, kind), pa.field(END, kind)]
         columns = [*self._codec.schema, *bounds, *self._operator.result]
         #: group-by columns, which are the key of the results, bounds of the window, answers
         self.result = UpdateStream(pa.schema(columns), groups, END)
+
+    @property
+    def queue(self) -> WindowQueue:
+        """The queue in front."""
+        return self._queue
 
     @property
     def keys(self) -> int:
@@ -215,6 +234,16 @@ class WindowedUpdates:
             facts["late"] += self._clocks.late
         return facts
 
+    @property
+    def payload(self) -> pa.Schema:
+        """Columns of the tuples that wait, beside group and time."""
+        return self._payload
+
+    def known(self, cells: Ints) -> list[pa.Array]:
+        """Return the group-by columns of groups, given by number."""
+        keys = self._known.take(pa.array(cells)).combine_chunks()
+        return [_one_chunk(column) for column in keys.columns]
+
     def state(self) -> State:
         """Return what is known beside the queue, which is in its arrays, for `recall`."""
         clocks = {} if self._clocks is None else self._clocks.state()
@@ -223,9 +252,14 @@ class WindowedUpdates:
     def recall(self, state: State) -> None:
         """Go on where `state` was asked for."""
         self._operator.recall(state)
+        known = table_of(state["keys"])
+        if known.schema != self._known.schema or known.num_rows != len(self._queue.table):
+            msg = f"{known.num_rows} keys of windows are told for {len(self._queue.table)}"
+            raise ValueError(msg)
         if self._clocks is not None:
+            _check_clocks(state, known.num_rows)
             self._clocks.recall(state)
-        self._known = table_of(state["keys"])
+        self._known = known
 
     def enqueue(self, batch: pa.RecordBatch, arrived: Ints) -> None:
         """Take tuples, in the order of arrival."""
@@ -254,14 +288,28 @@ class WindowedUpdates:
         """Process up to `count` tuples and return the windows that end with them."""
         read = self._queue.dequeue(count)
         self.processed += len(read)
+        self.committed = read.cells[read.marks > 0]
         cells, ends, answers = self._operator.on_tuples(read)
-        keys = self._known.take(pa.array(cells)).combine_chunks()
         starts = ends - self._spec.size + 1
         kind = self.result.schema.field(END).type
         bounds = [pa.array(each).cast(kind) for each in (starts, ends)]
-        heads = [_one_chunk(column) for column in keys.columns]
-        columns = [*heads, *bounds, *answers.columns]
+        columns = [*self.known(cells), *bounds, *answers.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.result.schema)
+
+
+def _check_clocks(state: State, groups: int) -> None:
+    """Refuse lists of groups that go in circles: each leads to earlier ones only."""
+    first, after, last = (state[f"clocks.{name}"] for name in ("first", "after", "last"))
+    linked = int(state["clocks.counts"][0])
+    whole = (
+        all(each.dtype == np.int64 and each.ndim == 1 for each in (first, after, last))
+        and 0 <= linked <= min(groups, len(after))
+        and ((first >= -1) & (first < linked)).all()
+        and ((after[:linked] >= -1) & (after[:linked] < np.arange(linked))).all()
+    )
+    if not whole:
+        msg = "groups that share a clock do not follow each other"
+        raise ValueError(msg)
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -4,20 +4,25 @@ Idea: tasks are sorted by their measured load, and the most loaded gives a unit 
 loaded, the second most to the second least, and so on, as long as that is necessary and variance
 falls. A unit suits if it is smaller than the gap between the two; of those, the one nearest to half
 of the gap is moved, which is the biggest that does not turn the two around, or, if that evens
-things out more, the smallest that does. A unit that is too hot for any balance keeps its task to
-itself; a hot key of an aggregate that can be merged is split.
+things out more, the smallest that does. Where units are too big for that, two change places. A unit
+that is too hot for any balance keeps its task to itself; a hot key of an aggregate that can be
+merged is split.
+
+    24 24 24 24 | 14 14 14 14 14    96 and 70: one unit of 24 would turn them around, to 72 and 94;
+    14 24 24 24 | 24 14 14 14 14    changed for one of 14 it leaves 86 and 80
 
 Invariants:
 1. Variance never rises (`test_rebalancing_never_raises_variance`,
    `test_isolating_never_raises_variance`).
 2. Never more moves than allowed, each of a unit that has load, and the same for the same input
    (`test_bounded_moves`).
-3. What is still out of tolerance cannot be helped by moving one unit of the most loaded task
+3. What is still out of tolerance cannot be helped by moving one unit of the most loaded task, or
+   by changing it for one of the least loaded
    (`test_oracle_no_move_of_the_most_loaded_task_is_left`).
 4. For another number of tasks, no more is moved than any way to that balance has to, but for a
    unit per task (`test_oracle_spreading_moves_little_more_than_it_must`).
 
-Cost: a move sorts the tasks and looks at the units of one: O(S log S + units).
+Cost: a move sorts the tasks and looks at the units of two: O(S log S + units log units).
 
 References: Shah et al. (2003), as summed up by Madsen, Zhou, Su (2016), section 3.2; splitting of
 hot keys: Nasir et al. (2015).
@@ -26,6 +31,7 @@ hot keys: Nasir et al. (2015).
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from icestream.core.errors import DefinitionError
@@ -77,15 +83,22 @@ def rebalanced(
         for most, least in zip(order[: tasks // 2], reversed(order), strict=False):
             if moves == most_moves or sums[most] <= ceiling:
                 break
-            shard = _suitable(loads, held[most], sums[most] - sums[least])
+            gap = sums[most] - sums[least]
+            shard, back = _suitable(loads, held[most], gap), None
+            if not _enough(loads, shard, sums[most], sums[least], ceiling):
+                shard, back = _changed(loads, held[most], held[least], gap, shard)
+            if back is not None and moves + 1 == most_moves:
+                return tuple(placed)
             if shard is None:
                 continue
-            held[most].remove(shard)
-            held[least].append(shard)
-            sums[most] -= loads[shard]
-            sums[least] += loads[shard]
-            placed[shard] = least
-            moves += 1
+            for moving, here, there in ((shard, most, least), (back, least, most)):
+                if moving is not None:
+                    held[here].remove(moving)
+                    held[there].append(moving)
+                    sums[here] -= loads[moving]
+                    sums[there] += loads[moving]
+                    placed[moving] = there
+                    moves += 1
             going = True
     return tuple(placed)
 
@@ -207,6 +220,34 @@ def _suitable(loads: Sequence[float], shards: Sequence[int], gap: float) -> int 
     return min(
         able, key=lambda shard: (abs(loads[shard] - gap / 2), -loads[shard], shard), default=None
     )
+
+
+def _enough(
+    loads: Sequence[float], shard: int | None, most: float, least: float, ceiling: float
+) -> bool:
+    """Tell whether moving a shard leaves neither of two tasks out of tolerance."""
+    return shard is not None and max(most - loads[shard], least + loads[shard]) <= ceiling
+
+
+def _changed(
+    loads: Sequence[float],
+    shards: Sequence[int],
+    others: Sequence[int],
+    gap: float,
+    alone: int | None,
+) -> tuple[int | None, int | None]:
+    """Return what evens out a gap most: a shard alone, or one that changes places with another."""
+    best = math.inf if alone is None else abs(loads[alone] - gap / 2)
+    chosen: tuple[int | None, int | None] = alone, None
+    ordered = sorted(others, key=lambda shard: (loads[shard], shard))
+    weights = [loads[shard] for shard in ordered]
+    for shard in shards:
+        at = bisect_left(weights, loads[shard] - gap / 2)
+        for back in ordered[max(0, at - 1) : at + 1]:
+            change = loads[shard] - loads[back]
+            if _falls(change, gap) and abs(change - gap / 2) < best * (1 - _ROUNDING):
+                best, chosen = abs(change - gap / 2), (shard, back)
+    return chosen
 
 
 def _falls(load: float, gap: float) -> bool:

@@ -14,9 +14,11 @@ Invariants:
     3. A chain ends early only at an expired segment; any other missing segment is damage
        (`test_a_chain_ends_silently_at_an_expired_segment`,
        `test_a_chain_into_an_unknown_segment_is_damage`).
-    4. A log keeps at most `open_limit` segments open while idle
+    4. What is mapped is the record stream of a segment of the right length, or nothing, or damage
+       (`test_a_mapped_segment_is_its_record_stream`).
+    5. A log keeps at most `open_limit` segments open while idle
        (`test_bounded_a_log_keeps_few_segments_open`).
-    5. What a segment claims of itself is held against the file before anything is made of it, also
+    6. What a segment claims of itself is held against the file before anything is made of it, also
        where its checksums hold: nothing larger than the file is allocated, blocks apart, which are
        at most `MOST_RAW` bytes or `MOST_RATIO` times what is stored
        (`test_bounded_what_a_signed_segment_can_make_us_allocate`).
@@ -27,14 +29,14 @@ Cost:
 
 Limits:
     A payload is a view of its block: keeping one small payload keeps the whole block. Copy what
-    outlives the iteration.
+    outlives the iteration. A device that fails under a mapped file ends the process.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -62,6 +64,7 @@ from icestream.state.log.format import (
     SegmentInfo,
     footer_checksum,
     ordinal_of,
+    pack_header,
     part_checksum,
     show_marker,
 )
@@ -74,6 +77,16 @@ if TYPE_CHECKING:
     from icestream.state.files import Files
 
     Markers = Sequence[int] | npt.NDArray[np.uint64]
+
+
+class Stretch(NamedTuple):
+    """A part of a segment's record stream."""
+
+    #: the marker of its first word
+    origin: int
+    words: npt.NDArray[np.int64]
+    #: how many of the markers that were asked for point into it
+    asked: int
 
 
 class SegmentReader:
@@ -209,6 +222,18 @@ class SegmentReader:
             block = int(blocks[part[0]])
             entries = self._entries(block)
             yield from self._slice(block, entries, entries[self._find_all(entries, wanted[part])])
+
+    def stretches(self, markers: npt.NDArray[np.int64]) -> Iterator[Stretch]:
+        """Yield parts of the record stream, as words, that ascending markers point into.
+
+        Each is a block, read once and verified.
+        """
+        blocks = self._blocks_of(markers.view(np.uint64))
+        for part in np.split(blocks, np.flatnonzero(np.diff(blocks)) + 1):
+            raw = self._block(int(part[0]))
+            words = np.frombuffer(raw, dtype=np.int64, count=len(raw) // ALIGNMENT)
+            origin = self.ordinal << 32 | int(self._first_words[part[0]])
+            yield Stretch(origin, words, len(part))
 
     def read_range(self, first_marker: int, last_marker: int) -> Iterator[Record]:
         """Return the records from one marker to another, both included, in offset order."""
@@ -411,6 +436,57 @@ class Log:
             if info is not None:
                 with self._lease(info) as reader:
                     yield from reader.read_many(part)
+
+    def stretches(self, markers: npt.NDArray[np.int64]) -> Iterator[Stretch]:
+        """Yield parts of one segment's record stream that ascending markers point into.
+
+        See `SegmentReader.stretches`.
+
+        Raises:
+            DamageError: the segment is missing, or what is read is damaged.
+        """
+        info = self._segment_of(int(markers[0]) & NO_MARKER)
+        if info is None:
+            what = f"marker {show_marker(int(markers[0]))} is in a segment that has expired"
+            raise DamageError(self.folder, what)
+        with self._lease(info) as reader:
+            yield from reader.stretches(markers)
+
+    def mapped(self, ordinal: int) -> npt.NDArray[np.int64] | None:
+        """Return the record stream of a segment as words that are read where they are looked at.
+
+        What follows the stream in the file follows it here. Nothing is verified but the length of
+        the file: records must have checksums of their own. None if there is no such file, it cannot
+        be mapped or does not hold the stream as it is: the segment is to be read by block.
+
+        Raises:
+            DamageError: the segment is missing and has not expired, or the file has another length.
+        """
+        info = self._segment_of(ordinal << 32)
+        if info is None:
+            return None
+        path = f"{self.folder}/{info.name}"
+        try:
+            file = self._files.open(path)
+        except FileNotFoundError:
+            return None
+        try:
+            if file.size != info.bytes:
+                what = f"the file has {file.size} bytes, the committed one had {info.bytes}"
+                raise DamageError(path, what)
+            if file.read_at(0, HEADER.size) != pack_header(None, ordinal):
+                return None
+            view = file.mapped(HEADER.size)
+        finally:
+            file.close()
+        if view is None:
+            return None
+        return np.frombuffer(view, dtype=np.int64, count=len(view) // ALIGNMENT)
+
+    def path_of(self, marker: int) -> str:
+        """Return the file that a marker points into, the folder if no version has one."""
+        info = self._info(ordinal_of(marker))
+        return self.folder if info is None else f"{self.folder}/{info.name}"
 
     def chain(self, marker: int) -> Iterator[Record]:
         """Follow back pointers from a record, newest first, to NO_MARKER or what has expired.

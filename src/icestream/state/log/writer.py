@@ -125,6 +125,11 @@ class SegmentWriter:
         described = self.records * ENTRY.size + len(self._table) * ROW.size
         return self._block_bytes + described
 
+    @property
+    def next_marker(self) -> int:
+        """The marker that the next record will have."""
+        return self.ordinal << 32 | (self._first + self._fill) >> 3
+
     def append(
         self,
         payload: bytes | bytearray | memoryview | npt.NDArray[Any],

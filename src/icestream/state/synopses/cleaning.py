@@ -23,7 +23,7 @@ import numpy as np
 from icestream.core.times import INFINITY
 from icestream.kernels.synopses import drafts
 from icestream.kernels.synopses import heap as k
-from icestream.kernels.synopses.extents import HEADER
+from icestream.kernels.synopses.extents import LASTING_HEADER
 from icestream.state.arena import Arena, ArenaArray
 from icestream.state.synopses.cold_index import ColdIndex
 from icestream.state.synopses.directory import ENTRY, Directory, identities, part
@@ -141,7 +141,7 @@ def _extent_words(parts: Ints) -> int:
     """Return the words of live extents; columns as in an entry."""
     root, cold, chain, expiry = (parts[:, column] for column in range(4))
     kept = (root != k.NO_ROOT) & (expiry == INFINITY)
-    return int(cold[kept].sum() + HEADER * (chain[kept] & 0xFFFFFFFF).sum())
+    return int(cold[kept].sum() + LASTING_HEADER * (chain[kept] & 0xFFFFFFFF).sum())
 
 
 def _pointing(store: Cleaned, last: int) -> Iterator[tuple[int, Slots]]:

@@ -36,7 +36,7 @@ from icestream.state.synopses.sorted_run import RunWriter, Shape, SortedRun, mer
 from icestream.state.synopses.spec import Ids, Ints
 
 #: a run is at least so many times as large as the next
-GROWTH = 2
+GROWTH = 1.5
 #: pages read or written at once, at least
 _LEAST_PAGES = 16
 #: runs at most; each is GROWTH times as large as the next
@@ -105,12 +105,13 @@ class ColdIndex:
             self._run(number).fetch(hi, lo, found, entries)
         return found, entries[found]
 
-    def scan(self, news: Ints | None = None) -> Iterator[Ints]:
+    def scan(self, news: Ints | None = None, since: int = 0) -> Iterator[Ints]:
         """Yield all groups' entries in order, some at a time, with sorted `news` instead of them.
 
-        Empty ones are left out. What is merged in meanwhile does not show.
+        Empty ones are left out, and most of those whose hi is less than `since`. What is merged in
+        meanwhile does not show.
         """
-        sources = [self._entries(number) for number in range(self.runs)]
+        sources = [self._entries(number, since) for number in range(self.runs)]
         if news is not None:
             sources.append(self._pieces(news))
         for entries in _together(sources):
@@ -161,9 +162,9 @@ class ColdIndex:
         table: Ints = self._runs.view[1 : 1 + self.runs]
         return table
 
-    def _entries(self, number: int) -> Iterator[Ints]:
+    def _entries(self, number: int, since: int) -> Iterator[Ints]:
         """Yield the entries of a run without what is beside them."""
-        for rows in self._run(number).scan():
+        for rows in self._run(number).scan(since):
             yield np.ascontiguousarray(rows[:, : self._entry])
 
     def _alone(self, entries: Ints) -> Ints:

@@ -86,6 +86,8 @@ class Directory:
             self._blank[at + heap.EXPIRY] = MINUS_INFINITY
             self._blank[at + heap.ROOT_EXPIRY] = MINUS_INFINITY
             self._blank[at + heap.DUE] = INFINITY
+        #: columns where the words of each synopsis begin
+        self.parts = np.array([part(synopsis) for synopsis in range(synopses)], dtype=np.int64)
         places = [part(s) + column for s in range(synopses) for column in ENTRY]
         #: columns of an entry
         self.entry_columns = np.array([heap.HI, heap.LO, *places])

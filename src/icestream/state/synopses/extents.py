@@ -1,23 +1,22 @@
 """Extents on the log: groups' rows in records of many groups, chained back in time.
 
 Idea: what several groups add is written together, sorted by identity, in records of about 256 KB. A
-group remembers the marker of the record; its extent is found inside by a binary search. An extent
-points back to the group's previous one and carries the latest expiry of all that is behind it, so a
-chain is followed exactly as long as it has rows that live, and a segment goes as a whole. Many
-chains are read together, segment by segment, the newest first: all that they have in one is read in
-a sorted pass.
+group remembers the marker of its extent inside the record. An extent has a checksum, points back to
+the group's previous one and carries the latest expiry of all that is behind it, so a chain is
+followed exactly as long as it has rows that live, and a segment goes as a whole. Many chains are
+read together: through all segments that can be mapped at once, touching nothing but their extents,
+and segment by segment, the newest first, where blocks have to be read.
 
 Invariants:
 1. Reading a chain gives its rows, oldest first (`test_oracle_chains_are_read_oldest_first`).
 2. Nothing of an expired segment is asked for (`test_a_chain_ends_where_all_has_expired`).
-3. Each record is read once, whatever chains have extents there
-   (`test_bounded_a_pass_reads_each_record_once`,
-   `test_bounded_chains_of_different_lengths_read_each_record_once`).
+3. Each extent is read once, and nothing else (`test_bounded_a_pass_reads_each_extent_once`).
 4. Damage names the file (`test_damage_in_an_extent_names_the_file`).
-5. A record whose extents do not fit, or hold no rows, is damage, and so is a chain that does not
-   lead back (`test_extents_that_make_no_sense_are_damage`).
+5. An extent that is not the one a group points to is damage, and so are words that are no rows and
+   a chain that does not lead back (`test_extents_that_make_no_sense_are_damage`).
 
-Cost: 56 bytes per extent; a pass per segment that chains have extents in.
+Cost: 56 bytes per extent, 32 or 40 of rows that never expire; a pass per segment that chains have
+extents in and that cannot be mapped.
 
 Limits: 2**16 - 1 extents in a chain, 2**32 words in an extent.
 
@@ -28,16 +27,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from icestream.core.errors import DamageError
 from icestream.core.times import INFINITY
+from icestream.kernels.synopses import chains
 from icestream.kernels.synopses import extents as kernels
 from icestream.kernels.synopses.heap import NO_ROOT
 from icestream.state.log.format import show_marker
+from icestream.state.log.reader import Stretch
+from icestream.state.synopses.maps import Maps
 from icestream.state.synopses.options import ROWS, Space, forever
 from icestream.state.synopses.ranked import PIECES, Best
 from icestream.state.synopses.rows import RowCodec
@@ -46,6 +47,10 @@ from icestream.state.synopses.tail import Tail
 
 Mask = npt.NDArray[np.bool_]
 
+_UNSOUND = "holds no sound extent of the group it is for"
+_ASTRAY = "does not lead back to the beginning of a chain"
+_NO_ROWS = "holds no rows of its groups"
+
 
 @dataclass(frozen=True)
 class Extents:
@@ -53,9 +58,19 @@ class Extents:
 
     #: columns as in `kernels.extents`
     headers: Ints
-    #: words of all, and where each begins and the last one ends
+    #: words, and where those of each begin; how many they are is in its header
     words: Ints
-    offsets: Ints
+    begins: Ints
+
+    def filled(self) -> Ints:
+        """Return the words that the extents up to each one take in records, from 0 on."""
+        ends = np.empty(len(self.headers) + 1, dtype=np.int64)
+        kernels.sum_up(self.headers, ends)
+        return ends
+
+    def of(self, places: Ints) -> Extents:
+        """Return some of them."""
+        return Extents(self.headers[places], self.words, self.begins[places])
 
 
 @dataclass
@@ -65,7 +80,8 @@ class Traffic:
     extents: int = 0
     records: int = 0
     bytes: int = 0
-    records_read: int = 0
+    #: extents that were read, and bytes of their rows
+    extents_read: int = 0
     bytes_read: int = 0
     #: bytes by lifetime class
     classes: dict[str, int] = field(default_factory=dict)
@@ -80,6 +96,7 @@ class ExtentLog:
         self._scope = scope
         self._record_words = record_bytes // 8
         self._tail = Tail(space.arena, name)
+        self._maps = Maps(space.log)
         self.traffic = Traffic()
         #: ordinals of the segments written to last, by lifetime class
         self.open: dict[str, int] = {}
@@ -88,62 +105,48 @@ class ExtentLog:
 
     def write(self, synopsis: int, extents: Extents, sequence: int, *, mirrored: bool) -> Ints:
         """Append extents; return their markers. Those that are mirrored can be read at once."""
-        headers, words, offsets = extents.headers, extents.words, extents.offsets
-        markers = np.full(len(headers), NO_ROOT, dtype=np.int64)
-        never = headers[:, kernels.LATEST] == INFINITY
+        markers = np.full(len(extents.headers), NO_ROOT, dtype=np.int64)
+        never = extents.headers[:, kernels.LATEST] == INFINITY
         for lifetime, chosen in ((ROWS, ~never), (forever(self._scope), never)):
             if chosen.all():
-                return self._append(lifetime, synopsis, headers, words, offsets, sequence, mirrored)
+                return self._append(lifetime, synopsis, extents, sequence, mirrored)
             if chosen.any():
                 at = np.flatnonzero(chosen)
-                theirs = picked(words, offsets[at], np.diff(offsets)[at])
-                markers[at] = self._append(
-                    lifetime, synopsis, headers[at], *theirs, sequence, mirrored
-                )
+                markers[at] = self._append(lifetime, synopsis, extents.of(at), sequence, mirrored)
         return markers
 
     def _append(
-        self,
-        lifetime: str,
-        synopsis: int,
-        headers: Ints,
-        words: Ints,
-        offsets: Ints,
-        sequence: int,
-        mirrored: bool,
+        self, lifetime: str, synopsis: int, extents: Extents, sequence: int, mirrored: bool
     ) -> Ints:
         writer = self._space.segment(lifetime)
         if self.open.get(lifetime) != writer.ordinal:
             self.open[lifetime] = writer.ordinal
             self._tail.begin(set(self.open.values()))
+        headers, words, begins = extents.headers, extents.words, extents.begins
         markers = np.empty(len(headers), dtype=np.int64)
-        filled = offsets + kernels.HEADER * np.arange(len(offsets))
-        first = 0
+        filled = extents.filled()
+        written, first = 0, 0
         while first < len(headers):
-            room = filled[first] + self._record_words - 1
+            room = filled[first] + self._record_words
             last = max(first + 1, int(np.searchsorted(filled, room, side="right")) - 1)
-            payload = np.concatenate(
-                (
-                    np.array([last - first]),
-                    headers[first:last].reshape(-1),
-                    words[offsets[first] : offsets[last]],
-                )
-            )
-            marker = writer.append(
-                payload,
+            record = np.empty(int(filled[last] - filled[first]), dtype=np.int64)
+            marker = writer.next_marker
+            kernels.lay_out(headers, words, begins, first, last, marker, record, markers)
+            writer.append(
+                record,
                 operator=self._scope,
                 synopsis=synopsis,
                 group=sequence,
                 rows=last - first,
                 expiry=int(headers[first:last, kernels.LATEST].max()),
             )
-            markers[first:last] = marker
             if mirrored:
-                self._tail.keep(marker, payload.view(np.uint8).data)
+                self._tail.keep(marker, record)
             self.traffic.records += 1
-            self.traffic.bytes += payload.nbytes
-            self.traffic.classes[lifetime] = self.traffic.classes.get(lifetime, 0) + payload.nbytes
+            written += record.nbytes
             first = last
+        self.traffic.bytes += written
+        self.traffic.classes[lifetime] = self.traffic.classes.get(lifetime, 0) + written
         self.traffic.extents += len(headers)
         return markers
 
@@ -165,108 +168,142 @@ class ExtentLog:
         If only the best rows are wanted, a chain is left where it has enough of them. With a codec
         the words must be rows of it (DamageError).
         """
-        total = np.zeros(len(hi), dtype=np.int64)
         # extents that may still follow, as their places in the chain descend
         left = np.full(len(hi), np.iinfo(np.int64).max)
-        passes = []
-        waiting = np.flatnonzero((roots != NO_ROOT) & (expiries > watermark))
-        markers = roots[waiting]
-        while len(waiting):
-            ordinals = markers >> 32
-            newest = ordinals == ordinals.max()
-            active, theirs = waiting[newest], markers[newest]
-            order = np.argsort(theirs, kind="stable")
-            active, theirs = active[order], theirs[order]
+        markers = np.where(expiries > watermark, roots, NO_ROOT)
+        pieces, kept = [np.empty((0, chains.PIECE), dtype=np.int64)], []
+        while True:
+            if best is None:
+                pieces.append(self._follow(markers, hi, lo, watermark, left))
+            waiting = np.flatnonzero(markers != NO_ROOT)
+            if not len(waiting):
+                break
+            ordinals = markers[waiting] >> 32
+            active = waiting[ordinals == ordinals.max()]
+            active = active[np.argsort(markers[active], kind="stable")]
+            theirs = markers[active]
             words, sizes, headers = self._fetch(theirs, hi[active], lo[active])
-            total[active] += sizes
+            kept.append(words)
             begins = np.cumsum(sizes) - sizes
             places = PIECES * (headers[:, kernels.SHAPE] >> 32)
             left[active] = np.minimum(left[active] - 1, places + PIECES - 1)
             if (left[active] < places).any():
-                raise self._damage(theirs, "does not lead back to the beginning of a chain")
-            if codec is not None and not codec.fits(words, begins, begins + sizes):
-                raise self._damage(theirs, "holds no rows of its groups")
-            passes.append((active, words, begins, sizes))
+                raise self._damage(theirs, _ASTRAY)
+            addresses = words.ctypes.data + 8 * begins
+            pieces.append(np.column_stack((active, addresses, sizes)))
             further = (headers[:, kernels.BACK] != NO_ROOT) & (
                 headers[:, kernels.BACK_LATEST] > watermark
             )
             if best is not None:
+                if codec is not None and not codec.fits(words, begins, begins + sizes):
+                    raise self._damage(theirs, _NO_ROWS)
                 in_order = headers[:, kernels.LENGTH] & kernels.IN_ORDER != 0
                 ends = np.append(begins, len(words))
                 further &= ~best.enough(active, words, ends, in_order)
-            waiting = np.concatenate((waiting[~newest], active[further]))
-            markers = np.concatenate((markers[~newest], headers[further, kernels.BACK]))
-        offsets = np.zeros(len(hi) + 1, dtype=np.int64)
-        np.cumsum(total, out=offsets[1:])
+            markers[active] = np.where(further, headers[:, kernels.BACK], NO_ROOT)
+        return self._copied(np.concatenate(pieces), roots, codec)
+
+    def _follow(self, markers: Ints, hi: Ids, lo: Ids, watermark: int, left: Ints) -> Ints:
+        """Follow chains through all segments that can be mapped; return the pieces passed."""
+        pieces = np.empty((2 * len(markers) + 64, chains.PIECE), dtype=np.int64)
+        count = 0
+        while True:
+            count, end = chains.follow(
+                self._maps.table, markers, hi, lo, watermark, PIECES, left, pieces, count
+            )
+            if end == chains.FULL:
+                pieces = np.concatenate((pieces, np.empty_like(pieces)))
+            elif end != chains.DONE:
+                what = _UNSOUND if end < len(markers) else _ASTRAY
+                raise self._damage(markers[[end % len(markers)]], what)
+            else:
+                ahead = set((markers[markers != NO_ROOT] >> 32).tolist()) - self._tail.ordinals
+                if not self._maps.add(sorted(ahead)):
+                    break
+        self.traffic.extents_read += count
+        self.traffic.bytes_read += 8 * int(pieces[:count, chains.SIZE].sum())
+        return pieces[:count]
+
+    def _copied(self, pieces: Ints, roots: Ints, codec: RowCodec | None) -> tuple[Ints, Ints]:
+        """Copy the words of chains together; then their segments may leave memory."""
+        offsets = np.zeros(len(roots) + 1, dtype=np.int64)
+        sizes = np.bincount(pieces[:, chains.CHAIN], pieces[:, chains.SIZE], len(roots))
+        np.cumsum(sizes.astype(np.int64), out=offsets[1:])
         out = np.empty(int(offsets[-1]), dtype=np.int64)
-        places = offsets[:-1].copy()
-        for active, words, begins, sizes in reversed(passes):
-            moved = places[active]
-            kernels.copy_pieces(words, begins, sizes, out, moved)
-            places[active] = moved
+        chains.copy_back(pieces, out, offsets[:-1].copy())
+        self._maps.rest()
+        if codec is not None and not codec.fits(out, offsets[:-1], offsets[1:]):
+            raise self._damage(roots[roots != NO_ROOT], _NO_ROWS)
         return out, offsets
 
     def _fetch(self, markers: Ints, hi: Ids, lo: Ids) -> tuple[Ints, Ints, Ints]:
-        """Return the words, their numbers and the headers of extents, given by marker ascending."""
-        distinct, firsts = np.unique(markers.view(np.uint64), return_index=True)
-        ends = np.append(firsts[1:], len(markers))
+        """Return the words, their numbers and the headers of extents of one segment.
+
+        Markers ascend.
+        """
+        kept = self._tail.holds(markers)
+        if not kept.any():
+            return self._take(self._stretches(markers), markers, hi, lo)
+        if kept.all():
+            return self._take(self._tail.stretches(markers), markers, hi, lo)
+        parts = [self._fetch(markers[some], hi[some], lo[some]) for some in (kept, ~kept)]
+        order = np.argsort(np.concatenate((np.flatnonzero(kept), np.flatnonzero(~kept))))
+        words, sizes, headers = (np.concatenate(each) for each in zip(*parts, strict=True))
+        ordered, _ = picked(words, (np.cumsum(sizes) - sizes)[order], sizes[order])
+        return ordered, sizes[order], headers[order]
+
+    def rest(self) -> None:
+        """Let go of files that were open for reading."""
+        self._maps.clear()
+
+    def _stretches(self, markers: Ints) -> Iterator[Stretch]:
+        ordinal = int(markers[0]) >> 32
+        words = self._maps.words(ordinal)
+        if words is None:
+            return self._space.log.stretches(markers)
+        return iter((Stretch(ordinal << 32, words, len(markers)),))
+
+    def _take(
+        self, stretches: Iterator[Stretch], markers: Ints, hi: Ids, lo: Ids
+    ) -> tuple[Ints, Ints, Ints]:
+        """Copy extents out of stretches of the log that hold them, and no more."""
         headers = np.empty((len(markers), kernels.HEADER), dtype=np.int64)
         sizes = np.empty(len(markers), dtype=np.int64)
-        pieces: list[Any] = [None] * len(distinct)
-        for marker, payload in self._records(distinct):
-            number = int(np.searchsorted(distinct, np.uint64(marker)))
-            wanted = slice(int(firsts[number]), int(ends[number]))
-            if len(payload) % 8 or not _holds_extents(np.frombuffer(payload, dtype=np.int64)):
-                raise self._damage(markers[wanted], "does not hold the extents it tells of")
-            record = np.frombuffer(payload, dtype=np.int64)
-            found = np.empty(wanted.stop - wanted.start, dtype=np.int64)
-            size = kernels.find_extents(record, hi[wanted], lo[wanted], found)
-            if (found < 0).any():
-                raise self._damage(markers[wanted], "lacks a group that points to it")
-            headers[wanted] = _headers(record)[found]
-            out = np.empty(size, dtype=np.int64)
-            kernels.copy_extents(record, found, out, sizes[wanted])
-            pieces[number] = out
-            self.traffic.records_read += 1
-            self.traffic.bytes_read += len(payload)
-        return np.concatenate(pieces), sizes, headers
+        pieces: list[Ints] = []
+        first = 0
+        for origin, stream, count in stretches:
+            some = slice(first, first + count)
+            theirs = markers[some]
+            sound = kernels.measure_extents(stream, origin, theirs, hi[some], lo[some], sizes[some])
+            if sound < count:
+                raise self._damage(theirs[sound:], _UNSOUND)
+            out = np.empty(int(sizes[some].sum()), dtype=np.int64)
+            kernels.copy_extents(stream, origin, theirs, headers[some], out)
+            pieces.append(out)
+            first += count
+        self.traffic.extents_read += len(markers)
+        self.traffic.bytes_read += 8 * int(sizes.sum())
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces), sizes, headers
 
     def _damage(self, markers: Ints, what: str) -> DamageError:
-        """Return an error that names a record, the only one or the first of several."""
+        """Return an error that names an extent, the only one or the first of several."""
         others = "" if (markers == markers[0]).all() else ", or one behind it,"
-        told = f"the record at {show_marker(int(markers[0]))}{others} {what}"
-        return DamageError(self._space.log.folder, told)
-
-    def _records(self, markers: Ids) -> Iterator[tuple[int, bytes | memoryview]]:
-        """Yield records with their markers, those of finished segments first."""
-        kept = [marker for marker in markers.tolist() if self._tail.holds(marker)]
-        if kept:
-            markers = np.setdiff1d(markers, np.array(kept, dtype=np.uint64))
-        for record in self._space.log.read_many(markers):
-            yield record.marker, record.payload
-        for marker in kept:
-            yield marker, self._tail.read(marker)
+        told = f"the extent at {show_marker(int(markers[0]))}{others} {what}"
+        return DamageError(self._space.log.path_of(int(markers[0])), told)
 
 
-def headers_of(payload: bytes | memoryview) -> Ints:
-    """Return the headers of a record; ValueError if it does not hold what they tell of."""
-    record = np.frombuffer(payload, dtype=np.int64)
-    if not _holds_extents(record):
-        msg = "a record does not hold the extents it tells of"
-        raise ValueError(msg)
-    return _headers(record)
-
-
-def _headers(record: Ints) -> Ints:
-    return record[1 : 1 + int(record[0]) * kernels.HEADER].reshape(-1, kernels.HEADER)
-
-
-def _holds_extents(record: Ints) -> bool:
-    """Tell whether a record is as long as its extents say."""
-    if not len(record) or not 0 <= record[0] <= len(record) // kernels.HEADER:
-        return False
-    lengths = _headers(record)[:, kernels.LENGTH] & kernels.WORDS
-    return bool(1 + record[0] * kernels.HEADER + lengths.sum() == len(record))
+def extents_of(payload: bytes | memoryview) -> tuple[Ints, Ints]:
+    """Return where the extents of a record begin, and their headers; ValueError if it has none."""
+    most = len(payload) // (8 * kernels.LEAST_HEADER)
+    if len(payload) and len(payload) % 8 == 0:
+        record = np.frombuffer(payload, dtype=np.int64)
+        places = np.empty(most, dtype=np.int64)
+        headers = np.empty((most, kernels.HEADER), dtype=np.int64)
+        count = kernels.list_extents(record, places, headers)
+        if count >= 0:
+            return places[:count], headers[:count]
+    msg = "a record does not hold the extents it tells of"
+    raise ValueError(msg)
 
 
 def picked(words: Ints, begins: Ints, sizes: Ints) -> tuple[Ints, Ints]:

@@ -39,7 +39,7 @@ class Fact(IntEnum):
     #: groups that left memory and groups that were read back, by synopsis
     LEFT = auto()
     RETURNED = auto()
-    RECORDS_READ = auto()
+    EXTENTS_READ = auto()
     BYTES_READ = auto()
     #: groups moved to the cold index and back
     DEMOTED = auto()

@@ -32,7 +32,7 @@ from icestream.state.log.format import Record, SegmentInfo
 from icestream.state.log.reader import SegmentReader
 from icestream.state.synopses.cleaning import Cleaned, Cleaner
 from icestream.state.synopses.directory import entry_width, identities, part
-from icestream.state.synopses.extents import headers_of
+from icestream.state.synopses.extents import extents_of
 from icestream.state.synopses.facts import Fact
 from icestream.state.synopses.options import ROWS, Past, Space, forever
 from icestream.state.synopses.spec import Ints, Slots
@@ -185,19 +185,20 @@ class History:
                     self.store.directory.table[slots, columns] = some[:, 2]
 
     def _move(self, record: Record) -> None:
-        for headers in self._pieces(headers_of(record.payload)):
-            self._move_some(record, headers)
+        places, headers = extents_of(record.payload)
+        for some in self._pieces(np.column_stack((headers, record.marker + places))):
+            self._move_some(record.synopsis, some[:, :-1], some[:, -1])
         self.store.facts[Fact.SEQUENCE] = max(self.store.facts[Fact.SEQUENCE], record.group)
 
-    def _move_some(self, record: Record, headers: Ints) -> None:
+    def _move_some(self, synopsis: int, headers: Ints, markers: Ints) -> None:
         slots = self._slots(headers)
-        table, at = self.store.directory.table, part(record.synopsis)
+        table, at = self.store.directory.table, part(synopsis)
         follows = headers[:, kernels.BACK] != k.NO_ROOT
-        oldest = np.where(follows, table[slots, at + k.CHAIN] >> 32, record.marker >> 32)
+        oldest = np.where(follows, table[slots, at + k.CHAIN] >> 32, markers >> 32)
         cold = np.where(follows, table[slots, at + k.COLD], 0) + (
             headers[:, kernels.LENGTH] & 0xFFFFFFFF
         )
-        table[slots, at + k.ROOT] = record.marker
+        table[slots, at + k.ROOT] = markers
         table[slots, at + k.COLD] = cold
         table[slots, at + k.CHAIN] = oldest << 32 | headers[:, kernels.SHAPE] >> 32
         table[slots, at + k.ROOT_EXPIRY] = headers[:, kernels.LATEST]

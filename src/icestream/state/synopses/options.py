@@ -47,7 +47,7 @@ class StoreOptions:
     #: rows are added to a cold group without reading it
     add_only: bool = True
     #: extents of a group on the log, at most; more are written as one
-    chain_limit: int = 32
+    chain_limit: int = 128
     #: 64-bit words of a block of memory
     block_words: int = 8
     #: bytes of a record of extents, about

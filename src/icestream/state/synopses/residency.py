@@ -229,7 +229,8 @@ class Residency:
     def blocks_of(self, slots: Slots) -> Ints:
         """Return the blocks that groups have in memory."""
         blocks, size = np.empty(len(slots), dtype=np.int64), self._heap.block_words
-        drafts.words_of(self._directory.table, slots, False, size, blocks)
+        directory = self._directory
+        drafts.words_of(directory.table, directory.parts, slots, False, size, blocks)
         return blocks // size
 
     @property

@@ -2,31 +2,35 @@
 
 Idea: entries, sorted by identity, fill a file of the arena page by page; of each page the first hi
 and the first instant at which one of its groups is due are kept as *fences* by the owner. Lookups
-are sorted, so each page is read once and in order, some pages at a time.
+are sorted and look into the mapped file, a window of it at a time.
 
 Invariants:
 1. What was written is found, and nothing else (`test_parity_a_run_beside_a_dictionary`).
 2. Few pages are in memory at a time (`test_bounded_a_run_reads_a_few_pages_at_a_time`).
 
-Cost: a lookup reads a page.
+Cost: a lookup touches a page.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from icestream.core.times import INFINITY
 from icestream.kernels.synopses import pages as kernels
-from icestream.state.files import storage_error
+from icestream.state.files import WINDOW, mapped, storage_error
 from icestream.state.synopses.spec import Ids, Ints
 
 Mask = npt.NDArray[np.bool_]
+
+_SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 
 
 @dataclass(frozen=True)
@@ -61,45 +65,39 @@ class SortedRun:
     def fetch(self, hi: Ids, lo: Ids, found: Mask, entries: Ints) -> None:
         """Fill in the entries of sorted groups that are not found yet and are here."""
         order = np.flatnonzero(~found)
-        first_hi = self._fences[:, 0].view(np.uint64)
-        first = np.maximum(np.searchsorted(first_hi, hi[order], side="left") - 1, 0)
-        page = np.maximum(np.searchsorted(first_hi, hi[order], side="right") - 1, 0)
-        with self._reading() as handle:
-            while len(order):
-                self._look(handle, order, page, hi, lo, found, entries)
-                # equal hi may begin in the page before
-                further = ~found[order] & (page > first)
-                order, first, page = order[further], first[further], page[further] - 1
-
-    def _look(
-        self,
-        handle: int,
-        order: Ints,
-        page: Ints,
-        hi: Ids,
-        lo: Ids,
-        found: Mask,
-        entries: Ints,
-    ) -> None:
-        """Look for groups in one page each; pages ascend."""
-        distinct, numbers = np.unique(page, return_inverse=True)
-        for begin in range(0, len(distinct), self._shape.at_once):
-            some = distinct[begin : begin + self._shape.at_once]
-            rows, starts = self._read_pages(handle, some)
-            asked = slice(*np.searchsorted(numbers, [begin, begin + len(some)]).tolist())
-            which, local = order[asked], numbers[asked] - begin
-            at = np.empty(len(which), dtype=np.int64)
-            firsts, lasts = starts[local], starts[local + 1]
-            kernels.find_entries(rows, firsts, lasts, hi[which], lo[which], at)
+        if not len(order) or not self._count:
+            return
+        page, first_hi = self._shape.page, self._fences[:, 0].view(np.uint64)
+        # equal hi may begin in the page before
+        firsts, lasts = (
+            np.maximum(np.searchsorted(first_hi, hi[order], side=side) - 1, 0) for side in _SIDES
+        )
+        windows = firsts * page * 8 * self._shape.width // WINDOW
+        cuts = [0, *(np.flatnonzero(np.diff(windows)) + 1).tolist(), len(order)]
+        for begin, end in itertools.pairwise(cuts):
+            which, start = order[begin:end], int(firsts[begin]) * page
+            rows, at = self._mapped(start), np.empty(end - begin, dtype=np.int64)
+            least = firsts[begin:end] * page - start
+            most = np.minimum((lasts[begin:end] + 1) * page, self._count) - start
+            kernels.find_entries(rows, least, most, hi[which], lo[which], at)
             there = at >= 0
             found[which[there]] = True
             entries[which[there]] = rows[at[there]]
 
-    def scan(self) -> Iterator[Ints]:
-        """Yield all entries in order, some at a time."""
-        some = self._shape.entries_at_once
+    def _mapped(self, first: int) -> Ints:
+        """Return the entries from `first` on, read where they are looked at."""
+        size = 8 * self._shape.width
         with self._reading() as handle:
-            for first in range(0, self._count, some):
+            data = mapped(handle, self._count * size, first * size)
+        return np.frombuffer(data, dtype=np.int64).reshape(-1, self._shape.width)
+
+    def scan(self, since: int = 0) -> Iterator[Ints]:
+        """Yield all entries in order, some at a time; pages without a hi of `since` are skipped."""
+        some = self._shape.entries_at_once
+        first_hi = self._fences[:, 0].view(np.uint64)
+        page = max(0, int(np.searchsorted(first_hi, np.uint64(since), side="left")) - 1)
+        with self._reading() as handle:
+            for first in range(page * self._shape.page, self._count, some):
                 yield self._read(handle, first, min(first + some, self._count))
 
     def due(self, place: int, watermark: int) -> Iterator[Ints]:

@@ -12,7 +12,7 @@ Invariants (every implementation; `tests/state/synopses/test_contract.py`):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,10 +65,11 @@ class Groups(Protocol):
         """Return hi and lo of groups."""
         ...
 
-    def portions(self, slots: Slots) -> Iterator[Slots]:
-        """Cut distinct slots into parts whose rows, in all synopses, fit into memory at once.
+    def portions(self, slots: Slots, synopses: Sequence[int] = ()) -> Iterator[Slots]:
+        """Cut distinct slots into parts whose rows fit into memory at once.
 
-        Parts come in any order; ascending slots are ascending in each.
+        Those of the synopses that are named, or of all. Parts come in any order; ascending slots
+        are ascending in each.
         """
         ...
 

@@ -169,13 +169,16 @@ class GroupStore(Groups):
         """Return hi and lo of groups."""
         return self.memory.identities(slots)
 
-    def portions(self, slots: Slots) -> Iterator[Slots]:
-        """Cut distinct slots into parts whose rows, in all synopses, fit into memory at once.
+    def portions(self, slots: Slots, synopses: Sequence[int] = ()) -> Iterator[Slots]:
+        """Cut distinct slots into parts whose rows fit into memory at once.
 
-        Parts come in any order; ascending slots are ascending in each.
+        Those of the synopses that are named, or of all. Parts come in any order; ascending slots
+        are ascending in each.
         """
         words = np.empty(len(slots), dtype=np.int64)
-        drafts.words_of(self.directory.table, slots, True, 1, words)
+        table, parts = self.directory.table, self.directory.parts
+        chosen = parts[list(synopses)] if synopses else parts
+        drafts.words_of(table, chosen, slots, True, 1, words)
         yield from self._residency.parts(slots, words)
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:
@@ -329,6 +332,7 @@ class GroupStore(Groups):
         if snapshot or self.options.durability == "evict":
             self.released = self._cleaner.released()
         self._count_reads()
+        self.log.rest()
         self.facts[Fact.SWEEP] = 1
 
     @property
@@ -436,9 +440,9 @@ class GroupStore(Groups):
 
     def _count_reads(self) -> None:
         traffic = self.log.traffic
-        self.facts[Fact.RECORDS_READ] += traffic.records_read
+        self.facts[Fact.EXTENTS_READ] += traffic.extents_read
         self.facts[Fact.BYTES_READ] += traffic.bytes_read
-        traffic.records_read = traffic.bytes_read = 0
+        traffic.extents_read = traffic.bytes_read = 0
 
     def _settle(self, slots: Slots) -> None:
         """Write the instants of groups that leave the directory."""

@@ -18,8 +18,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+import numpy as np
+import numpy.typing as npt
+
 from icestream.state.arena import Arena
 from icestream.state.log.format import ordinal_of
+from icestream.state.log.reader import Stretch
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 
 class Tail:
@@ -29,17 +36,17 @@ class Tail:
         """Start empty."""
         self._arena = arena
         self._name = f"{name}.tail"
-        #: where records are in the file, by ordinal and marker
-        self._places: dict[int, dict[int, tuple[int, int]]] = {}
+        #: marker, place in the file and words of records, in the order of markers, by ordinal
+        self._places: dict[int, list[tuple[int, int, int]]] = {}
         self._size = 0
 
-    def keep(self, marker: int, payload: memoryview) -> None:
+    def keep(self, marker: int, record: Ints) -> None:
         """Keep a record that was just appended."""
-        ordinal = ordinal_of(marker)
         with self._file(os.O_WRONLY | os.O_CREAT | (0 if self._size else os.O_TRUNC)) as handle:
-            os.pwrite(handle, payload, self._size)
-        self._places.setdefault(ordinal, {})[marker] = (self._size, len(payload))
-        self._size += len(payload)
+            os.pwrite(handle, record.view(np.uint8).data, self._size)
+        places = self._places.setdefault(ordinal_of(marker), [])
+        places.append((marker, self._size, len(record)))
+        self._size += record.nbytes
 
     def begin(self, ordinals: set[int]) -> None:
         """Forget records of segments that are not being written."""
@@ -50,15 +57,30 @@ class Tail:
             with suppress(FileNotFoundError):
                 os.unlink(self._arena.path(self._name))
 
-    def holds(self, marker: int) -> bool:
-        """Tell whether a record is here."""
-        return marker in self._places.get(ordinal_of(marker), {})
+    @property
+    def ordinals(self) -> set[int]:
+        """The segments of which something is here."""
+        return set(self._places)
 
-    def read(self, marker: int) -> bytes:
-        """Return the payload of a record that is here."""
-        place, length = self._places[ordinal_of(marker)][marker]
+    def holds(self, markers: Ints) -> Mask:
+        """Tell which words of one segment are here."""
+        places = self._places.get(ordinal_of(int(markers[0])))
+        if places is None:
+            return np.zeros(len(markers), dtype=np.bool_)
+        kept = np.array(places)
+        at = np.searchsorted(kept[:, 0], markers, side="right") - 1
+        return np.asarray((at >= 0) & (markers < kept[at, 0] + kept[at, 2]))
+
+    def stretches(self, markers: Ints) -> Iterator[Stretch]:
+        """Yield the records that ascending markers of one segment point into, all of them here."""
+        places = self._places[ordinal_of(int(markers[0]))]
+        starts = np.array([place[0] for place in places])
+        at = np.searchsorted(starts, markers, side="right") - 1
         with self._file(os.O_RDONLY) as handle:
-            return os.pread(handle, length, place)
+            for part in np.split(at, np.flatnonzero(np.diff(at)) + 1):
+                marker, place, words = places[int(part[0])]
+                data = os.pread(handle, 8 * words, place)
+                yield Stretch(marker, np.frombuffer(data, dtype=np.int64), len(part))
 
     @contextmanager
     def _file(self, flags: int) -> Iterator[int]:

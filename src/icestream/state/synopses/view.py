@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -55,9 +55,9 @@ class GroupView(Groups):
         """Return hi and lo of groups."""
         return self._store.identities(slots)
 
-    def portions(self, slots: Slots) -> Iterator[Slots]:
+    def portions(self, slots: Slots, synopses: Sequence[int] = ()) -> Iterator[Slots]:
         """Cut distinct slots into parts whose rows fit into memory at once."""
-        return self._store.portions(slots)
+        return self._store.portions(slots, [self._first + each for each in synopses])
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:
         """Return the rows of distinct groups."""

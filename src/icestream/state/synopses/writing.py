@@ -35,7 +35,6 @@ from icestream.kernels.synopses.extents import (
     LATEST,
     LENGTH,
     SHAPE,
-    WORDS,
 )
 from icestream.state.synopses import ranked
 from icestream.state.synopses.directory import identities, in_order, part
@@ -64,9 +63,8 @@ class Drafts:
     def extents(self) -> tuple[Ints, Extents]:
         """Return places of groups that are not nothing, in the order of identities, and extents."""
         places = self.written[_order(self.headers[self.written])]
-        sizes = self.headers[places, LENGTH] & WORDS
-        words = picked(self.live.words, self.live.offsets[places], sizes)
-        return places, Extents(self.headers[places], *words)
+        begins = self.live.offsets[places]
+        return places, Extents(self.headers[places], self.live.words, begins)
 
 
 @dataclass
@@ -151,10 +149,8 @@ class ExtentWriter:
             headers[:, SHAPE] = headers[:, SHAPE] >> 32 << 32 | pieces.rows[of_level]
             headers[:, LENGTH] = sizes[of_level] | IN_ORDER
             headers[:, LATEST] = np.maximum(pieces.latest[of_level], headers[:, BACK_LATEST])
-            theirs = picked(pieces.words, pieces.offsets[of_level], sizes[of_level])
-            markers = self._append(
-                drafted.synopsis, Extents(headers, *theirs), drafted.again[groups], kind, mirrored
-            )
+            extents = Extents(headers, pieces.words, pieces.offsets[of_level])
+            markers = self._append(drafted.synopsis, extents, drafted.again[groups], kind, mirrored)
             new = headers[:, BACK] == k.NO_ROOT
             drafted.oldest[groups[new]] = markers[new] >> 32
             drafted.headers[groups, BACK] = markers
@@ -175,7 +171,7 @@ class ExtentWriter:
         markers = self.log.write(synopsis, extents, sequence, mirrored=mirrored)
         facts[Fact.EXTENTS] += len(markers)
         total = self.log.traffic.bytes - before
-        sizes = np.diff(extents.offsets) + HEADER
+        sizes = np.diff(extents.filled())
         consolidated = int(sizes[again].sum()) * 8 if kind == Fact.LOGGED else 0
         facts[Fact.CONSOLIDATED] += consolidated
         facts[kind] += total - consolidated

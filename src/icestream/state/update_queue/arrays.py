@@ -134,11 +134,18 @@ def grow(targets: Sequence[tuple[Growing, int]]) -> None:
         raise
 
 
-def grow_ahead(targets: Sequence[tuple[Growing, int]]) -> None:
-    """Grow arrays with room to spare where that fits, to just what is needed where it does not."""
+def grow_ahead(targets: Sequence[tuple[Growing, int]], most: int | None = None) -> None:
+    """Grow arrays with room to spare where that fits, to just what is needed where it does not.
+
+    No array is given room for more than `most` rows unless it needs them.
+    """
     if all(array.capacity >= capacity for array, capacity in targets):
         return
     try:
-        grow([(array, capacity + int(capacity * _SPARE)) for array, capacity in targets])
+        ahead = [(array, capacity + int(capacity * _SPARE)) for array, capacity in targets]
+        if most is not None:
+            needed = [capacity for _, capacity in targets]
+            ahead = [(a, max(n, min(c, most))) for (a, c), n in zip(ahead, needed, strict=True)]
+        grow(ahead)
     except Refused:
         grow(targets)

@@ -86,6 +86,8 @@ class KeyCells:
         self._facts.view[k.SMOOTHING] = smoothing
         self._facts.view[k.WIDTH] = width if self.codec.is_fixed else 0
         self._readers: list[KeyOrder] = []
+        #: keys there may be room for; whoever sets it takes out what is too many
+        self.most: int | None = None
         self._make_room(max(capacity, _LEAST))
 
     @property
@@ -230,6 +232,10 @@ class KeyCells:
         self.drop(old)
         return len(old)
 
+    def reserve(self, keys: int) -> None:
+        """Make room for so many keys more; a refusal changes nothing."""
+        self._make_room(self.keys + keys)
+
     def _check(self, slots: Ints, arrived: Ints) -> None:
         if self.late == "refuse":
             at = int(batch.first_late(self.kernel, slots, arrived))
@@ -270,8 +276,9 @@ class KeyCells:
         """Grow what is kept for each key, to half as much more where that fits."""
         if self._room >= keys:
             return
+        ahead = self._room + self._room // 2
         try:
-            self._grow(max(keys, self._room + self._room // 2))
+            self._grow(max(keys, ahead if self.most is None else min(ahead, self.most)))
         except Refused:
             self._grow(keys)
 
@@ -279,6 +286,11 @@ class KeyCells:
     def _places(self) -> int:
         """Places of the index: a power of two."""
         return 1 << self._index.capacity.bit_length() >> 1
+
+    @property
+    def capacity(self) -> int:
+        """Keys there is room for without growing."""
+        return self._room
 
     @property
     def _room(self) -> int:

@@ -24,6 +24,7 @@ from icestream.core.errors import DefinitionError
 from icestream.kernels.updates import pages as k
 from icestream.kernels.updates.pages import Pool
 from icestream.kernels.words import Ints
+from icestream.state.budget import Refused
 from icestream.state.update_queue.arrays import Arrays, HeapArrays, grow, grow_ahead
 
 PAGE_BYTES = 65_536
@@ -54,6 +55,8 @@ class PagePool:
         self._pages = self.arrays.array(f"{name}.pages", np.int64, k.PAGE_WORDS)
         self._words = self.arrays.array(f"{name}.words", np.int64, self.page_words)
         self._facts.view[k.SHIFT] = self.page_words.bit_length() - 1
+        #: pages there may be, if that is limited
+        self.limit: int | None = None
 
     @property
     def kernel(self) -> Pool:
@@ -83,7 +86,11 @@ class PagePool:
     def reserve(self, pages: int) -> None:
         """Make room for so many pages beside those in use; a refusal changes nothing."""
         wanted = self.used + pages
-        grow_ahead([(self._pages, wanted), (self._words, wanted)])
+        if self.limit is not None and wanted > max(self.limit, self.capacity):
+            free = self.page_bytes * max(0, self.limit - self.used)
+            owner = "pages of values"
+            raise Refused(owner, self.page_bytes * pages, free)
+        grow_ahead([(self._pages, wanted), (self._words, wanted)], self.limit)
 
     def trim(self) -> None:
         """Give the room of free pages above the last used one back to the account."""

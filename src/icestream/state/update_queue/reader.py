@@ -237,8 +237,7 @@ class QueueReader:
     def _next(self, count: int, now: Micros | None) -> Ints:
         slots = np.empty(min(count, len(self)), dtype=np.int64)
         time = self.cells.newest if now is None else now
-        next_keys(self.order.kernel, self.cells.kernel.reals, k.GAP, time, slots)
-        return slots
+        return slots[: next_keys(self.order.kernel, self.cells.kernel.reals, k.GAP, time, slots)]
 
     def _peeked(self, slots: Ints) -> Dequeued:
         since = self.order.kernel.keys[slots, SINCE]

@@ -40,6 +40,10 @@ class FileInMemory:
         """Return some of the bytes."""
         return self._data[offset : offset + length]
 
+    def mapped(self, offset: int) -> memoryview | None:
+        """Return the bytes from a place on."""
+        return memoryview(self._data)[offset:]
+
     def close(self) -> None:
         """Do nothing."""
 

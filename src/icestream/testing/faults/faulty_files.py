@@ -102,6 +102,10 @@ class _SimulatedOpenFile:
         self._disk.reads.append((self._path, offset, length))
         return bytes(self._content.data[offset : offset + length])
 
+    def mapped(self, offset: int) -> memoryview | None:
+        del offset
+        return None
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True

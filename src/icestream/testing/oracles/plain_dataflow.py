@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.dataflow.component import ComponentOperator, ComponentSpec
+from icestream.operators.dataflow.component import ComponentOperator
 from icestream.operators.dataflow.gathering import between, by_group
+from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import regrouped
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.operators.temporal.changes import changes_of

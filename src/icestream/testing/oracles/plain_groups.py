@@ -55,8 +55,9 @@ class PlainGroups(Groups):
         hi, lo = ([pair[part] for pair in pairs] for part in (0, 1))
         return np.array(hi, dtype=np.uint64), np.array(lo, dtype=np.uint64)
 
-    def portions(self, slots: Slots) -> Iterator[Slots]:
+    def portions(self, slots: Slots, synopses: Sequence[int] = ()) -> Iterator[Slots]:
         """Yield a few groups at a time, so that callers are seen to cope."""
+        del synopses
         for first in range(0, len(slots), 3):
             yield slots[first : first + 3]
 

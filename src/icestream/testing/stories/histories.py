@@ -180,7 +180,12 @@ def _phases(kind: str, jobs: int, wave: float) -> dict[str, int]:
 def _own(kind: str, version: int, wave: float, counters: dict[str, int]) -> dict[str, Any]:
     """Return the facts that only queries of a kind tell."""
     if kind == "windows":
-        return {"store": "panes", "estimatedBytes": {"panes": 31 * MB, "tuples": 212 * MB}}
+        return {
+            "store": "panes",
+            "estimatedBytes": {"panes": 31 * MB, "tuples": 212 * MB},
+            "estimatedLogBytes": 29 * MB,
+            "logToEstimate": 0.93 * wave,
+        }
     if kind == "groups":
         return {"coldState": dict(counters)}
     if kind == "updates":
@@ -198,6 +203,7 @@ def _own(kind: str, version: int, wave: float, counters: dict[str, int]) -> dict
                 "superseded": int(8000 * wave),
                 "supersededInTransit": 1200,
                 "staleness": stale,
+                "queueStaleness": stale,
             }
         }
     spilled = int(6 * MB * wave) if version % 20 == 0 else 0

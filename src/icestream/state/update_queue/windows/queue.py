@@ -12,7 +12,7 @@ Invariants:
 2. A refused `enqueue` takes no tuple (`test_a_refused_batch_changes_nothing`,
    `test_bounded_a_batch_beyond_the_budget_takes_no_tuple`).
 
-Cost: O(1) per tuple; a tuple takes 24 bytes beside its row, a zone 48, a key 184.
+Cost: O(1) per tuple; a tuple takes 24 bytes beside its row, a zone 48, a key 232.
 
 Limits: rows of fixed width: give the queue the columns that the operator needs. Times of a key go
 up; keys are remembered for good.
@@ -113,6 +113,11 @@ class WindowArrays:
     def zones(self) -> int:
         """Zones in use."""
         return self._pages.used
+
+    @property
+    def zone_bytes(self) -> int:
+        """Bytes of the zones in use."""
+        return 8 * self._pages.unit * self.zones
 
     @property
     def pages(self) -> int:
@@ -242,6 +247,20 @@ class WindowQueue:
         counts = {name: int(self._arrays.facts[place]) for name, place in places.items()}
         return {**counts, "zones": self._arrays.zones, "pages": self._arrays.pages}
 
+    @property
+    def arrays(self) -> WindowArrays:
+        """The arrays, for snapshots."""
+        return self._arrays
+
+    @property
+    def table(self) -> Table:
+        """The cells of known keys, as they are: columns are those of `kernels.update_windows`."""
+        return self._arrays.cells[: self._arrays.keys]
+
+    def decoded(self, words: Table) -> pa.RecordBatch:
+        """Return rows of their words."""
+        return self._codec.decode(np.ascontiguousarray(words).reshape(-1), len(words))
+
     def enqueue(self, hi: Ids, lo: Ids, times: Ints, arrived: Ints, rows: pa.RecordBatch) -> None:
         """Take tuples in the order of arrival.
 
@@ -304,8 +323,7 @@ class WindowQueue:
         cells, times, arrived, marks, is_tuple = np.ascontiguousarray(records[:found].T)
         there = is_tuple != 0
         identity = np.ascontiguousarray(self._arrays.cells[cells, :2]).view(np.uint64)
-        tuples = np.ascontiguousarray(words[:found][there])
-        rows = self._codec.decode(tuples.reshape(-1), len(tuples))
+        rows = self.decoded(words[:found][there])
         return WindowTuples(
             identity[:, 0], identity[:, 1], cells, times, arrived, marks, there, rows
         )

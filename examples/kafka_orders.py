@@ -1,0 +1,153 @@
+"""Revenue by shop from a Kafka topic, over two runs of one query.
+
+The client library has a broker in it, which speaks Kafka's protocol on a port of this machine, so no
+other program is needed: with `KAFKA=host:9092` in the environment a broker of your own is used. Spark
+reads the topic through a small data source in Python; where Spark's own connector is installed,
+`spark.readStream.format("kafka")` takes its place and nothing else changes.
+
+pip install confluent-kafka
+python examples/kafka_orders.py [FOLDER]
+"""
+
+import json
+import os
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import confluent_kafka as kafka
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+import icestream as ice
+
+ORDERS, SHOPS, TOPIC = 4_000, 5, f"orders-{os.getpid()}"
+BEGIN = 1_772_366_400
+
+
+class Topic(DataSource):
+    """A topic as a stream of its records."""
+
+    @classmethod
+    def name(cls):
+        """Return what `format` calls it."""
+        return "topic"
+
+    def schema(self):
+        """Return the columns, as Spark's own connector names them."""
+        return "partition int, offset long, timestamp timestamp, value string"
+
+    def streamReader(self, schema):
+        """Return what reads it."""
+        return Reader(dict(self.options))
+
+
+class Span(InputPartition):
+    """The records of one partition from an offset up to another."""
+
+    def __init__(self, partition, first, last):
+        """Know what to read."""
+        self.partition, self.first, self.last = partition, first, last
+
+
+class Reader(DataSourceStreamReader):
+    """Tells Spark how far the topic is, and reads what lies between two offsets."""
+
+    def __init__(self, options):
+        """Connect when asked: the reader goes to tasks."""
+        self.options = options
+
+    def _consumer(self):
+        return kafka.Consumer({"bootstrap.servers": self.options["servers"], "group.id": "none"})
+
+    def _offsets(self, which):
+        consumer, topic = self._consumer(), self.options["topic"]
+        try:
+            partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+            ends = {
+                each: consumer.get_watermark_offsets(kafka.TopicPartition(topic, each), timeout=30)
+                for each in sorted(partitions)
+            }
+        finally:
+            consumer.close()
+        return {str(each): found[which] for each, found in ends.items()}
+
+    def initialOffset(self):
+        """Return the oldest offsets."""
+        return self._offsets(0)
+
+    def latestOffset(self, *_):
+        """Return the newest offsets."""
+        return self._offsets(1)
+
+    def partitions(self, start, end):
+        """Return what each task reads."""
+        return [Span(int(each), start[each], last) for each, last in end.items()]
+
+    def read(self, partition):
+        """Yield the records of a span, each once, also when a task is repeated."""
+        consumer, at = self._consumer(), partition.first
+        try:
+            consumer.assign([kafka.TopicPartition(self.options["topic"], partition.partition, at)])
+            while at < partition.last:
+                for record in consumer.consume(1_000, timeout=1.0):
+                    if record.error() is None and at <= record.offset() < partition.last:
+                        at = record.offset() + 1
+                        when = datetime.fromtimestamp(record.timestamp()[1] / 1000, UTC)
+                        yield partition.partition, record.offset(), when, record.value().decode()
+        finally:
+            consumer.close()
+
+
+def produce(servers: str, first: int, last: int) -> None:
+    """Put some orders into the topic, one each second of event time."""
+    producer = kafka.Producer({"bootstrap.servers": servers})
+    for number in range(first, last):
+        order = {"shop": f"shop {number % SHOPS}", "price": 1 + number % 10}
+        at = 1000 * (BEGIN + number)
+        producer.produce(TOPIC, json.dumps(order), key=order["shop"], timestamp=at)
+    assert producer.flush(60) == 0
+
+
+def main(home: Path) -> None:
+    """Process one half of the orders, then the other, and tell how many were counted."""
+    servers = os.environ.get("KAFKA")
+    if servers is None:
+        # it lives as long as this client does
+        broker = kafka.Producer({"test.mock.num.brokers": 1, "log_level": 3})
+        [found] = broker.list_topics(timeout=30).brokers.values()
+        servers = f"{found.host}:{found.port}"
+    spark = ice.local_session()
+    spark.dataSource.register(Topic)
+    for half in (0, 1):
+        produce(servers, half * ORDERS // 2, (half + 1) * ORDERS // 2)
+        records = (
+            spark.readStream.format("topic")
+            .option("servers", servers)
+            .option("topic", TOPIC)
+            .load()
+        )
+        value = F.from_json("value", "shop string, price double")
+        frame = records.select(F.col("timestamp").alias("at"), value.alias("v")).select("at", "v.*")
+        orders = ice.stream(frame, time="at", slack="1 hour")
+        revenue = orders.window("10 minutes").groupBy("shop")
+        query = (
+            revenue.agg(ice.count().alias("orders"), ice.sum("price").alias("revenue"))
+            .writeStream.option("path", str(home / "revenue"))
+            .option("checkpointLocation", str(home / "checkpoint"))
+            .option("flush", half == 1)
+            .memory("64 MB")
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    rows = spark.read.parquet(str(home / "revenue"))
+    rows.orderBy("window", "shop").show(SHOPS, truncate=False)
+    told = rows.agg(F.sum("orders").alias("orders"), F.countDistinct("shop").alias("shops")).first()
+    print("orders", told.orders, "shops", told.shops)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="kafka-orders-")))

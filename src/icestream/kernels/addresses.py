@@ -1,0 +1,44 @@
+"""Memory that belongs to others, as arrays: a number says where it begins.
+
+Limits: whoever passes an address sees to it that the memory is there and stays there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from numba.extending import intrinsic
+
+from icestream.kernels.compile import kernel
+
+Words = npt.NDArray[np.int64]
+
+
+@intrinsic
+def _pointer_to(_context: Any, address: Any) -> Any:
+    """Take a number for the place of words."""
+
+    def generated(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    words: Any = numba.types.CPointer(numba.types.int64)  # type: ignore[no-untyped-call]
+    return words(address), generated
+
+
+_pointer: Any = _pointer_to
+_array: Any = numba.carray  # type: ignore[attr-defined]
+
+
+@kernel
+def words_at(address: int, count: int) -> Words:
+    """Return the words that begin at an address."""
+    return _array(_pointer(np.intp(address)), (count,))  # type: ignore[no-any-return]
+
+
+def words_at_reference(memory: Words, address: int, count: int) -> Words:
+    """Return what `words_at` does, given the array that the address is in."""
+    first = (address - memory.ctypes.data) // 8
+    return memory[first : first + count]

@@ -1,0 +1,81 @@
+"""Finished segments of the log, mapped into memory so that chains can be followed through them.
+
+Idea: a segment is mapped when a chain first leads into it, and stays so until its version ends.
+What was looked at is given back after every call to the operating system, whose it is: a part of
+the page cache that the process looks into. Segments that cannot be mapped, or that are compressed,
+are read block by block by others.
+
+Invariants:
+1. A segment is mapped once in a version (`test_a_segment_is_mapped_once`).
+2. At most `most` segments are mapped (`test_bounded_few_segments_are_mapped`).
+
+Limits: while a call reads, pages around what it looks at count as memory of the process, up to the
+size of the segments.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from icestream.state.log.reader import Log
+from icestream.state.synopses.spec import Ints
+
+#: segments mapped at a time
+MOST = 256
+_NOTHING = np.empty((3, 0), dtype=np.int64)
+
+
+class Maps:
+    """Segments by ordinal, as far as they can be mapped."""
+
+    def __init__(self, log: Log, most: int = MOST) -> None:
+        """Map nothing yet."""
+        self._log = log
+        self._most = most
+        #: the words of each, None of those that cannot be mapped
+        self._known: dict[int, Ints | None] = {}
+        #: a row of ordinals, ascending, one of addresses and one of numbers of words
+        self.table = _NOTHING
+
+    def words(self, ordinal: int) -> Ints | None:
+        """Return the words of a segment, mapped if it can be."""
+        self.add((ordinal,))
+        return self._known.get(ordinal)
+
+    def add(self, ordinals: Iterable[int]) -> bool:
+        """Map segments; tell whether there are new ones."""
+        before = self.table.shape[1]
+        for ordinal in ordinals:
+            if ordinal not in self._known and self.table.shape[1] < self._most:
+                self._add(ordinal)
+        return self.table.shape[1] > before
+
+    def rest(self) -> None:
+        """Give back the memory of what was looked at."""
+        for words in self._known.values():
+            pages = None if words is None else _pages(words)
+            if pages is not None:
+                pages.madvise(mmap.MADV_DONTNEED)
+
+    def clear(self) -> None:
+        """Let go of all segments; they are mapped again if they are needed."""
+        self._known.clear()
+        self.table = _NOTHING
+
+    def _add(self, ordinal: int) -> None:
+        words = self._known[ordinal] = self._log.mapped(ordinal)
+        if words is not None:
+            at = int(np.searchsorted(self.table[0], ordinal))
+            row = [[ordinal], [words.ctypes.data], [len(words)]]
+            self.table = np.concatenate((self.table[:, :at], row, self.table[:, at:]), axis=1)
+
+
+def _pages(words: Ints) -> mmap.mmap | None:
+    """Return what words are mapped by."""
+    view: Any = words.base
+    owner = view.obj if isinstance(view, memoryview) else view
+    return owner if isinstance(owner, mmap.mmap) else None
