@@ -215,7 +215,10 @@ def test_parity_any_fusion_gives_equal_results(
     assert results(tables) == expected(configuration, items)
 
 
-@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+@pytest.mark.parametrize(
+    "configuration",
+    ["partials", *(pytest.param(name, marks=pytest.mark.slow) for name in CONFIGURATIONS[1:])],
+)
 def test_parity_fusions_that_flip_give_equal_results(configuration: str, tmp_path: Path) -> None:
     """Operators run together and apart from batch to batch, and queries die in between."""
     flow = flow_of(job_of(configuration), fuse="none")

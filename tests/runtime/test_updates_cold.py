@@ -186,6 +186,7 @@ class ColdScript(Script):
         return quotes(rows)
 
 
+@pytest.mark.slow
 def test_crash_every_step_of_a_run_with_a_small_budget(tmp_path: Path) -> None:
     script = ColdScript(batches=6, events=800, keys=3000, budget=2 * LITTLE)
     with staged(tight=True):

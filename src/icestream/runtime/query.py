@@ -274,7 +274,7 @@ class Query:
 
         Examples:
             >>> query.explain()
-            log of panes: estimated 4.6 GB, logged 3.9 GB (0.85 times the estimate)
+            log of panes: estimated ...
             == Physical Plan ==
             ...
         """
