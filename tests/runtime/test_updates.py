@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import BudgetError, InputError
-from icestream.plan.nodes import Computation
 from icestream.plan.updates import SCHEDULES, Latest, Updates
 from icestream.runtime.updates_work import Overhead
 from icestream.state.log.reader import SegmentReader
@@ -21,13 +19,13 @@ from icestream.testing.stories.update_streams import (
     ManualClock,
     PlainUpdates,
     Quote,
+    QuotesScript,
     open_updates,
-    quotes,
     quotes_plan,
     splits_of,
 )
 from icestream.testing.trials.moving_shards import rescale, separate_disks
-from icestream.testing.trials.rehearsal import Rehearsal, Script, staged
+from icestream.testing.trials.rehearsal import Rehearsal, staged
 
 
 def story(seed: int, batches: int = 24, symbols: int = 40) -> list[list[list[Quote]]]:
@@ -252,28 +250,9 @@ def test_overhead_is_what_all_but_one_of_the_last_batches_stayed_below() -> None
     assert overhead.expected(1.0) == 0.3
 
 
-@dataclass(frozen=True)
-class UpdatesScript(Script):
-    """Quotes of more symbols than a batch can serve."""
-
-    @cached_property
-    def plan(self) -> Computation:
-        """Return what is computed."""
-        return quotes_plan(Costly(ManualClock()), budget=105_000)
-
-    def events_in(self, batch: int, split: int) -> pa.RecordBatch:
-        """Return quotes, some of them older than those before."""
-        dice = random.Random(f"{self.seed} {batch} {split}")
-        rows: list[Quote] = [
-            (f"s{dice.randrange(self.keys)}", n, batch * SECOND + dice.randrange(-SECOND, SECOND))
-            for n in range(self.events // 2)
-        ]
-        return quotes(rows)
-
-
 def test_crash_every_step_of_a_run(tmp_path: Path) -> None:
     with staged():
-        rehearsal = Rehearsal(UpdatesScript(batches=8, events=120, keys=80), str(tmp_path))
+        rehearsal = Rehearsal(QuotesScript(batches=8, events=120, keys=80), str(tmp_path))
         disk = rehearsal.undisturbed()
         every = disk.steps // 24
         rehearsal.crash_everywhere(lambda step: step % every == 0)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import random
 import shutil
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from icestream.operators.updates.pacing import Pace
-from icestream.plan.nodes import Computation
 from icestream.plan.updates import Latest
 from icestream.testing.stories.update_streams import (
     SECOND,
@@ -21,13 +18,13 @@ from icestream.testing.stories.update_streams import (
     ManualClock,
     PlainUpdates,
     Quote,
+    QuotesScript,
     open_updates,
-    quotes,
     quotes_plan,
     splits_of,
 )
 from icestream.testing.trials.moving_shards import rescale, separate_disks
-from icestream.testing.trials.rehearsal import Rehearsal, Script, staged
+from icestream.testing.trials.rehearsal import Rehearsal, staged
 
 PLENTY = 64 << 20
 #: about 270 keys fit
@@ -167,28 +164,9 @@ def test_bounded_ten_times_the_keys_that_fit(tmp_path: Path) -> None:
     assert told["updates"]["waiting"] == 12 * (400 - SERVED)
 
 
-@dataclass(frozen=True)
-class ColdScript(Script):
-    """Quotes of more symbols than fit."""
-
-    @cached_property
-    def plan(self) -> Computation:
-        """Return what is computed."""
-        return quotes_plan(Costly(ManualClock()), budget=105_000)
-
-    def events_in(self, batch: int, split: int) -> pa.RecordBatch:
-        """Return quotes, some of them older than those before."""
-        dice = random.Random(f"{self.seed} {batch} {split}")
-        rows: list[Quote] = [
-            (f"s{dice.randrange(self.keys)}", n, batch * SECOND + dice.randrange(-SECOND, SECOND))
-            for n in range(self.events // 2)
-        ]
-        return quotes(rows)
-
-
 @pytest.mark.slow
 def test_crash_every_step_of_a_run_with_a_small_budget(tmp_path: Path) -> None:
-    script = ColdScript(batches=6, events=800, keys=3000, budget=2 * LITTLE)
+    script = QuotesScript(batches=6, events=800, keys=3000, budget=2 * LITTLE)
     with staged(tight=True):
         rehearsal = Rehearsal(script, str(tmp_path))
         disk = rehearsal.undisturbed()

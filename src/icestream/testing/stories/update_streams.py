@@ -6,8 +6,10 @@ batch serves depends on its updates alone and a run can be repeated exactly.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +17,12 @@ import pyarrow as pa
 
 from icestream.core.times import Micros
 from icestream.operators.updates.step import UpdateStep
-from icestream.plan.nodes import Source
+from icestream.plan.nodes import Computation, Source
 from icestream.plan.updates import Latest, Updates
 from icestream.runtime.local import LocalQuery, Splits
 from icestream.runtime.settings import Settings
 from icestream.state.files import Files
+from icestream.testing.trials.rehearsal import Script
 
 SECOND = 1_000_000
 QUOTES = pa.schema(
@@ -152,3 +155,22 @@ class PlainUpdates:
         for row in rows.to_pylist():
             waited = self.waiting.pop(row["symbol"])
             assert row["price"] == waited[1], f"{row} is not the newest, {waited} is"
+
+
+@dataclass(frozen=True)
+class QuotesScript(Script):
+    """Quotes for rehearsals, of more symbols than a batch can serve."""
+
+    @cached_property
+    def plan(self) -> Computation:
+        """Return what is computed."""
+        return quotes_plan(Costly(ManualClock()), budget=105_000)
+
+    def events_in(self, batch: int, split: int) -> pa.RecordBatch:
+        """Return quotes, some of them older than those before."""
+        dice = random.Random(f"{self.seed} {batch} {split}")
+        rows: list[Quote] = [
+            (f"s{dice.randrange(self.keys)}", n, batch * SECOND + dice.randrange(-SECOND, SECOND))
+            for n in range(self.events // 2)
+        ]
+        return quotes(rows)
