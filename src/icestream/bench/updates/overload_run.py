@@ -21,18 +21,23 @@ from icestream.bench.query_runs import icestream_session, run_all
 from icestream.bench.updates.seen_staleness import Events, mean_staleness
 
 _SCORES = "symbol string, ts timestamp"
+#: seconds between two looks whether the measurement is over
+_LOOK = 0.5
 
 
 class Sleeping:
     """A step that waits for its answer, as for that of a model elsewhere."""
 
-    def __init__(self, seconds: float) -> None:
-        """Take so many seconds for each row."""
+    def __init__(self, seconds: float, over: Path) -> None:
+        """Take so many seconds for each row, and none any more once the file `over` is there."""
         self._seconds = seconds
+        self._over = over
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Wait."""
-        time.sleep(self._seconds * rows.num_rows)
+        until = time.monotonic() + self._seconds * rows.num_rows
+        while (left := until - time.monotonic()) > 0 and not self._over.exists():
+            time.sleep(min(left, _LOOK))
         return rows.select(["symbol", "ts"])
 
 
@@ -69,7 +74,8 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
     )
     frame = spark.readStream.schema(SPARK_SCHEMA).parquet(str(folder / "in"))
     stream = ice.stream(frame, time="ts")
-    step, seen = Sleeping(plan["cost"]), Application()
+    over = folder / "over"
+    step, seen = Sleeping(plan["cost"], over), Application()
     if plan["kind"] == "append":
         result = stream.apply(step, _SCORES)
     elif plan["kind"] == "shedding":
@@ -90,6 +96,7 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
     begin = end - int(1e6 * plan["seconds"])
     reports = query.recentProgress
     failure = query.exception()
+    over.touch()
     query.stop()
     if failure is not None:
         raise failure
