@@ -21,9 +21,9 @@ from icestream.plan.nodes import Computation, Plan, View
 from icestream.runtime import settings as resources
 from icestream.runtime.local import LocalQuery
 from icestream.state.versions import COMMITS, SEGMENTS
+from icestream.testing.oracles.arrivals import Row
 from icestream.testing.oracles.windows import (
     ObviousWindows,
-    Row,
     differences,
     rows_of,
     same_multiset,

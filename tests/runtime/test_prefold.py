@@ -20,7 +20,8 @@ from icestream.runtime.prefold import Prefold, can_fold
 from icestream.runtime.settings import Settings
 from icestream.runtime.work import Parcel
 from icestream.state.files import LocalFiles
-from icestream.testing.oracles.windows import Row, differences, rows_of
+from icestream.testing.oracles.arrivals import Row
+from icestream.testing.oracles.windows import differences, rows_of
 from icestream.testing.stories.sources import SECOND, Shape, random_events
 
 pytestmark = pytest.mark.spark

@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import icestream as ice
+from icestream.api.writer import StreamWriter
 from icestream.bench.steady import steady_rate
 
 Plan = dict[str, Any]
@@ -24,6 +25,20 @@ def icestream_session(cores: int) -> SparkSession:
     return ice.local_session(
         "icestream-bench", cores=cores, conf={"spark.sql.session.timeZone": "UTC"}
     )
+
+
+def run_to_the_end(writer: StreamWriter, plan: Plan) -> Any:
+    """Run a query over all its files, to Parquet, and return it once it has ended."""
+    query = (
+        writer.format("parquet")
+        .option("path", plan["output"])
+        .option("checkpointLocation", plan["checkpoint"])
+        .memory(plan["memory"])
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query
 
 
 def measured(query: Any, plan: Plan, *, phases: bool = False) -> dict[str, Any]:

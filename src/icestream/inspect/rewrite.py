@@ -44,6 +44,7 @@ from icestream.runtime.history import running
 from icestream.state.files import folder_of
 from icestream.state.log.format import SegmentInfo
 from icestream.state.sense import sensible
+from icestream.state.synopses.directory import distinct
 from icestream.state.synopses.rows import RowCodec
 from icestream.state.synopses.spec import GroupRows, Ids, Slots
 from icestream.state.synopses.store import GroupStore
@@ -187,11 +188,7 @@ class _Rewriting:
             known = every_group(store)
             hi = np.concatenate([hi, *(each for each, _ in known)])
             lo = np.concatenate([lo, *(each for _, each in known)])
-            order = np.lexsort((lo, hi))
-            hi, lo = hi[order], lo[order]
-            first = np.ones(len(hi), dtype=np.bool_)
-            first[1:] = (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
-            hi, lo = hi[first], lo[first]
+            hi, lo, _ = distinct(hi, lo)
         most = max(1, store.chunk_groups)
         for begin in range(0, len(hi), most):
             yield hi[begin : begin + most], lo[begin : begin + most]

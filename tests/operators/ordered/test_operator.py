@@ -23,8 +23,9 @@ from icestream.operators.ordered import Frame, RowsSlide, operator, tuples
 from icestream.plan.nodes import Plan
 from icestream.runtime import settings as resources
 from icestream.state import snapshots
+from icestream.testing.oracles.arrivals import Row
 from icestream.testing.oracles.ordered import ObviousFrames, frame_rows, frames_by_sql
-from icestream.testing.oracles.windows import Row, differences, same_multiset
+from icestream.testing.oracles.windows import differences, same_multiset
 from icestream.testing.stories.plans import open_query, window_plan
 from icestream.testing.stories.sources import (
     SECOND,

@@ -17,8 +17,9 @@ from icestream.plan.nodes import Computation, Plan
 from icestream.runtime.local import LocalQuery
 from icestream.state import snapshots
 from icestream.state.versions import SEGMENTS
+from icestream.testing.oracles.arrivals import Row
 from icestream.testing.oracles.sessions import ObviousSessions
-from icestream.testing.oracles.windows import Row, differences, rows_of
+from icestream.testing.oracles.windows import differences, rows_of
 from icestream.testing.stories.plans import EVERY_INPUT, open_query, window_plan
 from icestream.testing.stories.sources import (
     SECOND,

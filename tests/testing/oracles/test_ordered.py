@@ -5,8 +5,9 @@ import pytest
 
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.ordered import Frame, RowsSlide
+from icestream.testing.oracles.arrivals import Row
 from icestream.testing.oracles.ordered import ObviousFrames, frames_by_sql
-from icestream.testing.oracles.windows import Row, differences
+from icestream.testing.oracles.windows import differences
 from icestream.testing.stories.plans import window_plan
 from icestream.testing.stories.sources import SECOND, Shape, batches_of, generate
 

@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.session import Session
+from icestream.testing.oracles.arrivals import Row
 from icestream.testing.oracles.sessions import ObviousSessions
-from icestream.testing.oracles.windows import Row
 from icestream.testing.stories.plans import window_plan
 from icestream.testing.stories.sources import SECOND
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from icestream.operators.aggregates import Aggregate
-from icestream.testing.oracles.windows import ObviousWindows, Row, differences, windows_by_sql
+from icestream.testing.oracles.arrivals import Row
+from icestream.testing.oracles.windows import ObviousWindows, differences, windows_by_sql
 from icestream.testing.stories.plans import window_plan
 from icestream.testing.stories.sources import SECOND, Shape, batches_of, generate
 

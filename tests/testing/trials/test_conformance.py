@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from icestream.operators import slice_log
-from icestream.testing.oracles.windows import ObviousWindows, Row
+from icestream.testing.oracles.arrivals import Row
+from icestream.testing.oracles.windows import ObviousWindows
 from icestream.testing.stories.plans import window_plan
 from icestream.testing.trials import conformance
 from icestream.testing.trials.conformance import small_sizes

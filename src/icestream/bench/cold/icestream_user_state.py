@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import icestream as ice
 from icestream.bench.cold import keyed_rows
-from icestream.bench.query_runs import icestream_session, measured, run_all
+from icestream.bench.query_runs import icestream_session, measured, run_all, run_to_the_end
 
 STATE = "n long, total double"
 OUTPUT = "key long, n long, total double"
@@ -66,19 +66,14 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
         maxFilesPerTrigger=plan["files_per_trigger"],
     )
     processor = FORMS[plan["form"]]()
-    query = (
+    writer = (
         ice.stream(files, time="ts", slack=plan["slack"])
         .events()
         .select("key", "value")
         .groupApply("key", lambda group: group.process(processor))
-        .writeStream.format("parquet")
-        .option("path", plan["output"])
-        .option("checkpointLocation", plan["checkpoint"])
-        .memory(plan["memory"])
-        .trigger(availableNow=True)
-        .start()
+        .writeStream
     )
-    query.awaitTermination()
+    query = run_to_the_end(writer, plan)
     return measured(query, plan, phases=True)
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import icestream as ice
 from icestream.api.events import Events
 from icestream.bench.joins.multi_join_rows import STREAMS, Stream
-from icestream.bench.query_runs import icestream_session, measured, run_all
+from icestream.bench.query_runs import icestream_session, measured, run_all, run_to_the_end
 
 
 def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
@@ -35,19 +35,13 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
     a, b, c, d, e = map(events, STREAMS)
     abc = ice.join(a, b, c, on=[("a1", "b1", "c1")], onPressure="defer")
     abcd = abc.join(d, on=[("c2", "d1")], onPressure="defer")
-    query = (
+    writer = (
         abcd.join(e, on=[("d2", "e1")], onPressure="defer")
         .select(*(stream.id for stream in STREAMS))
-        .writeStream.format("parquet")
-        .option("path", plan["output"])
-        .option("checkpointLocation", plan["checkpoint"])
-        .option("flush", "true")
-        .memory(plan["memory"])
+        .writeStream.option("flush", "true")
         .shards(plan["shards"])
-        .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
+    query = run_to_the_end(writer, plan)
     return told(measured(query, plan, phases=True), query.recentProgress, plan["skip"])
 
 

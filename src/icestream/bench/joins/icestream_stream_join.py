@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 import icestream as ice
 from icestream.api.events import Events
 from icestream.bench.cold import keyed_rows
-from icestream.bench.query_runs import icestream_session, measured, run_all
+from icestream.bench.query_runs import icestream_session, measured, run_all, run_to_the_end
 
 
 def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
@@ -30,17 +30,8 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
         stream = ice.stream(files, time="ts", slack=plan["slack"])
         return stream.events().select("key", f"id AS {name}_id")
 
-    query = (
-        side("left")
-        .join(side("right"), on="key", within=plan["within"])
-        .writeStream.format("parquet")
-        .option("path", plan["output"])
-        .option("checkpointLocation", plan["checkpoint"])
-        .memory(plan["memory"])
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    writer = side("left").join(side("right"), on="key", within=plan["within"]).writeStream
+    query = run_to_the_end(writer, plan)
     return measured(query, plan, phases=True)
 
 

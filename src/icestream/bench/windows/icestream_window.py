@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import icestream as ice
 from icestream.api.functions import AggregateExpression
 from icestream.bench import rows
-from icestream.bench.query_runs import icestream_session, measured, run_all
+from icestream.bench.query_runs import icestream_session, measured, run_all, run_to_the_end
 
 #: aggregates of a window by the names of their columns
 AGGREGATES: dict[str, Callable[[], AggregateExpression]] = {
@@ -36,20 +36,14 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
         schema=rows.SPARK_SCHEMA,
         maxFilesPerTrigger=plan["files_per_trigger"],
     )
-    query = (
+    writer = (
         ice.stream(files, time="ts", slack=plan["slack"])
         .window(plan["range"], slide=plan["slide"])
         .groupBy("key")
         .agg(*(AGGREGATES[name]().alias(name) for name in plan.get("aggregates", AGGREGATES)))
-        .writeStream.format("parquet")
-        .option("path", plan["output"])
-        .option("checkpointLocation", plan["checkpoint"])
-        .option("input", plan.get("reading", "auto"))
-        .memory(plan["memory"])
-        .trigger(availableNow=True)
-        .start()
+        .writeStream.option("input", plan.get("reading", "auto"))
     )
-    query.awaitTermination()
+    query = run_to_the_end(writer, plan)
     return measured(query, plan, phases=True)
 
 

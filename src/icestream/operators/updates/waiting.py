@@ -52,6 +52,7 @@ from icestream.kernels.updates.staleness import FROM, NONE
 from icestream.operators.updates.folding import COUNT, HI, LAST, LO, Folded
 from icestream.state.arena import Arena
 from icestream.state.budget import Account
+from icestream.state.synopses.directory import distinct
 from icestream.state.synopses.spec import Ids, Ints
 from icestream.state.update_queue.cells import KeyCells
 from icestream.state.update_queue.cold_keys import ColdKeys
@@ -291,7 +292,8 @@ class Waiting:
         self, described: Mapping[str, Any], values: pa.RecordBatch | None, same: bool
     ) -> None:
         hi, lo = described[HI], described[LO]
-        if (self._residence.look(hi, lo)[:, k.COUNT] > 0).any() or _repeated(hi, lo):
+        repeated = len(distinct(hi, lo)[0]) < len(hi)
+        if repeated or (self._residence.look(hi, lo)[:, k.COUNT] > 0).any():
             msg = "a snapshot has a key twice"
             raise ValueError(msg)
         rows = np.zeros((len(hi), self.cold.width), dtype=np.int64)
@@ -384,13 +386,6 @@ class Waiting:
         mean = span / more
         cells.gaps[slots] = mean + (after_first - mean) * kept
         cells.column(k.COUNT)[slots] = counts + more - 1
-
-
-def _repeated(hi: Ids, lo: Ids) -> bool:
-    """Tell whether an identity comes twice."""
-    order = np.lexsort((lo, hi))
-    hi, lo = hi[order], lo[order]
-    return bool(((hi[1:] == hi[:-1]) & (lo[1:] == lo[:-1])).any())
 
 
 def importances(updates: Folded, column: str | None) -> npt.NDArray[np.float64]:

@@ -17,6 +17,7 @@ Limits: 2**31 - 1 slots.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +60,23 @@ def in_order(hi: Ids, lo: Ids) -> Ints:
     if (high[1:] == high[:-1]).any():
         order = np.lexsort((lo, hi))
     return order
+
+
+def distinct(hi: Ids, lo: Ids) -> tuple[Ids, Ids, Ints]:
+    """Return distinct identities in order, and the number of each one given.
+
+    Those that come in order, as changes of a batch do, are not sorted.
+    """
+    order: Any = slice(None)
+    rises, same = hi[1:] > hi[:-1], hi[1:] == hi[:-1]
+    if not (rises | (same & (lo[1:] >= lo[:-1]))).all():
+        order = np.lexsort((lo, hi))
+    high, low = hi[order], lo[order]
+    new = np.ones(len(high), dtype=np.bool_)
+    new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    numbers = np.empty(len(high), dtype=np.int64)
+    numbers[order] = np.cumsum(new) - 1
+    return high[new], low[new], numbers
 
 
 def is_empty_entry(entries: Ints) -> npt.NDArray[np.bool_]:

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +38,7 @@ from icestream.kernels.synopses import extents as kernels
 from icestream.kernels.synopses import heap as k
 from icestream.state.budget import Budget, Refused, fail
 from icestream.state.synopses.cold_index import ColdIndex
-from icestream.state.synopses.directory import Directory, identities, in_order, part
+from icestream.state.synopses.directory import Directory, distinct, identities, in_order, part
 from icestream.state.synopses.facts import Fact, Facts
 from icestream.state.synopses.heap import Heap
 from icestream.state.synopses.options import Pressure
@@ -99,7 +98,7 @@ class Residency:
         known = slots >= 0
         self.touch(slots[known])
         if not known.all():
-            new_hi, new_lo, numbers = _distinct(hi[~known], lo[~known])
+            new_hi, new_lo, numbers = distinct(hi[~known], lo[~known])
             slots[~known] = self._open(new_hi, new_lo)[numbers]
             self.touch(slots[~known])
         return slots
@@ -283,20 +282,3 @@ def taken(parts: list[Slots]) -> Slots:
     together = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
     parts.clear()
     return together
-
-
-def _distinct(hi: Ids, lo: Ids) -> tuple[Ids, Ids, Ints]:
-    """Return distinct identities in order, and the number of each one given.
-
-    Those that come in order, as changes of a batch do, are not sorted.
-    """
-    order: Any = slice(None)
-    rises, same = hi[1:] > hi[:-1], hi[1:] == hi[:-1]
-    if not (rises | (same & (lo[1:] >= lo[:-1]))).all():
-        order = np.lexsort((lo, hi))
-    high, low = hi[order], lo[order]
-    new = np.ones(len(high), dtype=np.bool_)
-    new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
-    numbers = np.empty(len(high), dtype=np.int64)
-    numbers[order] = np.cumsum(new) - 1
-    return high[new], low[new], numbers

@@ -50,6 +50,7 @@ from icestream.kernels.words import Ints
 from icestream.state.arena import Arena
 from icestream.state.budget import Account, Refused
 from icestream.state.keys import Identity
+from icestream.state.synopses.directory import distinct
 from icestream.state.update_queue.cells import KeyCells
 from icestream.state.update_queue.cold_keys import ColdKeys
 from icestream.state.update_queue.reader import Dequeued, QueueReader
@@ -125,7 +126,7 @@ class Residence:
         missing = slots < 0
         if not missing.any():
             return
-        hi, lo = _distinct(hi[missing], lo[missing])
+        hi, lo, _ = distinct(hi[missing], lo[missing])
         held = self._pinned(slots[~missing])
         self._make_room(len(hi), held)
         if len(self.cold):
@@ -358,15 +359,6 @@ def _fitting(cells: KeyCells, readers: tuple[QueueReader, ...], limit: int) -> i
         fixed += lists * _LIST_BYTES + 3 * BINS * PROFILE * _WORD
     key = _WORD * (k.CELL_WORDS + len(readers) * READER_WORDS) + _INDEX_BYTES
     return max(_LEAST, (limit - fixed) // (key + -(-page // pages.per_page)))
-
-
-def _distinct(hi: Identity, lo: Identity) -> tuple[Identity, Identity]:
-    """Return every identity once, in order."""
-    order = np.lexsort((lo, hi))
-    hi, lo = hi[order], lo[order]
-    first = np.ones(len(hi), dtype=np.bool_)
-    first[1:] = (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
-    return hi[first], lo[first]
 
 
 def _together(parts: list[Dequeued]) -> Dequeued:

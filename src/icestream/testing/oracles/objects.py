@@ -26,7 +26,8 @@ from icestream.operators.objects.functions import is_object
 from icestream.operators.objects.sketches import ITEMS, LG_K
 from icestream.plan.nodes import TIME
 from icestream.testing.oracles.answers import answer
-from icestream.testing.oracles.windows import ObviousWindows, Row
+from icestream.testing.oracles.arrivals import Row
+from icestream.testing.oracles.windows import ObviousWindows
 
 Events = list[dict[str, Any]]
 

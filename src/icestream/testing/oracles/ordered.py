@@ -19,13 +19,12 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.core.times import Micros
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.ordered import Frame, RowsSlide
-from icestream.plan.nodes import SOURCE, TIME, Plan
-from icestream.runtime.local import Splits
+from icestream.plan.nodes import TIME, Plan
 from icestream.testing.oracles.answers import answer
-from icestream.testing.oracles.windows import Row
+from icestream.testing.oracles.arrivals import Arrivals, Row
 
 #: more events than any test has at one time
 _TIES = 4096
@@ -43,47 +42,23 @@ class _Event:
 _Shown = tuple[Micros, Row, list[_Event]]
 
 
-class ObviousFrames:
+class ObviousFrames(Arrivals):
     """The rows that a view of a frame must emit, batch by batch."""
 
     def __init__(self, plan: Plan) -> None:
         """Start before the first batch."""
+        super().__init__(plan)
         (self._view,) = plan.views
         assert isinstance(self._view.windows, Frame)
-        self._plan = plan
         self._frame = self._view.windows
-        self._seen: list[Micros | None] = [None] * len(plan.sources)
-        self._arrived = 0
         #: events of each grouping, and how many of its rows were returned
         self._events: list[list[_Event]] = [[] for _ in self._view.groupings]
         self._returned = [0 for _ in self._view.groupings]
-        #: events before it have been shown
-        self.watermark: Micros = MINUS_INFINITY
-        #: events that came too late
-        self.late = 0
 
-    def feed(self, splits: Splits) -> list[Row]:
-        """Take one batch and return the rows that it settles."""
-        before = self.watermark
-        for batch in (batch for split in splits for batch in split):
-            times = batch.column(TIME).cast(pa.int64()).to_pylist()
-            sources = batch.column(SOURCE).to_pylist()
-            for time, source, event in zip(times, sources, batch.to_pylist(), strict=True):
-                if time is not None:
-                    self._take(time, source, event, before)
-        return self._settle(self._plan.watermark(before, tuple(self._seen)))
+    def _end(self, latest: Micros) -> Micros:
+        return self._frame.settled_by(latest)
 
-    def flush(self) -> list[Row]:
-        """Return the rows that are left."""
-        latest = max((seen for seen in self._seen if seen is not None), default=None)
-        if latest is None:
-            return []
-        return self._settle(max(self.watermark, self._frame.settled_by(latest)))
-
-    def _take(self, time: Micros, source: int, event: dict[str, Any], before: Micros) -> None:
-        seen = self._seen[source]
-        self._seen[source] = time if seen is None else max(seen, time)
-        self._arrived += 1
+    def _take(self, time: Micros, event: dict[str, Any], before: Micros) -> None:
         if time < before:
             self.late += 1
             return

@@ -13,14 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
-from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.core.times import Micros
 from icestream.operators.session import Session
-from icestream.plan.nodes import SOURCE, TIME, Plan
-from icestream.runtime.local import Splits
+from icestream.plan.nodes import Plan
 from icestream.testing.oracles.answers import answer
-from icestream.testing.oracles.windows import Row
+from icestream.testing.oracles.arrivals import Arrivals, Row
 
 #: one object, so that a dict takes all NaN for one key
 _NAN = math.nan
@@ -34,45 +31,21 @@ class _Open:
     events: list[tuple[int, dict[str, Any]]]
 
 
-class ObviousSessions:
+class ObviousSessions(Arrivals):
     """The rows that a query over sessions must emit, batch by batch."""
 
     def __init__(self, plan: Plan) -> None:
         """Start before the first batch."""
+        super().__init__(plan)
         (self._view,) = plan.views
         assert isinstance(self._view.windows, Session)
-        self._plan = plan
         self._gap = self._view.windows.gap
         self._open: dict[Row, list[_Open]] = {}
-        self._seen: list[Micros | None] = [None] * len(plan.sources)
-        self._arrived = 0
-        #: no session that ends at or before it is open
-        self.watermark: Micros = MINUS_INFINITY
-        #: events that no session took
-        self.late = 0
 
-    def feed(self, splits: Splits) -> list[Row]:
-        """Take one batch and return the rows of the sessions it closes."""
-        before = self.watermark
-        for batch in (batch for split in splits for batch in split):
-            times = batch.column(TIME).cast(pa.int64()).to_pylist()
-            sources = batch.column(SOURCE).to_pylist()
-            for time, source, event in zip(times, sources, batch.to_pylist(), strict=True):
-                if time is not None:
-                    self._take(time, source, event, before)
-        return self._close_until(self._plan.watermark(before, tuple(self._seen)))
+    def _end(self, latest: Micros) -> Micros:
+        return latest + self._gap
 
-    def flush(self) -> list[Row]:
-        """Close every session and return its row."""
-        latest = max((seen for seen in self._seen if seen is not None), default=None)
-        if latest is None:
-            return []
-        return self._close_until(max(self.watermark, latest + self._gap))
-
-    def _take(self, time: Micros, source: int, event: dict[str, Any], before: Micros) -> None:
-        seen = self._seen[source]
-        self._seen[source] = time if seen is None else max(seen, time)
-        self._arrived += 1
+    def _take(self, time: Micros, event: dict[str, Any], before: Micros) -> None:
         if time + self._gap <= before:
             self.late += 1
             return
@@ -94,7 +67,7 @@ class ObviousSessions:
             told = [self._view.grouping_id(grouping)] if self._view.tells_grouping else []
             yield (*key, *told)
 
-    def _close_until(self, watermark: Micros) -> list[Row]:
+    def _settle(self, watermark: Micros) -> list[Row]:
         self.watermark = watermark
         rows = []
         for key, sessions in self._open.items():

@@ -24,70 +24,48 @@ import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.panes import Cumulative, Windows
-from icestream.plan.nodes import SOURCE, TIME, Plan, View
-from icestream.runtime.local import Splits
+from icestream.plan.nodes import TIME, Plan, View
 from icestream.testing.oracles.answers import answer, sql_of
-
-Row = tuple[Any, ...]
+from icestream.testing.oracles.arrivals import Arrivals, Row
 
 #: one object, so that a dict takes all NaN for one key
 _NAN = math.nan
 
 
-class ObviousWindows:
+class ObviousWindows(Arrivals):
     """The rows that a view of windows on a grid must emit, batch by batch."""
 
     def __init__(self, plan: Plan, view: int = 0) -> None:
         """Start before the first batch."""
-        self._plan = plan
+        super().__init__(plan)
         self._view = plan.views[view]
         self._open: dict[tuple[Micros, Micros], dict[Row, list[dict[str, Any]]]] = {}
-        self._seen: list[Micros | None] = [None] * len(plan.sources)
         #: for updates, the groups of the window that was closed last
         self._before: dict[Row, list[dict[str, Any]]] = {}
         self._last: tuple[Micros, Micros] = (MINUS_INFINITY, MINUS_INFINITY)
-        #: no window that ends at or before it is open
-        self.watermark: Micros = MINUS_INFINITY
-        #: events that no window took
-        self.late = 0
 
-    def feed(self, splits: Splits) -> list[Row]:
-        """Take one batch and return the rows of the windows it closes."""
-        before = self.watermark
-        for batch in (batch for split in splits for batch in split):
-            times = batch.column(TIME).cast(pa.int64()).to_pylist()
-            sources = batch.column(SOURCE).to_pylist()
-            for time, source, event in zip(times, sources, batch.to_pylist(), strict=True):
-                if time is not None:
-                    self._take(time, source, event, before)
+    def _reached(self, before: Micros) -> Micros:
         reached = [
             MINUS_INFINITY if seen is None else seen // 1000 * 1000 - source.slack
             for seen, source in zip(self._seen, self._plan.sources, strict=True)
         ]
-        return self._close_until(max(before, min(reached)))
+        return max(before, min(reached))
 
-    def flush(self) -> list[Row]:
-        """Close every window and return its rows."""
-        latest = max((seen for seen in self._seen if seen is not None), default=None)
-        if latest is None:
-            return []
-        ends = [
+    def _end(self, latest: Micros) -> Micros:
+        return max(
             end
             for view in self._plan.views
             for _, end in windows_of(view.windows, latest)  # type: ignore[arg-type]
-        ]
-        return self._close_until(max(self.watermark, *ends))
+        )
 
-    def _take(self, time: Micros, source: int, event: dict[str, Any], before: Micros) -> None:
-        seen = self._seen[source]
-        self._seen[source] = time if seen is None else max(seen, time)
+    def _take(self, time: Micros, event: dict[str, Any], before: Micros) -> None:
         mine = [each for each in windows_of(self._view.windows, time) if each[1] > before]  # type: ignore[arg-type]
         self.late += not mine
         for window in mine:
             for key in _keys(self._plan, self._view, event):
                 self._open.setdefault(window, {}).setdefault(key, []).append(event)
 
-    def _close_until(self, watermark: Micros) -> list[Row]:
+    def _settle(self, watermark: Micros) -> list[Row]:
         self.watermark = watermark
         rows: list[Row] = []
         while (window := self._next(watermark)) is not None:

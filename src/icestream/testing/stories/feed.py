@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from icestream.testing.oracles.windows import Row
+from icestream.testing.oracles.arrivals import Row
 
 
 class Feed:

@@ -32,13 +32,8 @@ from icestream.runtime import exchange, settings
 from icestream.runtime.local import LocalQuery, Splits
 from icestream.state import snapshots
 from icestream.testing.faults.faulty_files import SimulatedDisk
-from icestream.testing.oracles.windows import (
-    ObviousWindows,
-    Row,
-    differences,
-    rows_of,
-    same_multiset,
-)
+from icestream.testing.oracles.arrivals import Row
+from icestream.testing.oracles.windows import ObviousWindows, differences, rows_of, same_multiset
 from icestream.testing.stories.plans import open_query
 from icestream.testing.stories.sources import (
     SECOND,

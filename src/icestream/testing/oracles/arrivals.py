@@ -1,0 +1,64 @@
+"""How events arrive at a slow and obvious version: one by one, a watermark after each batch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import pyarrow as pa
+
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.plan.nodes import SOURCE, TIME, Plan
+from icestream.runtime.local import Splits
+
+Row = tuple[Any, ...]
+
+
+class Arrivals(ABC):
+    """Takes batches of events, and says which rows they settle."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Start before the first batch."""
+        self._plan = plan
+        self._seen: list[Micros | None] = [None] * len(plan.sources)
+        #: events with a time so far
+        self._arrived = 0
+        #: what it has reached is settled, and its rows were returned
+        self.watermark: Micros = MINUS_INFINITY
+        #: events that came too late for everything
+        self.late = 0
+
+    def feed(self, splits: Splits) -> list[Row]:
+        """Take one batch and return the rows that it settles."""
+        before = self.watermark
+        for batch in (batch for split in splits for batch in split):
+            times = batch.column(TIME).cast(pa.int64()).to_pylist()
+            sources = batch.column(SOURCE).to_pylist()
+            for time, source, event in zip(times, sources, batch.to_pylist(), strict=True):
+                if time is not None:
+                    seen = self._seen[source]
+                    self._seen[source] = time if seen is None else max(seen, time)
+                    self._arrived += 1
+                    self._take(time, event, before)
+        return self._settle(self._reached(before))
+
+    def flush(self) -> list[Row]:
+        """Return the rows that are left."""
+        latest = max((seen for seen in self._seen if seen is not None), default=None)
+        return [] if latest is None else self._settle(max(self.watermark, self._end(latest)))
+
+    def _reached(self, before: Micros) -> Micros:
+        """Return the watermark after a batch."""
+        return self._plan.watermark(before, tuple(self._seen))
+
+    @abstractmethod
+    def _take(self, time: Micros, event: dict[str, Any], before: Micros) -> None:
+        """Take an event; `before` is the watermark before its batch."""
+
+    @abstractmethod
+    def _settle(self, watermark: Micros) -> list[Row]:
+        """Return the rows that a watermark settles."""
+
+    @abstractmethod
+    def _end(self, latest: Micros) -> Micros:
+        """Return the watermark that settles everything up to the latest event."""
