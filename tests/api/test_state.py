@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -11,6 +15,7 @@ import icestream as ice
 from icestream.inspect.export import write_parquet
 from icestream.inspect.reading import Reading, as_text
 from icestream.testing.stories.checkpoints import make
+from icestream.testing.stories.feed import Feed
 
 pytestmark = pytest.mark.spark
 
@@ -47,3 +52,94 @@ def test_a_data_frame_becomes_the_state(spark: SparkSession, tmp_path: Path) -> 
     mine = after.where("user = 3").toArrow().to_pylist()
     assert Counter(map(as_text, mine)) == wanted
     assert after.count() == rows
+
+
+BEGAN = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def orders(*rows: tuple[int, str, int]) -> pa.Table:
+    """Return orders: second, shop, price."""
+    return pa.table(
+        {
+            "at": pa.array(
+                [BEGAN + timedelta(seconds=s) for s, _, _ in rows], pa.timestamp("us", "UTC")
+            ),
+            "shop": [shop for _, shop, _ in rows],
+            "price": [price for *_, price in rows],
+        }
+    )
+
+
+class Sums(ice.StatefulProcessor):
+    """Adds prices up."""
+
+    output = "shop string, total long"
+
+    def init(self, handle: Any) -> None:
+        self.seen = handle.getValueState("seen", "total long")
+
+    def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Iterator[dict[str, Any]]:  # noqa: N802
+        [before] = self.seen.get() or [0]
+        total = before + sum(row["price"] for row in rows)
+        self.seen.update((total,))
+        yield {"shop": key[0], "total": total}
+
+
+def windows(stream: ice.Stream) -> ice.StreamWriter:
+    groups = stream.window("20 seconds", slide="10 seconds").groupBy("shop")
+    return groups.agg(ice.count().alias("orders"), ice.sum("price").alias("total")).writeStream
+
+
+def processors(stream: ice.Stream) -> ice.StreamWriter:
+    return stream.events().groupApply("shop", lambda shop: shop.process(Sums())).writeStream
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["windows", "groups"])
+def test_rewritten_state_goes_on_into_the_same_files(
+    spark: SparkSession, kind: str, tmp_path: Path
+) -> None:
+    """Stop, rewrite, restart: rows told before are neither lost nor repeated.
+
+     12:00:00      :10        :20        :30        :40        :50
+    a 1, b 2 | a 4      |          | a 8      |          | a 16
+    written before the rewrite: windows that end by :20; after it a's open panes have 100 more
+    """
+    feed = Feed(spark, str(tmp_path / "events"), orders((1, "a", 1), (2, "b", 2), (12, "a", 4)))
+    feed.add(orders((25, "a", 8)))
+    out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+    define = windows if kind == "windows" else processors
+
+    def run() -> list[tuple[Any, ...]]:
+        stream = ice.stream(feed.stream(), time="at", slack="5 seconds")
+        writer = define(stream).format("parquet").option("path", out)
+        writer = writer.option("checkpointLocation", checkpoint).memory("64 MB")
+        writer.trigger(availableNow=True).start().awaitTermination()
+        rows = spark.read.parquet(out).toArrow().to_pylist()
+        if kind == "groups":
+            return sorted((row["shop"], row["total"]) for row in rows)
+        return sorted(
+            ((row["window"]["end"] - BEGAN).seconds, row["shop"], row["orders"], row["total"])
+            for row in rows
+        )
+
+    before = run()
+    kept = "panes" if kind == "windows" else None
+    column = "__sum_i128(price)" if kind == "windows" else "total"
+    state = ice.read_state(spark, checkpoint, kept=kept)
+    assert run() == before
+    mine = "shop = 'a'" if kind == "windows" else "total = 13"
+    raised = state.where(mine).withColumn(column, state[f"`{column}`"] + 100)
+    version = ice.write_state(raised, checkpoint, kept=kept, others="keep")
+    assert run() == before
+    feed.add(orders((51, "a", 16), (51, "b", 32)))
+    after = run()
+    assert Counter(before) <= Counter(after)
+    new = sorted((Counter(after) - Counter(before)).elements())
+    if kind == "groups":
+        assert before == [("a", 5), ("a", 13), ("b", 2)]
+        assert new == [("a", 129), ("b", 34)]
+    else:
+        assert before == [(10, "a", 1, 1), (10, "b", 1, 2), (20, "a", 2, 5), (20, "b", 1, 2)]
+        assert new == [(30, "a", 2, 212), (40, "a", 1, 108)]
+    assert Reading(checkpoint).commit.version > version

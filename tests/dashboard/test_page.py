@@ -13,7 +13,7 @@ import pytest
 from icestream.dashboard.library import Library
 from icestream.dashboard.server import Page
 from icestream.runtime.history import NEWER, History
-from icestream.testing.stories.histories import reports, write_history
+from icestream.testing.stories.histories import PLANS, reports, write_history
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
@@ -171,6 +171,22 @@ def test_the_plan_has_a_box_for_each_component_and_arrows_between(page: Page, ta
     assert titles == ["source 0", "component 0", "component 1", "result 0"]
     assert shown.locator("#panel-plan .arrow").count() == 3
     assert "in memory" in shown.locator("#panel-plan .box-note").first.text_content()
+
+
+def test_components_that_share_a_task_say_so(tmp_path: Path, tab: Tab) -> None:
+    history = History(str(tmp_path), {"name": "job", "plan": PLANS["groups"], "shards": 4})
+    history.start()
+    with Page(Library([str(tmp_path)])) as page:
+        for report, together in zip(reports("groups", 2), ([[0], [1]], [[0, 1]]), strict=True):
+            report["icestream"]["fusedComponents"] = together
+            history.progress(report)
+            shown = tab.open(page)
+            shown.wait_for_selector("#panel-plan .box")
+            notes = shown.eval_on_selector_all(".box-note", "all => all.map(e => e.textContent)")
+            told = [note for note in notes if "one task with" in note]
+            assert len(told) == (2 if len(together) == 1 else 0)
+            tab.tab.goto("about:blank")
+    assert tab.said == []
 
 
 def test_values_show_where_the_pointer_is_in_all_charts(page: Page, tab: Tab) -> None:

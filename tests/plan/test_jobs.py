@@ -15,7 +15,7 @@ import pytest
 from icestream.core.errors import DefinitionError, InputError
 from icestream.operators.jobs.batches import TupleBatch
 from icestream.plan.adaptation import running
-from icestream.plan.adaptation.running import Together
+from icestream.plan.adaptation.running import RunningFusion, Together
 from icestream.plan.dataflow import Dataflow
 from icestream.plan.job_building import JobStream, JobWindow
 from icestream.plan.jobs import operators_of, planned_job
@@ -216,12 +216,19 @@ def test_parity_any_fusion_gives_equal_results(
 
 
 @pytest.mark.parametrize(
-    "configuration",
-    ["partials", *(pytest.param(name, marks=pytest.mark.slow) for name in CONFIGURATIONS[1:])],
+    ("configuration", "fuse"),
+    [
+        ("partials", "none"),
+        ("computed", "measured"),
+        *(pytest.param(name, "none", marks=pytest.mark.slow) for name in CONFIGURATIONS[1:]),
+        pytest.param("eager", "measured", marks=pytest.mark.slow),
+    ],
 )
-def test_parity_fusions_that_flip_give_equal_results(configuration: str, tmp_path: Path) -> None:
+def test_parity_fusions_that_flip_give_equal_results(
+    configuration: str, fuse: str, tmp_path: Path
+) -> None:
     """Operators run together and apart from batch to batch, and queries die in between."""
-    flow = flow_of(job_of(configuration), fuse="none")
+    flow = flow_of(job_of(configuration), fuse=fuse)
     names = ways_to_fuse(flow)
     items = loans(flow, 6, nulls=0.1, batches=10)
     chance = np.random.default_rng(7)
@@ -323,6 +330,21 @@ def test_only_operators_of_a_job_that_are_partitioned_alike_are_fused(tmp_path: 
     query = open_dataflow(flow, tmp_path)
     with pytest.raises(DefinitionError, match="cannot be fused"):
         query.fuse([[name for each in flow.names for name in each]])
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+def test_a_measured_job_can_run_as_it_would_be_fused(configuration: str) -> None:
+    """Also where keys differ, as long as they have attributes in common."""
+    job = job_of(configuration)
+    measured, fused = flow_of(job, fuse="measured"), flow_of(job)
+    begin = RunningFusion.begin(measured.graph, 2)
+    named = [[name for name in each if name in _names(measured)] for each in fused.names]
+    asked = begin.chosen(measured.graph, [each for each in named if each], measured.names, 2)
+    assert len(asked.groups(measured.graph)) == len(fused.components)
+
+
+def _names(flow: Dataflow) -> set[str]:
+    return {name for each in flow.names for name in each}
 
 
 def ways_to_fuse(flow: Dataflow) -> list[Together]:

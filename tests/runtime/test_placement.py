@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from icestream.runtime.placement import Handles, tidy_host
+from icestream.runtime.placement import Handles, seated, tidy_host
 from icestream.state.arena import Arena, is_working
 from icestream.state.budget import Budget
 
@@ -35,18 +36,20 @@ class Counted(Handles):
         super().__init__(driver)
         self.executors = executors
         self.made = 0
+        self.held: Sequence[str] = ()
 
     def _processes(self) -> frozenset[str]:
         return frozenset(map(str, range(1 + self.executors)))
 
-    def _spread(self) -> Any:
+    def _spread(self, tasks: int, *, alone: bool) -> tuple[Any, Sequence[str]]:
+        assert alone == (self.executors == 1)
         self.made += 1
-        return SimpleNamespace(unpersist=lambda: None)
+        return SimpleNamespace(unpersist=lambda: None), self.held or [""] * tasks
 
     def version(self, *places: str) -> int:
         """Run a version whose tasks are run at these places; return how often handles were made."""
         self.get(len(places))
-        self.note(places)
+        self.note(dict(enumerate(places)))
         return self.made
 
 
@@ -62,3 +65,24 @@ def test_bounded_handles_are_spread_until_all_executors_have_one() -> None:
     handles.executors = 3
     assert handles.version("a", "c", "c") == 4
     assert [handles.version("a", "c", "c") for _ in range(4)] == [5, 6, 6, 6], "it is given up"
+
+
+def test_bounded_handles_are_spread_until_executors_have_as_many() -> None:
+    handles = Counted(2)
+    assert [handles.version("a", "a", "a", "b") for _ in range(2)] == [1, 2], "b was slow"
+    assert [handles.version("a", "a", "b", "b") for _ in range(2)] == [3, 3]
+    handles.executors = 3
+    assert handles.version("a", "b", "b", "c") == 4
+    assert handles.version("a", "b", "b", "c") == 4, "four tasks on three executors"
+
+
+def test_tasks_keep_their_executors_when_handles_are_spread() -> None:
+    handles = Counted(2)
+    handles.held = ["c", "a", "b", "a", "c", "b"]
+    handles.version("a", "a", "a", "b", "b", "b")
+    assert handles.get(6).partitions == (0, 1, 2, 3, 4, 5), "nobody was anywhere"
+    # c has come
+    handles.executors = 3
+    assert handles.get(6).partitions == (1, 3, 0, 2, 5, 4)
+    assert handles.get(6).partitions == (1, 3, 0, 2, 5, 4), "until they are spread again"
+    assert seated(["a", None, "gone", "b"], ["b", "a", "a", "c"]) == (1, 2, 3, 0)

@@ -32,9 +32,9 @@ def test_settings_are_a_copy() -> None:
 
 def test_compiled_kernels_are_kept_in_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert session._kernel_cache() == Path("/somewhere/icestream/kernels")
+    assert session.kernel_cache() == Path("/somewhere/icestream/kernels")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert session._kernel_cache().parts[-3:] == (".cache", "icestream", "kernels")
+    assert session.kernel_cache().parts[-3:] == (".cache", "icestream", "kernels")
 
 
 def test_warming_up_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

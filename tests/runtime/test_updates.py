@@ -209,6 +209,12 @@ def test_staleness_is_that_of_the_definition(tmp_path: Path) -> None:
     assert whole["averageMs"] == pytest.approx(1000 * (9 / 2 + 4 / 2) / 6)
     assert whole["maxMs"] == 3000
     assert told(delivery)["staleness"]["averageMs"] == pytest.approx(1000 * (4 / 2) / 3)
+    # in the queue it waited from 1 s to 3 s, and from 5 s to 6 s
+    queued = told(delivery)["totalQueueStaleness"]
+    assert queued["averageMs"] == pytest.approx(1000 * (4 / 2 + 1 / 2) / 6, abs=0.001)
+    assert queued["maxMs"] == 2000
+    assert queued["ofKeys"]["maxMs"] == pytest.approx(queued["averageMs"], rel=0.1)
+    assert told(delivery)["queueStaleness"]["averageMs"] == pytest.approx(1000 / 2 / 3, abs=0.001)
 
 
 def test_bounded_a_version_logs_one_row_for_each_key(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from icestream.testing.trials.rehearsal import Rehearsal, staged
 
 PLENTY = 64 << 20
 #: about 270 keys fit
-LITTLE = 480 << 10
+LITTLE = 530 << 10
 #: keys that are served in a batch
 SERVED = 150
 

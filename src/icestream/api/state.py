@@ -41,8 +41,9 @@ def read_state(
     `kept` choose it, the columns are `__shard`, `__group` and those of the rows. Otherwise they are
     `operator`, `kept`, `shard`, `group`, `key` and `row`, the last two as JSON text.
 
-    Of windows the rows are the open windows as they stand; of grouped state the rows kept of every
-    group; of update streams the keys, with the values that wait.
+    Of windows the rows are the open windows as they stand, or with `kept="panes"` what they are
+    made of; of grouped state the rows kept of every group; of update streams the keys, with the
+    values that wait.
 
         ice.read_state(spark, "checkpoints/kpis").orderBy("window.end").show()
 
@@ -79,11 +80,12 @@ def write_state(
     others: str = "drop",
     memory: str | int = "256 MB",
 ) -> int:
-    """Replace grouped state of a stopped query by edited rows; return the version that has them.
+    """Replace state of a stopped query by edited rows; return the version that has them.
 
     The rows have the columns that `read_state` gives for one kind of rows. A row belongs to the
     group that `__group` names, or, where that is null or dropped, to that of its key columns. The
     versions before stay as long as any version does. Where no group differs, nothing is written.
+    Of windows on a grid `kept="panes"` is written, of update streams `kept="waiting"`.
 
         ages = ice.read_state(spark, "checkpoints/visits", kept="0: visits")
         ice.write_state(ages.where("count > 1"), "checkpoints/visits", kept="0: visits")

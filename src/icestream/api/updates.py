@@ -215,6 +215,9 @@ class LatestBy:
         if self._latest is not None and self._latest.importance is not None:
             msg = "windows of all keys count the same: leave importance out"
             raise DefinitionError(msg)
+        if self._latest is not None and self._latest.forget is not None:
+            msg = "windows know their keys for good: leave forgetAfter out"
+            raise DefinitionError(msg)
         length = parse_interval(size)
         kind: Any = semantics
         step = length if slide is None else parse_interval(slide)

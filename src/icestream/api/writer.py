@@ -75,8 +75,9 @@ from icestream.state.versions import VersionStore
 
 #: memory of a query that says nothing
 DEFAULT_MEMORY = "512 MB"
-#: shards of a query that may grow: so many, if each has so many bytes
+#: shards of a query that may grow: so many, or so many for each core, if each has so many bytes
 SPARE_SHARDS = 8
+SHARDS_PER_CORE = 4
 ROOMY_SHARD = 32 << 20
 
 _OWN_OPTIONS = (
@@ -257,9 +258,10 @@ class StreamWriter:
         return replace(self, _memory=parse_bytes(size))
 
     def shards(self, count: int) -> StreamWriter:
-        """Set the number of shards, the units of state: 8 by default if memory is roomy.
+        """Set the number of shards, the units of state, for as long as the checkpoint lasts.
 
-        It cannot change later and is the most that `parallelism` may be.
+        It is the most that `parallelism` may ever be. By default four for each core, 8 at least,
+        as far as each gets 32 MB of memory; never fewer than tasks.
 
         Examples:
             >>> writer = kpis.writeStream.shards(16)
@@ -448,9 +450,10 @@ class StreamWriter:
             return self._shards
         last = VersionStore(files, root).latest()
         if last is None:
-            tasks = self._most_tasks or self._spark.sparkContext.defaultParallelism
+            cores = self._spark.sparkContext.defaultParallelism
             roomy = self._memory // (self._built.plan.jobs * ROOMY_SHARD)
-            return max(tasks, min(SPARE_SHARDS, roomy))
+            spare = max(SPARE_SHARDS, SHARDS_PER_CORE * cores)
+            return max(self._most_tasks or cores, min(spare, roomy))
         return len(last.arenas) // self._built.plan.jobs
 
     @property

@@ -220,7 +220,7 @@ def integration(
 
 
 def lending(
-    events: Annotated[int, typer.Option(help="How many loans to generate.")] = 400_000,
+    events: Annotated[int, typer.Option(help="How many loans to generate.")] = 600_000,
     memory: Memory = "128 MB",
     rate: Annotated[
         int | None, typer.Option(help="Loans per second of event time; 27 hours if unset.")
@@ -229,7 +229,7 @@ def lending(
     keep: Keep = None,
     ui: Ui = False,
 ) -> None:
-    """Run a lender: interest and approval by area and for all, rescaled while it runs."""
+    """Run a lender: a job that is fused, split, rescaled and rebalanced while it runs."""
     from icestream.apps.lending.demo import demo as run
 
     _run_demo(run, events=events, memory=memory, rate=rate, seed=seed, keep=keep, ui=ui)

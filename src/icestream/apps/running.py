@@ -29,6 +29,7 @@ import icestream as ice
 from icestream.apps.replay import Replay
 from icestream.core.errors import DefinitionError
 from icestream.dashboard.server import shared_page
+from icestream.runtime.session import kernel_cache
 
 _POLL_SECONDS = 0.25
 _LINE_SECONDS = 5.0
@@ -104,6 +105,8 @@ def _new_folder(keep: Path | None, ending: ExitStack) -> Path:
 def demo_session(ending: ExitStack) -> SparkSession:
     """Give a Spark on this machine, stopped at the end unless it ran before."""
     runs_already = SparkSession.getActiveSession() is not None
+    if not kernel_cache().exists():
+        wide_console().print("The first run compiles its kernels: half a minute more, once.")
     spark = ice.local_session(app_name="icestream demo")
     if not runs_already:
         ending.callback(spark.stop)

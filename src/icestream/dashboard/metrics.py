@@ -106,7 +106,7 @@ def exposition(queries: Iterable[Watched]) -> str:
     )
     for of, told, text in (
         ("staleness_seconds", "staleness", "of answers"),
-        ("queue_staleness_seconds", "queueStaleness", "of windows in the queue"),
+        ("queue_staleness_seconds", "queueStaleness", "of updates in the queue"),
     ):
         _family(
             lines,

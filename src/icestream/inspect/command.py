@@ -207,7 +207,7 @@ def rewrite(
     memory: Memory = MEMORY,
     as_json: AsJson = False,
 ) -> None:
-    """Replace grouped state of a stopped query by edited rows, as a new version."""
+    """Replace state of a stopped query by edited rows, as a new version."""
     import pyarrow.parquet as pq
 
     from icestream.inspect.rewrite import rewrite as write

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.core.errors import InputError
-from icestream.inspect.adapters.dataflow import Stored
+from icestream.inspect.readable import StateTable
 from icestream.inspect.reading import GROUP
 from icestream.kernels.windows.fold import routes_of
-from icestream.state.keys import KeyCodec
+from icestream.operators.updates.identities import identity_of
 from icestream.state.synopses.spec import Ids, Ints
 from icestream.state.versions import Commit
 
@@ -71,10 +71,10 @@ class Edited:
         return wrong
 
 
-def edited(given: pa.Table, stored: Stored, commit: Commit) -> Edited:
+def edited(given: pa.Table, table: StateTable, commit: Commit) -> Edited:
     """Return rows by group and shard; InputError names what is wrong with them."""
-    rows = _cast(given, stored.table.columns)
-    hi, lo = _identities(given, stored.grouping.keys)
+    rows = _cast(given, table.columns)
+    hi, lo = _identities(given, table.keys)
     order = np.lexsort((np.arange(len(hi)), lo, hi))
     hi, lo = hi[order], lo[order]
     first = np.ones(len(hi), dtype=np.bool_)
@@ -84,7 +84,7 @@ def edited(given: pa.Table, stored: Stored, commit: Commit) -> Edited:
     routes = np.array(commit.routes, dtype=np.int64)
     shards = np.zeros(len(hi), dtype=np.int64)
     routes_of(hi, len(routes), routes, shards, np.zeros_like(routes))
-    shards += stored.table.shards.start
+    shards += table.shards.start
     return Edited(rows.take(pa.array(order)), hi, lo, shards, begins)
 
 
@@ -123,7 +123,8 @@ def _identities(given: pa.Table, keys: pa.Schema) -> tuple[Ids, Ids]:
             msg = f"row {row} names no group: give it {GROUP}, or the key columns {columns}"
             raise InputError(msg)
         return hi, lo
-    by_key = KeyCodec(keys).identify(_cast(given, keys))
+    # without a key column all rows are of one group, and a batch without columns has no rows
+    by_key = identity_of(_cast(given, keys) if keys.names else given, tuple(keys.names))
     other = np.flatnonzero(named & ((by_key[0] != hi) | (by_key[1] != lo)))
     if len(other):
         msg = (

@@ -34,6 +34,8 @@ class StateTable:
     columns: pa.Schema
     #: shards that have such rows
     shards: range
+    #: whether it is read only where its name is given
+    by_name: bool = False
 
     @property
     def shown_keys(self) -> list[str]:

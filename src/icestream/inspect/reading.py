@@ -122,7 +122,8 @@ class Reading:
     @cached_property
     def tables(self) -> list[StateTable]:
         """Return the tables that are read."""
-        found = list(self._readable.tables)
+        named = self.kept is not None or self.operator is not None
+        found = [each for each in self._readable.tables if named or not each.by_name]
         for what, wanted in (("operator", self.operator), ("kept", self.kept)):
             if wanted is not None:
                 names = [_name(table, what) for table in found]

@@ -125,6 +125,8 @@ class ScratchShard:
         self._attempt = target.attempt
         self._durable = durable
         self._open: dict[str, SegmentWriter] = {}
+        #: lifetime class and description of what was finished
+        self.sealed: list[tuple[str, SegmentInfo]] = []
 
     @property
     def root(self) -> str:
@@ -152,6 +154,7 @@ class ScratchShard:
         if not is_base(lifetime):
             self._table.reserve()
         info = self._open.pop(lifetime).finish(sync=self._durable)
+        self.sealed.append((lifetime, info))
         if not is_base(lifetime):
             self.learn([info])
         return info

@@ -218,13 +218,13 @@ class _Building:
 
     def _aligned(self, before: JobNode, origin: int, target: int) -> bool:
         """Tell whether two components, with maps between them, are partitioned by equal values."""
-        common, members = self._plan.job.graph.common, self._plan.components
-        both = {*members[origin], *members[target]}
-        while self._plan.place[self._number[id(before)]] != origin:
+        plan = self._plan
+        both = {*plan.components[origin], *plan.components[target]}
+        while plan.place[self._number[id(before)]] != origin:
             both.add(self._number[id(before)])
             before = before.inputs[0]
-        tracks = common(both)
-        return tracks != 0 and tracks == common(members[origin]) == common(members[target])
+        tracks = plan.tracks(origin) & plan.job.graph.common(both)
+        return tracks != 0 and tracks == plan.tracks(origin) == plan.tracks(target)
 
     def _over_exchange(
         self, place: _Place, component: int, keys: tuple[str, ...], *, aligned: bool

@@ -9,6 +9,8 @@ Invariants:
 1. Fused or not, results are equal (`test_parity_any_fusion_gives_equal_results`).
 2. Operators are fused only where their partition attributes come to them unchanged
    (`test_an_attribute_that_is_computed_anew_is_not_common`).
+3. What would be fused from the start can be fused and parted while a measured job runs
+   (`test_a_measured_job_can_run_as_it_would_be_fused`).
 
 Limits: an operator whose key has no attributes is a component of one shard.
 
@@ -64,9 +66,24 @@ class JobPlan:
         """Return the component of each operator."""
         return fusion.place_of(self.components)
 
+    def tracks(self, component: int) -> int:
+        """Return what a component is partitioned by.
+
+        Components that may run together while the job runs are partitioned as they would be if
+        they were fused from the start.
+        """
+        graph, alike = self.job.graph, self.components[component]
+        if self.measured:
+            alike = next(each for each in self._fusible if alike[0] in each)
+        return graph.common(alike)
+
+    @cached_property
+    def _fusible(self) -> fusion.Components:
+        return _fused(self.job.graph, self.rates)
+
     def attributes(self, component: int, operator: int) -> tuple[str, ...]:
         """Return what a component is partitioned by, as one of its operators calls it."""
-        tracks = self.job.graph.common(self.components[component])
+        tracks = self.tracks(component)
         found: list[str] = []
         for track in range(tracks.bit_length()):
             if tracks >> track & 1:
@@ -104,8 +121,7 @@ def planned_job(
         raise DefinitionError(msg)
     graph = fusion_job(operators, rates or {}).graph
     if fuse == "auto":
-        by_rates = fusion.fused_by_rates if rates else fusion.fused_by_attributes
-        components = by_rates(graph)
+        components = _fused(graph, rates or {})
     elif fuse in ("none", "measured"):
         components = fusion.alone(graph)
     elif isinstance(fuse, str):
@@ -114,6 +130,11 @@ def planned_job(
     else:
         components = fusion.fused_by_hand(graph, _numbered(fuse, names))
     return JobPlan(tuple(outputs), components, dict(rates or {}), fuse == "measured")
+
+
+def _fused(graph: og.Graph, rates: Rates) -> fusion.Components:
+    """Fuse by rates if there are any, else by common attributes."""
+    return fusion.fused_by_rates(graph) if rates else fusion.fused_by_attributes(graph)
 
 
 def operators_of(outputs: Iterable[JobNode]) -> tuple[JobNode, ...]:

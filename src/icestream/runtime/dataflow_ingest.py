@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,20 +42,25 @@ class DataflowIngest:
     def _send(
         self, events: pa.RecordBatch, times: Ints, routing: Routing, out: ExchangeWriter
     ) -> int:
-        numbers = np.asarray(events.column(SOURCE).to_numpy())
         sent = 0
-        for source in np.unique(numbers).tolist():
-            if len(self.plan.sources) == 1:
-                part, instants = events, times
-            else:
-                chosen = np.flatnonzero(numbers == source)
-                part, instants = events.take(pa.array(chosen)), times[chosen]
-            payload = self._payload(part, source)
-            changes = _points(payload, instants)
+        for source, part, instants in self._by_source(events, times):
+            changes = _points(self._payload(part, source), instants)
             for number, edge in enumerate(self.plan.edges):
                 if edge.source == source:
                     sent += self._send_on(number, edge, changes, routing, out)
         return sent
+
+    def _by_source(
+        self, events: pa.RecordBatch, times: Ints
+    ) -> Iterator[tuple[int, pa.RecordBatch, Ints]]:
+        """Yield the events of each source that has some."""
+        if len(self.plan.sources) == 1:
+            yield 0, events, times
+            return
+        numbers = np.asarray(events.column(SOURCE).to_numpy())
+        for source in np.unique(numbers).tolist():
+            chosen = np.flatnonzero(numbers == source)
+            yield source, events.take(pa.array(chosen)), times[chosen]
 
     def _send_on(
         self,

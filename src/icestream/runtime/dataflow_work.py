@@ -277,12 +277,15 @@ class DataflowWork:
         ]
 
     def _fused(self, fusion: RunningFusion) -> dict[str, Any]:
-        """Return which operators ran together, where they have names."""
+        """Return which operators ran together, by name and by component, where they have names."""
         if not self._plan.names:
             return {}
         names = self._plan.names
         groups = fusion.groups(self._plan.graph)
-        return {"fused": [[name for number in each for name in names[number]] for each in groups]}
+        return {
+            "fused": [[name for number in each for name in names[number]] for each in groups],
+            "fusedComponents": list(map(list, groups)),
+        }
 
     # -- joins that defer results ----------------------------------------------------------
 

@@ -52,6 +52,7 @@ from icestream.state.versions import (
     EXCHANGE,
     NO_SHARD,
     RESULTS,
+    REWRITTEN,
     Commit,
     LiveSegment,
     VersionStore,
@@ -174,7 +175,8 @@ class Driver(Generic[Batch_contra]):
         if latest is None:
             return []
         end = self._plan.settled_by(latest)
-        if before.decisions["flush"] and end <= before.watermark:
+        is_flush = before.decisions["flush"] and REWRITTEN not in before.decisions
+        if is_flush and end <= before.watermark:
             return [self._delivery(before, again=True)]
         if end <= before.watermark and not _waits(before):
             return []
@@ -220,6 +222,14 @@ class Driver(Generic[Batch_contra]):
     def redeliver(self, commit: Commit) -> Delivery:
         """Return what a committed version emits, to hand it out once more."""
         return self._delivery(commit, again=True)
+
+    def last_again(self) -> list[Delivery]:
+        """Return what the last version emits, to hand it out once more; history emits nothing."""
+        last = self._resumed()
+        made = None if last is None else self.store.before_rewrites(last)[-1]
+        if made is None or (made.batch is None and not made.decisions["flush"]):
+            return []
+        return [self.redeliver(made)]
 
     def delivered(self) -> None:
         """Hear that the rows of the last version have reached the sink."""

@@ -2,7 +2,8 @@
 
 Idea: a *handle* is a cached partition per task with nothing in it; Spark runs a task on a cached
 partition where that is cached. Blobs that come through a shuffle are united with the handles,
-partition by partition. Handles are spread anew when executors have come while others hold several.
+partition by partition. Handles are spread anew when executors have come while others hold several;
+tasks are then given handles on the executors that have run them, as far as these go.
 
 Invariants:
 1. A shard is run where it was run before, also when its blobs come through a shuffle
@@ -11,8 +12,11 @@ Invariants:
    (`test_crash_cached_handles_are_lost`).
 3. A shard that has moved away leaves no arena behind for longer than a version
    (`test_a_host_keeps_the_arenas_of_its_shards_only`).
-4. Handles that a new executor came too late for are spread again, a few times at most
-   (`test_bounded_handles_are_spread_until_all_executors_have_one`).
+4. Handles that a new executor came too late for, for all or for its part, are spread again, a few
+   times at most (`test_bounded_handles_are_spread_until_all_executors_have_one`,
+   `test_bounded_handles_are_spread_until_executors_have_as_many`).
+5. When they are, no more tasks leave an executor that lives than its handles are too few
+   (`test_tasks_keep_their_executors_when_handles_are_spread`).
 
 Limits: Spark weighs places by host; executors on one host share the disk with the arenas. What an
 attempt that died held on a host other than the driver's goes with the next run of the query.
@@ -26,7 +30,9 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark import RDD, StorageLevel
@@ -40,52 +46,71 @@ _SPREADING = 0.05
 _TRIES = 3
 
 
+@dataclass(frozen=True)
+class Seats:
+    """Handles that tasks are run on."""
+
+    #: as many partitions as tasks; their items do not matter
+    handles: RDD[Any]
+    #: the partition of each task
+    partitions: tuple[int, ...]
+
+    def beside(self, blobs: RDD[tuple[int, Any]]) -> RDD[Any]:
+        """Return the partitions with their blobs: pairs of partition and content."""
+        shuffled = blobs.partitionBy(len(self.partitions), _itself)
+        return self.handles.context.union([self.handles, self.handles, shuffled])
+
+
 class Handles:
     """One cached partition per task."""
 
     def __init__(self, spark: SparkSession) -> None:
         """Hold none yet."""
         self._context = spark.sparkContext
-        self._rdd: RDD[Any] | None = None
-        self._tasks = 0
+        self._seats: Seats | None = None
         self._known: frozenset[str] = frozenset()
         #: times that handles were spread over those
         self._tries = 0
-        #: executors that the tasks were last run on
-        self._used = 0
+        #: executors that the tasks were last run on, and how many tasks the one with most had
+        self._used = self._most = 0
+        #: the executor that each task was last run on
+        self._homes: dict[int, str] = {}
 
-    def get(self, tasks: int) -> RDD[Any]:
-        """Return so many partitions, to run a task on each; their items do not matter."""
+    def get(self, tasks: int) -> Seats:
+        """Return handles to run so many tasks on."""
         processes = self._processes()
         # one of them is the driver, which runs tasks only if it is alone
         executors = max(1, len(processes) - 1)
         if processes != self._known:
             self._known, self._tries = processes, 0
-        spread = self._used >= min(tasks, executors) or self._tries >= _TRIES
-        if self._rdd is None or tasks != self._tasks or not spread:
-            if self._rdd is not None:
-                self._rdd.unpersist()
-            self._tasks = self._used = tasks
+        busy = min(tasks, executors)
+        even = self._used >= busy and self._most <= -(-tasks // busy)
+        spread = even or self._tries >= _TRIES
+        seats = self._seats
+        if seats is None or tasks != len(seats.partitions) or not spread:
+            if seats is not None:
+                seats.handles.unpersist()
+            self._used, self._most = tasks, 1
             self._tries += 1
-            self._rdd = self._spread()
-        return self._rdd
+            handles, held = self._spread(tasks, alone=executors == 1)
+            homes = [self._homes.get(task) for task in range(tasks)]
+            seats = self._seats = Seats(handles, seated(homes, held))
+        return seats
 
-    def beside(self, blobs: RDD[tuple[int, Any]], tasks: int) -> RDD[Any]:
-        """Return so many partitions with their blobs: pairs of task and content."""
-        handles = self.get(tasks)
-        shuffled = blobs.partitionBy(tasks, _itself)
-        return self._context.union([handles, handles, shuffled])
-
-    def note(self, places: Sequence[str]) -> None:
+    def note(self, executors: Mapping[int, str]) -> None:
         """Take in where the tasks of a version were run."""
-        self._used = len(set(places))
+        crowds = Counter(executors.values())
+        self._used, self._most = len(crowds), max(crowds.values())
+        self._homes |= executors
 
-    def _spread(self) -> RDD[Any]:
+    def _spread(self, tasks: int, *, alone: bool) -> tuple[RDD[Any], Sequence[str]]:
+        """Return new handles, and the executors that have them; one that is alone has all."""
         empty: list[tuple[int, Any]] = []
-        handles = self._context.parallelize(empty, self._tasks).partitionBy(self._tasks, _itself)
+        handles = self._context.parallelize(empty, 1).partitionBy(tasks, _itself)
         handles.persist(StorageLevel.MEMORY_ONLY)
-        handles.mapPartitions(_linger).count()
-        return handles
+        if alone:
+            return handles, [""] * tasks
+        return handles, handles.mapPartitions(_linger).collect()
 
     def _processes(self) -> frozenset[str]:
         """Return host and port of the driver and of every executor."""
@@ -94,6 +119,21 @@ class Handles:
         while status.hasNext():
             found.add(str(status.next()))
         return frozenset(found)
+
+
+def seated(homes: Sequence[str | None], held: Sequence[str]) -> tuple[int, ...]:
+    """Return a partition for each task: one on its home while there is one, else what is left.
+
+    Args:
+        homes: the executor that each task was last run on; None where it was on none.
+        held: the executor that has each partition.
+    """
+    free: dict[str, list[int]] = {}
+    for partition in reversed(range(len(held))):
+        free.setdefault(held[partition], []).append(partition)
+    found = [free[home].pop() if home and free.get(home) else None for home in homes]
+    left = iter(sorted(partition for rest in free.values() for partition in rest))
+    return tuple(next(left) if partition is None else partition for partition in found)
 
 
 def here() -> str:
@@ -119,6 +159,7 @@ def _itself(task: int) -> int:
     return task
 
 
-def _linger(items: Iterable[Any]) -> Iterable[Any]:
+def _linger(items: Iterable[Any]) -> Iterable[str]:
+    deque(items, maxlen=0)
     time.sleep(_SPREADING)
-    return items
+    return [here()]

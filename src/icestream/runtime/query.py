@@ -9,6 +9,9 @@ Invariants:
    also when a callback asks for it (`test_a_callback_may_stop_its_query`).
 2. A version of maintenance that was committed but perhaps not delivered is delivered at the next
    start (`test_crash_a_flush_that_was_committed_is_delivered_after_restart`).
+3. No version is made while the rows of the one before may not have reached the sink
+   (`test_crash_clean_ups_on_demand_that_fail_while_the_query_goes_on`,
+   `test_crash_a_clean_up_comes_after_the_batch_that_missed_its_sink`).
 """
 
 # The names are Spark's.
@@ -69,6 +72,10 @@ class Query:
         self._error: BaseException | None = None
         self._progress: deque[dict[str, Any]] = deque(maxlen=100)
         self._ended = threading.Event()
+        #: whether a batch of this run, and so all that Spark knows of, has reached the sink
+        self._begun = False
+        #: whether something failed since, perhaps between a commit and the sink
+        self._unsure = False
         #: batches in a row that brought nothing and left nothing waiting
         self._calm = 0
         self._spark_query: StreamingQuery | None = None
@@ -257,6 +264,8 @@ class Query:
             >>> query.cleanUp()
         """
         with self._at_work():
+            self._settle(sure=self._begun)
+            self._begun = True
             for delivery in self._driver.clean_up():
                 self._hand_out(delivery)
 
@@ -301,9 +310,12 @@ class Query:
             try:
                 if self._driver.paced:
                     self._driver.trigger = self._last_trigger()
+                # Spark comes again with a batch that it does not know to have reached the sink
+                self._settle(sure=True)
                 deliveries = self._driver.batch(number, batch)
                 for delivery in deliveries:
                     self._hand_out(delivery)
+                self._begun = True
                 self._calm = 0 if deliveries else self._calm + 1
             except BaseException as error:
                 self._error = self._error or error
@@ -324,8 +336,18 @@ class Query:
             self._worker = threading.get_ident()
             try:
                 yield
+            except BaseException:
+                self._unsure = True
+                raise
             finally:
                 self._worker = None
+
+    def _settle(self, *, sure: bool) -> None:
+        """Hand the last version out again unless its rows are sure to have reached the sink."""
+        if self._unsure or not sure:
+            for delivery in self._driver.last_again():
+                self._deliver(delivery)
+        self._unsure = False
 
     def _hand_out(self, delivery: Delivery) -> None:
         started = time.monotonic()
@@ -369,6 +391,7 @@ class Query:
             self._query.awaitTermination()
             if self._flush and not self._stopping:
                 with self._at_work():
+                    self._settle(sure=True)
                     for delivery in self._driver.flush():
                         self._hand_out(delivery)
         except StreamingQueryException as failure:

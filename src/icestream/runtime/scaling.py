@@ -33,8 +33,6 @@ from icestream.runtime.shard import ShardReport
 
 #: weight of the last version in what a shard is expected to take
 _SMOOTHING = 0.5
-#: how much more than the average a task may take before a shard leaves it
-_TOLERANCE = 0.25
 #: seconds of all shards together below which evening out is not worth it
 _WORTH = 0.2
 #: shards that change tasks between two versions, at most
@@ -90,9 +88,9 @@ def placed(
         return spread(loads, parallelism, task_of=tasks)
     if not rebalance or sum(loads) < _WORTH:
         return tasks
-    evened = rebalanced(loads, tasks, parallelism, tolerance=_TOLERANCE, most_moves=_MOVES)
+    evened = rebalanced(loads, tasks, parallelism, most_moves=_MOVES)
     left = _MOVES - sum(map(int.__ne__, tasks, evened))
-    return isolated(loads, evened, parallelism, tolerance=_TOLERANCE, most_moves=left)
+    return isolated(loads, evened, parallelism, most_moves=left)
 
 
 def told(

@@ -57,7 +57,7 @@ def local_session(
         >>> spark = ice.local_session(cores=2, conf={"spark.sql.session.timeZone": "UTC"})
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(_kernel_cache()))
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(kernel_cache()))
     chosen = {
         **_DEFAULTS,
         "spark.driver.memory": memory,
@@ -73,7 +73,7 @@ def local_session(
     return session
 
 
-def _kernel_cache() -> Path:
+def kernel_cache() -> Path:
     """Return a folder for compiled kernels that outlives the process."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "icestream" / "kernels"

@@ -42,6 +42,8 @@ def shard_facts(
             "writtenBytes": written,
             "resultRows": [sum(report.rows) for report in reports],
             "groups": [report.statistics["groups"] for report in reports],
+            # host and process of the executor that ran it; without Spark there is none
+            "executors": [report.statistics.get("executor") for report in reports],
         },
     }
 

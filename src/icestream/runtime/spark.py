@@ -35,7 +35,7 @@ from icestream.core.errors import DefinitionError, IcestreamError
 from icestream.runtime.direct import FileSource, UnlikeSpark, pieces_of, read, shared_out
 from icestream.runtime.exchange import ExchangeWriter, SplitReport
 from icestream.runtime.ingest import IngestTask
-from icestream.runtime.placement import Handles, here, tidy_host
+from icestream.runtime.placement import Handles, Seats, here, tidy_host
 from icestream.runtime.prefold import Prefold
 from icestream.runtime.shard import ShardReport, ShardTask
 from icestream.runtime.tuples import Leaving
@@ -147,17 +147,18 @@ class FileExchangeExecutor:
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
         """Run shards together where the handle of their place is."""
-        crews, apart = _crews(tasks), self._hosts_apart
+        seats, apart = self._handles.get(_places(tasks)), self._hosts_apart
+        crews = _crews(tasks, seats)
 
-        def one(place: int, handle: Iterable[Any]) -> Iterator[_Done]:
+        def one(partition: int, handle: Iterable[Any]) -> Iterator[_Done]:
             _exhaust(handle)
-            for number in crews[place]:
+            for number in crews[partition]:
                 yield number, here(), _attempted(tasks[number].run)
             if apart:
                 tidy_host(tasks[0].arenas, tasks[0].version, tasks[0].named)
 
-        handles = self._handles.get(len(crews))
-        return _placed(self._handles, handles.mapPartitionsWithIndex(one).collect())
+        done = seats.handles.mapPartitionsWithIndex(one).collect()
+        return _placed(self._handles, tasks, done)
 
 
 @dataclass(frozen=True)
@@ -280,30 +281,31 @@ class ShuffleExchangeExecutor:
             )
             raise DefinitionError(msg)
 
-        crews = _crews(tasks)
+        seats = self._handles.get(_places(tasks))
+        crews = _crews(tasks, seats)
 
-        def one(place: int, blobs: Iterable[Any]) -> Iterator[_Done]:
+        def one(partition: int, blobs: Iterable[Any]) -> Iterator[_Done]:
             with tempfile.TemporaryDirectory(prefix="icestream-") as local:
                 stored = _stored(blobs, local)
-                for number in crews[place]:
+                for number in crews[partition]:
                     mine = tuple(sorted(stored.get(tasks[number].shard, ())))
                     yield number, here(), _attempted(replace(tasks[number], parcels=mine).run)
                 tidy_host(tasks[0].arenas, tasks[0].version, tasks[0].named)
 
         try:
-            blobs = self._blobs([task.place for task in tasks], len(crews))
-            return _placed(self._handles, blobs.mapPartitionsWithIndex(one).collect())
+            blobs = self._blobs([seats.partitions[task.place] for task in tasks], seats)
+            return _placed(self._handles, tasks, blobs.mapPartitionsWithIndex(one).collect())
         finally:
             self._forget()
 
-    def _blobs(self, places: Sequence[int], count: int) -> RDD[Any]:
-        """Return a partition for each of so many places with the blobs of its shards."""
+    def _blobs(self, partitions: Sequence[int], seats: Seats) -> RDD[Any]:
+        """Return the partitions with their blobs, given the one of each shard."""
         if not self._parcels:
-            return self._handles.get(count)
+            return seats.handles
         blobs = reduce(DataFrame.unionAll, self._parcels)
         rows = blobs.where(f"shard <> {_NO_SHARD}").select("shard", "split", "blob").rdd
-        parts = rows.map(lambda row: (places[row[0]], (row[0], row[1], bytes(row[2]))))
-        return self._handles.beside(parts, count)
+        parts = rows.map(lambda row: (partitions[row[0]], (row[0], row[1], bytes(row[2]))))
+        return seats.beside(parts)
 
     def _forget(self) -> None:
         """Let the executors drop the blobs they keep."""
@@ -355,18 +357,29 @@ def _packed(schema: pa.Schema, *columns: list[Any]) -> pa.RecordBatch:
 _Done = tuple[int, str, bytes]
 
 
-def _crews(tasks: Sequence[ShardTask]) -> list[list[int]]:
-    """Return the numbers of the tasks that run at each place."""
-    crews: list[list[int]] = [[] for _ in range(1 + max(task.place for task in tasks))]
+def _places(tasks: Sequence[ShardTask]) -> int:
+    """Return how many places tasks run at."""
+    return 1 + max(task.place for task in tasks)
+
+
+def _crews(tasks: Sequence[ShardTask], seats: Seats) -> list[list[int]]:
+    """Return the numbers of the tasks that run on each partition."""
+    crews: list[list[int]] = [[] for _ in seats.partitions]
     for number, task in enumerate(tasks):
-        crews[task.place].append(number)
+        crews[seats.partitions[task.place]].append(number)
     return crews
 
 
-def _placed(handles: Handles, done: list[_Done]) -> list[ShardReport]:
-    """Return the reports in the order of the tasks; the handles hear where they come from."""
-    handles.note([executor for _, executor, _ in done])
-    return [_unpacked(data) for _, _, data in sorted(done, key=lambda each: each[0])]
+def _placed(handles: Handles, tasks: Sequence[ShardTask], done: list[_Done]) -> list[ShardReport]:
+    """Return the reports in the order of the tasks; handles and reports hear who ran them."""
+    handles.note({tasks[number].place: executor for number, executor, _ in done})
+    found = []
+    for _, executor, data in sorted(done, key=lambda each: each[0]):
+        report: ShardReport = _unpacked(data)
+        for each in (report, *report.others):
+            each.statistics["executor"] = executor
+        found.append(report)
+    return found
 
 
 def cut(path: str) -> Iterator[tuple[int, bytes]]:

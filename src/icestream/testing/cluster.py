@@ -33,7 +33,7 @@ from icestream.core.errors import IcestreamError
 from icestream.runtime.session import settings
 
 #: seconds that a process of the cluster may take to come up
-PATIENCE = 90.0
+PATIENCE = 180.0
 
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
@@ -83,6 +83,8 @@ class Cluster:
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{PATIENCE:.0f}s",
             "spark.sql.shuffle.partitions": str(self._workers),
+            # what was on a dead executor is tried three times: on loopback soon is late enough
+            "spark.shuffle.io.retryWait": "100ms",
             "spark.ui.enabled": "false",
             **(conf or {}),
         }

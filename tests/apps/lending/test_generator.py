@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -21,6 +23,13 @@ def test_bounded_disorder_stays_below_its_bound() -> None:
     times = loans.table(0, 5000)["date"].cast(pa.int64()).to_numpy()
     behind = np.maximum.accumulate(times) - times
     assert 0 < behind.max() < loans.disorder
+
+
+def test_a_boom_brings_most_loans_to_one_area() -> None:
+    areas = Loans(boom=1000).table(0, 3000)["area"].to_pylist()
+    assert areas[:1000] == Loans().table(0, 1000)["area"].to_pylist()
+    _, most = Counter(areas[1000:]).most_common(1)[0]
+    assert 0.6 < most / 2000 < 0.8
 
 
 def test_a_rate_below_one_is_refused() -> None:

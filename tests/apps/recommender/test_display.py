@@ -58,8 +58,9 @@ def test_oracle_the_table_shows_answers_best_first() -> None:
 
 
 def test_the_summary_says_how_many_answers_are_right() -> None:
-    text = drawn(summary_table(status(), Verdict(40, 321, ("user 2 got 1 item",)), kept="here"))
+    text = drawn(summary_table(status(), Verdict(40, 3, 321, ("user 2 got 1 item",)), kept="here"))
     assert "39 of 40 answers with 321 items" in text
+    assert "3 of them" in " ".join(text.replace("│", " ").split())
     assert "left memory 1,234 times, came back 56 times" in text
     assert "600, each alive for 14 days" in text
     assert "here" in text

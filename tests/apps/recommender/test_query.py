@@ -260,3 +260,20 @@ def test_ratings_leave_with_their_window(run: Run) -> None:
     request = Request(2, 6 * SECOND)
     assert answers.of(request, 10 * SECOND - 1) == [Item(20, 3.0)]
     assert answers.of(request, 10 * SECOND) == []
+
+
+@pytest.mark.parametrize("window", [None, "20 minutes"])
+def test_oracle_every_prefix_has_the_answers_of_the_offline_model(
+    run: Run, window: str | None
+) -> None:
+    events = workload(seed=5, standing=0.5).slice(0, 62)
+    cuts = range(40, events.num_rows)
+    answers, seen = Answers(), 0
+    # a batch for each of the last events
+    for rows, end in zip(run(events, window=window, cuts=cuts), [*cuts, 62], strict=False):
+        answers.take(rows)
+        known = events.slice(0, end)
+        last = times_of(known)[-1]
+        assert last is not None
+        seen += check(answers, known, last, window, K)
+    assert seen > 20

@@ -6,50 +6,73 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from icestream.bench.cold.recommender import Histories, histories, judge
+from icestream.bench.cold.recommender import Histories, clean_groups, histories, judge
+from icestream.bench.cold.recommender_figures import plot
 from icestream.bench.cold.recommender_over_time import (
+    EVICT,
+    EVICT_ALL,
+    ROUNDS,
+    SWITCHED,
     Compared,
     Scale,
     compare,
     figures_of,
     flow_of,
-    plot,
+    moved,
 )
 
-SCALE = Scale(600, 300, 1_600, 800, 150, 30, 2, settling=1)
+SCALE = Scale(900, 450, 2_400, 1_200, 30, 1, settling=1)
 
 
 @pytest.fixture(scope="module")
 def compared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Compared:
     assert spark.version
     folder = tmp_path_factory.mktemp("recommender")
-    return compare(flow_of(SCALE.window), SCALE, SCALE.ratings, 1, folder)
+    return compare(flow_of(SCALE.window), SCALE, 1, folder, SWITCHED)
 
 
 @pytest.mark.spark
-def test_oracle_both_answer_as_the_offline_model(compared: Compared) -> None:
+def test_oracle_all_answer_as_the_offline_model(compared: Compared) -> None:
     assert compared.wrong == 0
-    assert compared.enough.cold["left"] == 0
-    assert compared.enough.events == compared.little.events
+    assert list(compared.sides) == list(SWITCHED)
+    assert compared.sides["enough"].run.cold["left"] == 0
+    assert all(side.run.events == [1_200] * 2 + [30] * 6 for side in compared.sides.values())
 
 
 @pytest.mark.spark
 def test_bounded_state_stays_below_its_limit(compared: Compared) -> None:
-    assert compared.little.peak <= compared.budget
-    assert compared.little.held[-1] < compared.enough.held[-1]
+    enough, little = (compared.sides[name].run for name in ("enough", "little"))
+    assert little.peak <= compared.budget
+    assert little.held[-1] < enough.held[-1]
+
+
+@pytest.mark.spark
+def test_clean_groups_are_written_only_where_they_are_asked_to_be(compared: Compared) -> None:
+    found = moved(compared)
+    assert found["enough"]["reads_per_second"] == 0
+    assert found["enough"]["bytes_evicted"] == 0
+    assert found[EVICT]["bytes_written"] == found[EVICT]["bytes_evicted"]
+    free, written = (compared.sides[name].run.cold for name in (EVICT, EVICT_ALL))
+    assert 0 < free["evicted"] < written["evicted"]
+    assert free["left"] == written["left"] == written["extents"]
 
 
 @pytest.mark.spark
 def test_figures_are_judged_and_drawn(compared: Compared, tmp_path: Path) -> None:
     found = figures_of(compared, SCALE)
-    assert len(found["ratios"]) == 2
-    assert len(found["lines"]["enough"]) == len(found["lines"]["little"]) == 4
-    assert found["enough_reads_per_second"] == 0
+    assert len(found["ratios"]) == len(found["cpu_ratios"]) == ROUNDS
+    assert len(found["lines"]["enough"]) == len(found["lines"]["little"]) == ROUNDS
     figures: dict[str, Any] = {
         "recommend only": found,
         "mixed": found,
+        **{f"mixed: {name}": each for name, each in moved(compared).items()},
         "updates 10 %": {"memory_saved_at_the_end": 0.3},
         "histories": {"peak_bytes": 400 << 20, "wrong": 1},
+    }
+    assert set(clean_groups(figures)) == {
+        f"{what} saved, {mode}"
+        for what in ("bytes_evicted", "groups_written")
+        for mode in ("evict", "log")
     }
     bars = {bar.name: bar for bar in judge(figures)}
     assert bars["MB of state for all histories"].holds

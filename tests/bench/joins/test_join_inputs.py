@@ -54,6 +54,16 @@ def test_ratios_of_consecutive_joins_are_independent() -> None:
         assert shares == pytest.approx([0.5, 0.5], abs=0.01)
 
 
+@pytest.mark.parametrize("mixed", [False, True])
+def test_mixed_streams_go_from_every_partition_to_many(mixed: bool) -> None:
+    columns = JoinInputs((3, 3, 3), 60_000, mixed=mixed).columns
+    for before, after in (("c1", "c2"), ("d1", "d2")):
+        ways = np.unique(PARTITIONS * homes(columns[before]) + homes(columns[after]))
+        each = np.bincount(ways // PARTITIONS, minlength=PARTITIONS)
+        # of 200 rows each
+        assert (each > 100).all() if mixed else (each == 1).all()
+
+
 @pytest.mark.parametrize("ratios", SETTINGS)
 def test_oracle_the_exact_number_of_results_is_that_of_duckdb(ratios: tuple[int, ...]) -> None:
     inputs = JoinInputs(ratios, 3_000, seed=4)

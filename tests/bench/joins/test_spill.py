@@ -8,8 +8,9 @@ import pytest
 from icestream.bench.harness import Silent
 from icestream.bench.joins.join_inputs import SETTINGS, JoinInputs
 from icestream.bench.joins.join_tree import JoinTree, Spilling
-from icestream.bench.joins.spill import compared, judge, plot
+from icestream.bench.joins.spill import CLEANED, MIXED, at_run_time, compared, judge, plot
 from icestream.operators.multi_join.strategies import (
+    BOTTOM_UP,
     GLOBAL_OUTPUT,
     GLOBAL_OUTPUT_WITH_PENALTY,
     STRATEGIES,
@@ -43,9 +44,11 @@ def test_bounded_resident_rows_stay_below_the_threshold_and_a_batch(found: dict[
         assert run["largest_step"] < found["threshold"]
 
 
-@pytest.mark.parametrize("sample", [1.0, 0.2])
-def test_oracle_a_tree_that_spills_makes_every_result_once(tmp_path: Path, sample: float) -> None:
-    inputs = JoinInputs((3, 2, 3), 1_500, seed=2)
+@pytest.mark.parametrize(("sample", "mixed"), [(1.0, False), (0.2, True)])
+def test_oracle_a_tree_that_spills_makes_every_result_once(
+    tmp_path: Path, sample: float, mixed: bool
+) -> None:
+    inputs = JoinInputs((3, 2, 3), 1_500, seed=2, mixed=mixed)
     spilling = Spilling(GLOBAL_OUTPUT_WITH_PENALTY, 200_000, sample=sample)
     tree = JoinTree(tmp_path, spilling, seed=2, quota=4_000_000)
     tree.run(inputs.batches(10))
@@ -67,6 +70,34 @@ def test_bars_are_judged_by_the_worst_seed(found: dict[str, Any]) -> None:
             assert judged[bar.name] is not None
     lowest = next(value for key, value in judged.items() if "over local" in key)
     assert lowest == 0.0
+
+
+@pytest.mark.slow
+def test_mixed_streams_are_judged_beside_the_others(found: dict[str, Any], tmp_path: Path) -> None:
+    inputs = JoinInputs((3, 1, 1), 1_800, mixed=True)
+    mixed = at_run_time(inputs, 20, 200_000, tmp_path, Silent())
+    assert all(mixed[strategy]["spills"] > 0 for strategy in MIXED)
+    name = "ratios 3:1:1, seed 1"
+    bars = judge({name: found, f"mixed {name}": mixed})
+    (ratio,) = [bar.measured for bar in bars if bar.name.startswith("mixed")]
+    printed, plain = (mixed[each]["share"] for each in (GLOBAL_OUTPUT_WITH_PENALTY, GLOBAL_OUTPUT))
+    assert ratio == pytest.approx(printed / plain)
+    assert {bar.name for bar in judge({name: found})} < {bar.name for bar in bars}
+
+
+@pytest.mark.slow
+def test_clean_ups_are_compared_round_by_round(found: dict[str, Any]) -> None:
+    #: seconds of three rounds, the second of them on a busy machine
+    taken = {strategy: [1.0, 3.0, 1.0] for strategy in CLEANED}
+    taken[BOTTOM_UP] = [1.2, 3.3, 1.1]
+    taken[GLOBAL_OUTPUT] = [0.9, 3.6, 1.0]
+    timed = {
+        strategy: {**found[strategy], "rounds": {"clean_up_cpu_seconds": seconds}}
+        for strategy, seconds in taken.items()
+    }
+    bars = judge({"ratios 3:1:1, seed 1": {**found, **timed}})
+    (ratio,) = [bar.measured for bar in bars if "clean-up after bottom up" in bar.name]
+    assert ratio == pytest.approx(1.1)
 
 
 @pytest.mark.slow

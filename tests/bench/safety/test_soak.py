@@ -11,6 +11,7 @@ from icestream.bench.safety.soak import (
     KILLS,
     Round,
     differences,
+    grown,
     instants_of,
     one_round,
     report,
@@ -50,11 +51,14 @@ def test_what_is_so_does_not_depend_on_how_it_is_told() -> None:
 
 
 def test_the_report_is_a_page_with_every_round() -> None:
-    done = Round("call centre", 1, 3.0, 10, 0, 4, 1, [(0.5, 1 << 20), (1.0, 2 << 20)])
+    sizes = [9] * 4 + [1] * 4 + [2] * 4 + [7] * 4
+    samples = [(at / 2, size << 20, 7 << 20, at // 4) for at, size in enumerate(sizes)]
+    done = Round("call centre", 1, 3.0, 10, 0, 4, 1, samples, samples)
     page = report({"rounds": [{**vars(done), "growth": done.growth}]})
     assert "call centre" in page
     assert "data:image/png;base64," in page
     assert done.growth == 2
+    assert grown(samples[:5]) is None
 
 
 @pytest.mark.slow

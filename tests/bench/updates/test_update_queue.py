@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from icestream.bench.updates import update_queue
+from icestream.bench.updates.spilled_keys import spilled
 from icestream.state.update_queue.order import SCHEDULES
 
 
@@ -13,6 +14,13 @@ def test_rates_are_measured(schedule: str) -> None:
     found = update_queue.operations(schedule, 1, keys=1000)
     assert found["enqueues_per_second"] > 0
     assert found["dequeues_per_second"] > 0
+
+
+def test_rates_with_more_keys_than_fit_are_measured() -> None:
+    found = spilled("inplace", 1, little=2 << 20)
+    assert found["keys"] == 8 * found["keys that fit"]
+    assert found["enqueues_per_processor_second"] > 0
+    assert found["dequeues_by_all_in_memory"] > 0
 
 
 def test_on_demand_paging_keeps_no_location_that_nobody_waits_for() -> None:

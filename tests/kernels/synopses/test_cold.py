@@ -5,13 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icestream.kernels.synopses import heap
 from icestream.kernels.synopses.cold import (
+    MOST_HEAT,
     clock_sweep,
     clock_sweep_reference,
     fade_coldest,
     fade_hit,
     fade_hit_reference,
     faded,
+    list_cold,
+    list_cold_reference,
     partition,
     partition_reference,
     sample_places,
@@ -128,3 +132,15 @@ def test_parity_one_hit_of_every_few_is_sampled(sizes: list[int], one_in: int) -
     assert kept == sample_places_reference(0, first, one_in)
     whole = first // one_in
     assert [place // one_in for place in kept][:whole] == list(range(whole))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_parity_groups_named_least_and_longest_ago(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    table = np.zeros((200, heap.GROUP), dtype=np.int64)
+    table[:, heap.STAMP] = dice.integers(0, 6, 200)
+    table[:, heap.HEAT] = dice.choice([0, 1, 7, MOST_HEAT, MOST_HEAT << 2], 200)
+    slots, keys = np.empty((2, 200), dtype=np.int64)
+    count = list_cold(table, 4, slots, keys)
+    order = np.argsort(keys[:count], kind="stable")
+    assert slots[:count][order].tolist() == list_cold_reference(table, 4)

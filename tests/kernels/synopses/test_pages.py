@@ -37,3 +37,21 @@ def test_parity_merging_entries(seed: int) -> None:
     out = np.empty((len(older) + len(newer), 3), dtype=np.int64)
     count = kernels.merge_entries(older, newer, out)
     assert out[:count].tolist() == kernels.merge_entries_reference(older, newer)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_parity_the_order_of_identities(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    count = int(dice.integers(0, 500))
+    hi = dice.integers(0, 2**64, count, dtype=np.uint64)
+    hi[dice.random(count) < 0.2] = 7
+    lo = dice.integers(0, 3, count).astype(np.uint64)
+    order = np.empty(count, dtype=np.int64)
+    is_ordered = kernels.order_identities(hi, lo, order)
+    assert not is_ordered or order.tolist() == kernels.order_identities_reference(hi, lo)
+    assert kernels.order_identities(hi[hi != 7], lo[hi != 7], order[: (hi != 7).sum()])
+
+
+def test_identities_that_all_begin_alike_are_left_alone() -> None:
+    hi = np.arange(1_000, dtype=np.uint64)[::-1].copy()
+    assert not kernels.order_identities(hi, hi, np.empty(1_000, dtype=np.int64))

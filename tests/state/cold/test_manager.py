@@ -125,6 +125,18 @@ def test_a_batch_is_no_larger_than_what_is_missing() -> None:
     assert [len(batch) for batch in a.batches] == [3, 3]
 
 
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_some_clean_groups_leave_before_colder_ones_to_be_written(kind: str) -> None:
+    manager, (a,) = filled(with_policy(Policy(urgent=0.0, classifier=kind)), [1] * 100)
+    a.dirty[:30] = True
+    manager.advance()
+    manager.note("a", np.arange(60, 100))
+    manager.free(40)
+    left = set(a.batches[0])
+    assert (len(left), len(left & set(range(30)))) == (40, 25)
+    assert not left & set(range(60, 100))
+
+
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 2000), st.integers(1, 8))
 def test_free_frees_enough_or_all_there_is(sizes: list[int], asked: int, k: int) -> None:
     half = len(sizes) // 2
@@ -348,6 +360,7 @@ def test_bounded_only_candidates_leave_and_every_call_ends(
                 query.pinned[named] = True
             else:
                 query.open(manager, np.unique(named))
+                query.dirty[named] = ~query.dirty[named]
                 manager.note(name, named)
         elif what == "turn":
             assert isinstance(argument, int)

@@ -14,6 +14,7 @@ from icestream.core.errors import BudgetError, CheckpointError, DamageError
 from icestream.core.times import INFINITY
 from icestream.state import snapshots
 from icestream.state.cold.manager import Manager, Policy
+from icestream.state.synopses import migration
 from icestream.state.synopses.options import StoreOptions
 from icestream.state.synopses.spec import GroupRows, Ids, Ints, Synopsis
 from icestream.state.synopses.store import GroupStore
@@ -145,6 +146,26 @@ def test_a_long_chain_is_made_one_when_it_leaves(tmp_path: Path) -> None:
         records = store.statistics["extents_read"]
         assert content(store, [3]) == {3: list(range(8))}
         assert store.statistics["extents_read"] - records == 1
+
+
+def test_a_chain_of_small_pieces_is_made_one_when_it_leaves(tmp_path: Path) -> None:
+    space, few = GroupSpace(str(tmp_path), NUMBERS), migration.FEW
+    for version in range(few):
+        with space.version() as store:
+            store.begin(0)
+            # group 1 has pieces that are no smaller than what they would be made of
+            add(store, [0] + [1] * migration.SCATTERED, [version] * (migration.SCATTERED + 1))
+    for leaves in range(2):
+        with space.version() as store:
+            store.begin(0)
+            before = store.statistics
+            assert content(store, [0]) == {0: list(range(few))}
+            assert len(content(store, [1])[1]) == few * migration.SCATTERED
+            store.evict(store.candidates())
+            read = store.statistics["extents_read"] - before["extents_read"]
+            assert read == (few + 1 if leaves else 0)
+            written = store.statistics["consolidated"] - before["consolidated"]
+            assert (0 < written < 8 * migration.SCATTERED) if not leaves else not written
 
 
 def test_groups_added_to_but_never_read_have_short_chains(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
-"""`icestream demo lending`: a lender's figures by area and for all, rescaled while they run.
+"""`icestream demo lending`: a lender's figures by area and for all, rearranged while they run.
 
 Idea: a thread writes loans into files while a local Spark runs the five operators over them as one
-query with four results. The job is shown as it was fused; at a third and at two thirds of the loans
-the number of tasks changes, and shards move. At the end every row is compared with DuckDB.
+query with four results. Operators begin as components of their own and fuse as rows between them
+are measured; on the way they are fused and split by hand, too, and the number of tasks changes.
+From a third of the loans on most are of one area, so that shards move to even out load. At the end
+every row is compared with DuckDB.
 
 Invariants:
 1. What is told at the end of the demo is what all loans say
@@ -18,16 +20,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 import icestream as ice
 from icestream.apps.bars import bars, events_bar, memory_bar, show_phases
 from icestream.apps.lending.generator import SPARK_SCHEMA, Loans
 from icestream.apps.lending.offline import differences
-from icestream.apps.lending.query import RESULTS, lending
+from icestream.apps.lending.query import BY_AREA, RESULTS, lending
 from icestream.apps.progress import Progress, show_speed, show_watermark
 from icestream.apps.replay import Replay
 from icestream.apps.results import ResultFiles
@@ -41,16 +44,42 @@ _SLACK = "1 minute"
 _HOURS = 27
 _FILES = 60
 _FILES_PER_BATCH = 5
-#: tasks at the start, and from which part of the loans on there are others
 _TASKS = 1
-COURSE = ((1 / 3, 2), (2 / 3, 4))
 _SHARDS = 4
 _SHOWN = 12
+#: happenings on the page
+_LAST = 5
+
+
+class Adaptable(Protocol):
+    """What the demo does to a running query."""
+
+    def rescale(self, parallelism: int) -> None:
+        """Let so many tasks run the shards."""
+
+    def fuse(self, together: str | Sequence[Sequence[str]]) -> None:
+        """Let operators run in one task."""
+
+
+class Turn(NamedTuple):
+    """What is asked for from some part of the loans on."""
+
+    after: float
+    says: str
+    do: Callable[[Adaptable], None]
+
+
+COURSE = (
+    Turn(1 / 4, "asked for 2 tasks", lambda query: query.rescale(2)),
+    Turn(5 / 12, "asked to fuse partials and windows", lambda query: query.fuse(BY_AREA)),
+    Turn(2 / 3, "asked for 4 tasks", lambda query: query.rescale(4)),
+    Turn(3 / 4, "asked to split them again", lambda query: query.fuse("none")),
+)
 
 
 def demo(
     *,
-    events: int = 400_000,
+    events: int = 600_000,
     memory: str = "128 MB",
     rate: int | None = None,
     seed: int = 1,
@@ -83,7 +112,8 @@ def demo(
     with ExitStack() as ending:
         home = ending.enter_context(demo_folder(keep, console if ui else None))
         (home / "events").mkdir()
-        replay = Replay(Loans(rate=rate, seed=seed), home / "events", events, seconds=seconds)
+        loans = Loans(rate=rate, seed=seed, boom=events // 3)
+        replay = Replay(loans, home / "events", events, seconds=seconds)
         replay.start()
         ending.callback(replay.stop)
         console.print(f"Starting Spark; generating {events:,} loans, {rate:,} a second")
@@ -93,7 +123,8 @@ def demo(
             .option("maxFilesPerTrigger", _FILES_PER_BATCH)
             .parquet(str(home / "events"))
         )
-        results = lending(ice.stream(frame, time="date", slack=_SLACK))
+        job = lending(ice.stream(frame, time="date", slack=_SLACK))
+        results = {name: each.fused("measured") for name, each in job.items()}
         first, *others = results.values()
         first.explain(*others, svg=home / "job.svg")
         query = ice.start(
@@ -107,7 +138,7 @@ def demo(
             parallelism=_TASKS,
         )
         ending.callback(query.stop)
-        view = _View(replay, home, events, query.rescale, began)
+        view = _View(replay, home, events, query, began)
         view.reports = lambda: query.recentProgress
         follow([query], replay, view, console)
         wrong = differences(home / "events", home / "results", view.until)
@@ -123,21 +154,22 @@ class _View:
         replay: Replay,
         home: Path,
         events: int,
-        rescale: Callable[[int], None],
+        query: Adaptable,
         began: float,
     ) -> None:
         """Show nothing yet."""
         self.reports: Callable[[], Sequence[Mapping[str, Any]]] = list
         self.progress = Progress()
-        #: what happened to tasks and shards
+        #: what was asked for, and what happened to operators, tasks and shards
         self.moves: list[str] = []
         self._replay = replay
         self._events = events
-        self._rescale = rescale
+        self._query = query
         self._course = list(COURSE)
         self._files = {name: ResultFiles(home / "results" / name) for name in RESULTS}
         self._newest: dict[str, dict[str, Any]] = {}
-        self._told = 0
+        self._told = self._written = 0
+        self._before: Mapping[str, Any] = {}
         self._began = began
 
     @property
@@ -147,24 +179,22 @@ class _View:
         return 0 if mark is None else round(datetime.fromisoformat(mark).timestamp() * 1_000_000)
 
     def look(self) -> None:
-        """Take in the progress of the query; change the number of its tasks in due time."""
+        """Take in the progress of the query; rearrange it in due time."""
         reports = self.reports()
-        for report in reports[self._told :]:
-            own = report["icestream"]
-            if own.get("movedShards"):
-                self.moves.append(
-                    f"version {report['version']}: {own['parallelism']} tasks, "
-                    f"{own['movedShards']} shards moved"
-                )
-        self._told = len(reports)
+        for report in reports:
+            if report["version"] > self._told:
+                self._told, own = report["version"], report["icestream"]
+                told = changes(self._before, own)
+                self.moves += [f"version {report['version']}: {each}" for each in told]
+                self._before = own
         if self.progress.absorb(reports):
             self.progress.running = time.monotonic() - self._began
             self._refresh()
         done = self.progress.processed / self._events
-        while self._course and done >= self._course[0][0]:
-            tasks = self._course.pop(0)[1]
-            self._rescale(tasks)
-            self.moves.append(f"asked for {tasks} tasks")
+        while self._course and done >= self._course[0].after:
+            turn = self._course.pop(0)
+            turn.do(self._query)
+            self.moves.append(turn.says)
 
     def page(self) -> RenderableType:
         """Draw the page."""
@@ -172,16 +202,18 @@ class _View:
         head.add_row("loans", *events_bar(self.progress, self._events, self._replay.written))
         head.add_row("memory", *memory_bar(self.progress))
         head.add_row("last batch", show_phases(self.progress), "")
-        head.add_row("tasks", self.moves[-1] if self.moves else f"{_TASKS}", "")
+        for number, move in enumerate(self.moves[-_LAST:]):
+            head.add_row("" if number else "happened", Text(move, no_wrap=True), "")
         return Group(head, self.table())
 
     def line(self) -> str:
-        """Write the line."""
-        moved = f"; {self.moves[-1]}" if self.moves else ""
-        return (
+        """Write the line, and what happened since the last one."""
+        moves, self._written = self.moves[self._written :], len(self.moves)
+        head = (
             f"{self.progress.processed:,} of {self._events:,} loans, "
-            f"{show_speed(self.progress.speed)}, watermark {show_watermark(self.progress)}{moved}"
+            f"{show_speed(self.progress.speed)}, watermark {show_watermark(self.progress)}"
         )
+        return "\n".join([head, *(f"  {move}" for move in moves)])
 
     def table(self) -> Table:
         """Draw the newest hour of some areas."""
@@ -205,12 +237,31 @@ class _View:
                         self._newest.setdefault(row.get("area", "all"), {}).update(row)
 
 
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Say what two progress reports in a row tell of operators, tasks and shards."""
+    was, is_now = (_together(each) for each in (before, now))
+    joined = [group for group in is_now if group not in was]
+    parted = [group for group in was if not any(set(group) <= set(each) for each in is_now)]
+    found = [f"fused {' + '.join(group)}" for group in joined]
+    found += [f"split {' | '.join(group)}" for group in parted]
+    moved = now["movedShards"]
+    if moved and before["parallelism"] == now["parallelism"]:
+        found.append(f"rebalanced, {moved} shards moved")
+    elif moved:
+        found.append(f"{now['parallelism']} tasks, {moved} shards moved")
+    return found
+
+
+def _together(report: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the operators that share tasks."""
+    return [tuple(group) for group in report.get("fused", ()) if len(group) > 1]
+
+
 def _show_end(console: Console, view: _View, wrong: Mapping[str, int], seconds: float) -> None:
     """Show the last figures, what moved, and what DuckDB says."""
     console.print(view.line(), soft_wrap=True, highlight=False)
     console.print(view.table())
-    for move in view.moves:
-        console.print(f"  {move}", highlight=False)
+    console.print("What happened on the way:", *view.moves, sep="\n  ", highlight=False)
     for name, count in wrong.items():
         verdict = "the same as DuckDB's" if not count else f"{count} rows differ from DuckDB's"
         console.print(f"{name}: {verdict}", highlight=False)

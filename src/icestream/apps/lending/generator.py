@@ -1,7 +1,8 @@
 """The stream `Loans`: applications for loans between people, by area.
 
 Idea: row `n` is a pure function of the seed and of `n`, so the stream can be made in pieces of any
-size. Areas differ in how many apply, what they earn, what they pay and how often they are approved.
+size. Areas differ in how many apply, what they earn, what they pay and how often they are approved;
+from some loan on, most are of one area.
 
 Invariants:
 1. Same seed, same rows, however they are cut (`test_oracle_rows_do_not_depend_on_the_pieces`).
@@ -28,7 +29,7 @@ from icestream.core.times import Micros
 
 #: Thursday, 1 January 2026, 00:00 UTC
 BEGIN: Micros = 1_767_225_600 * 1_000_000
-AREAS = tuple(f"area {number:02d}" for number in range(1, 41))
+AREAS = tuple(f"area {number:03d}" for number in range(1, 801))
 
 ARROW_SCHEMA = pa.schema(
     [
@@ -51,8 +52,12 @@ SPARK_SCHEMA = (
 
 _SECOND: Micros = 1_000_000
 #: draws by purpose
-_USER, _AREA, _APPROVAL, _AMOUNT, _RATE, _TERM, _INCOME, _DELAY = range(1, 9)
+_USER, _AREA, _APPROVAL, _AMOUNT, _RATE, _TERM, _INCOME, _DELAY, _BOOM = range(1, 10)
 _TERMS = np.array([6, 12, 24, 36, 60], dtype=np.int32)
+
+#: the area of a boom, and its share of all loans
+_BOOMING = 0.5
+_SHARE = 0.7
 
 Floats = npt.NDArray[np.float64]
 
@@ -67,6 +72,8 @@ class Loans:
     #: a loan is less than this behind the latest loan before it
     disorder: Micros = 30 * _SECOND
     begin: Micros = BEGIN
+    #: number of the loan from which on there is a boom in one area; None for none
+    boom: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what makes no stream."""
@@ -77,20 +84,22 @@ class Loans:
     def table(self, first: int, count: int) -> pa.Table:
         """Make the loans number `first` to `first + count`, in order of arrival."""
         rows = np.arange(first, first + count, dtype=np.int64)
-        draws = {purpose: self._draws(purpose, rows) for purpose in range(1, 9)}
+        draws = {purpose: self._draws(purpose, rows) for purpose in range(1, 10)}
         delay = (self.disorder * draws[_DELAY]).astype(np.int64)
         times = self.begin + rows * _SECOND // self.rate - delay
-        places = (len(AREAS) * draws[_AREA] ** 1.7).astype(np.int64)
+        ranks = draws[_AREA] ** 1.7
+        if self.boom is not None:
+            ranks[(rows >= self.boom) & (draws[_BOOM] < _SHARE)] = _BOOMING
         amounts = np.rint(2.0 ** (8 * draws[_AMOUNT])) * 100
         terms = _TERMS[(len(_TERMS) * draws[_TERM]).astype(np.int64)]
-        yearly = 0.03 + 0.12 * draws[_RATE] + 0.001 * places
+        yearly = 0.03 + 0.12 * draws[_RATE] + 0.04 * ranks
         back = np.rint(amounts * (1 + yearly * terms / 12))
-        incomes = np.rint(20 + 60 * draws[_INCOME] + places) * 1000
-        approved = draws[_APPROVAL] < 0.9 - 0.01 * places
+        incomes = np.rint(20 + 60 * draws[_INCOME] + 40 * ranks) * 1000
+        approved = draws[_APPROVAL] < 0.9 - 0.4 * ranks
         columns = {
             "date": times,
             "user": (100_000 * draws[_USER] ** 2).astype(np.int64),
-            "area": np.array(AREAS)[places],
+            "area": np.array(AREAS)[(len(AREAS) * ranks).astype(np.int64)],
             "approval": approved,
             "amount": amounts,
             "back": back,

@@ -5,7 +5,8 @@
 
 Idea: the interest of a loan is a map; interest against income, and how many loans are approved, are
 computed for each area as partials that windows of ten minutes to a day share; what is true of all
-areas is consolidated from what is true of each. The map and both areas share one component.
+areas is consolidated from what is true of each. The map and both areas can share one component.
+Interest is added up by a function for many loans at once, approval by one for each loan.
 
 References: Madsen, Zhou, Su (2016), section 2, figures 1 to 3.
 """
@@ -24,6 +25,12 @@ WINDOWS = ("10 minutes", "30 minutes", "1 hour", "6 hours", "24 hours")
 
 #: results by the name of the folder they are written to
 RESULTS = ("interest-by-area", "approval-by-area", "interest-of-all", "approval-of-all")
+
+#: operators that are partitioned by area: partials, and the windows that are made of them
+BY_AREA = (
+    ("interest partials", "interest by area"),
+    ("approval partials", "approval by area"),
+)
 
 _INTEREST = {"loans": 0, "rates": 0.0, "incomes": 0.0}
 _APPROVAL = {"loans": 0, "approved": 0}
@@ -45,10 +52,9 @@ def add_interest(state: dict[str, Any], loans: Any) -> list[Any]:
     ]
 
 
-def add_approval(state: dict[str, Any], loans: Any) -> list[Any]:
-    """Count loans and those that were approved."""
-    approved = loans.column("approval").astype(np.int64)
-    return [state["loans"] + loans.sizes, state["approved"] + loans.reduce(np.add, approved)]
+def add_approval(state: dict[str, Any], loan: dict[str, Any]) -> dict[str, Any]:
+    """Count a loan, and whether it was approved."""
+    return {"loans": state["loans"] + 1, "approved": state["approved"] + loan["approval"]}
 
 
 def merge(partials: Any) -> dict[str, Any]:
@@ -69,13 +75,12 @@ def approval_rate(row: dict[str, Any]) -> dict[str, Any]:
 def lending(stream: ice.Stream) -> dict[str, ice.Tuples]:
     """Return the results of the job by the names of `RESULTS`."""
     rated = ice.job(stream).map(interest, vectorised=True)
-    area: dict[str, Any] = {"key": "area", "vectorised": True}
     windows: dict[str, Any] = {"windows": WINDOWS, "vectorised": True}
     interests = rated.compute(
-        add_interest, initial=_INTEREST, name="interest partials", **area
+        add_interest, key="area", initial=_INTEREST, vectorised=True, name="interest partials"
     ).consolidate(merge, name="interest by area", **windows)
     approvals = rated.compute(
-        add_approval, initial=_APPROVAL, name="approval partials", **area
+        add_approval, key="area", initial=_APPROVAL, name="approval partials"
     ).consolidate(merge, name="approval by area", **windows)
     interest_of_all = interests.consolidate(merge, key=(), name="interest of all", **windows)
     approval_of_all = approvals.consolidate(merge, key=(), name="approval of all", **windows)

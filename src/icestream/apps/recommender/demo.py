@@ -44,7 +44,14 @@ from icestream.apps.recommender.generator import Ratings
 from icestream.apps.recommender.offline import Model
 from icestream.apps.recommender.query import recommendations
 from icestream.apps.recommender.ratings import read_table
-from icestream.apps.recommender.workload import EVENT_SPARK_SCHEMA, RATING, REQUEST, Workload
+from icestream.apps.recommender.workload import (
+    DEREGISTER,
+    EVENT_SPARK_SCHEMA,
+    RATING,
+    REGISTER,
+    REQUEST,
+    Workload,
+)
 from icestream.apps.replay import Replay
 from icestream.apps.results import ResultFiles
 from icestream.apps.running import Query, demo_folder, demo_session, follow, wide_console
@@ -58,8 +65,8 @@ _DAYS = 60
 #: ratings before the first request
 _WARM_UP = 3 / 4
 _EVENTS_PER_FILE = 1_000
-#: answers to compare at the end, and to show
-_CHECKED = 40
+#: answers to compare at the end, to requests and to standing ones, and to show
+_CHECKED, _STANDING = 40, 20
 _SHOWN = 12
 
 
@@ -250,13 +257,35 @@ def _checked(events: pa.Table, answers: Answers, window: Micros, k: int) -> Verd
     """Compare some answers, from first to last, with the model of the ratings at their instants."""
     of = events.column("stream")
     ratings = events.filter(pc.equal(of, RATING)).select(["time", "user", "item", "rating"])
-    asked = events.filter(pc.equal(of, REQUEST))
-    chosen = np.unique(np.linspace(0, asked.num_rows - 1, _CHECKED).astype(np.int64))
-    times = asked.column("time").cast(pa.int64()).to_numpy()[chosen]
-    users = asked.column("user").to_numpy()[chosen]
+    asked, standing = _asked(events), _standing(events)
     found, items = [], 0
-    for instant, user in zip(times.tolist(), users.tolist(), strict=True):
-        answer = answers.of(Request(user, instant), instant)
+    for request, instant in [*asked, *standing]:
+        answer = answers.of(request, instant)
         items += len(answer)
-        found.append(wrong(answer, Model.at(ratings, instant, window), user, k))
-    return Verdict(len(found), items, tuple(each for each in found if each is not None))
+        found.append(wrong(answer, Model.at(ratings, instant, window), request.user, k))
+    wrong_ones = tuple(each for each in found if each is not None)
+    return Verdict(len(found), len(standing), items, wrong_ones)
+
+
+def _asked(events: pa.Table) -> list[tuple[Request, Micros]]:
+    """Choose some requests that are answered once, each with its instant."""
+    users, times = _columns(events.filter(pc.equal(events.column("stream"), REQUEST)))
+    chosen = np.unique(np.linspace(0, len(users) - 1, min(_CHECKED, len(users))).astype(np.int64))
+    return [(Request(users[each], times[each]), times[each]) for each in chosen.tolist()]
+
+
+def _standing(events: pa.Table) -> list[tuple[Request, Micros]]:
+    """Choose some standing requests, each with the last instant at which it stands."""
+    of, last = events.column("stream"), _columns(events)[1][-1]
+    opened = zip(*_columns(events.filter(pc.equal(of, REGISTER))), strict=True)
+    ends = dict.fromkeys((Request(user, time) for user, time in opened), last)
+    closing = events.filter(pc.equal(of, DEREGISTER))
+    since = closing.column("since").cast(pa.int64()).to_pylist()
+    for user, end, start in zip(*_columns(closing), since, strict=True):
+        ends[Request(user, start)] = end - 1
+    return list(ends.items())[-_STANDING:]
+
+
+def _columns(events: pa.Table) -> tuple[list[int], list[Micros]]:
+    """Give the users and times of events."""
+    return events.column("user").to_pylist(), events.column("time").cast(pa.int64()).to_pylist()

@@ -62,6 +62,8 @@ class Verdict:
     """What the offline model says of some answers."""
 
     checked: int
+    #: of these, answers to standing requests
+    standing: int
     #: items in the answers that were checked
     items: int
     #: what is wrong with those that differ
@@ -149,7 +151,7 @@ def summary_table(status: Status, verdict: Verdict, *, kept: str | None) -> Rend
     facts.add_row(
         "checked",
         f"{right} of {verdict.checked} answers with {verdict.items} items are those of the model "
-        "computed from all ratings",
+        f"computed from all ratings; {verdict.standing} of them are to standing requests",
     )
     if kept:
         facts.add_row("kept in", kept)

@@ -30,8 +30,8 @@ from icestream.plan.adaptation.migration import Move, Way
 from icestream.plan.adaptation.split_combine import Shape
 
 #: keys in each key group
-KEYS = {Size.SMALL: (1_000, 5_000), Size.FULL: (1_000, 10_000, 50_000, 100_000, 200_000)}
-#: where the bars are held, if it is measured
+KEYS = {Size.SMALL: (5_000, 50_000), Size.FULL: (1_000, 10_000, 50_000, 100_000, 200_000)}
+#: where the bars are held
 WANTED_KEYS = 50_000
 REPEATS = {Size.SMALL: 3, Size.FULL: 7}
 #: half minutes until the windows are full, and until a pane of a split job is half full
@@ -109,7 +109,7 @@ def _raw_copy(folder: Path, size: int) -> float:
 def bars(figures: Figures) -> tuple[Bar, ...]:
     """Hold figures against what is wanted."""
     sizes = figures["keys"]
-    at = sizes.index(WANTED_KEYS) if WANTED_KEYS in sizes else -1
+    at = sizes.index(WANTED_KEYS)
     split, combined = figures[Shape.SPLIT.value], figures[Shape.COMBINED.value]
     instant = [each["pause_ms"] for each in split["instant"]]
     copies = [each["pause_ms"] for each in split["disruptive"]]

@@ -56,8 +56,6 @@ BATCHES = 5
 LOAD, EXTRA = 0.7, 0.5
 #: minutes until the load of a node is full, and until that of the next one begins
 RISING, ROUND = 3, 5
-#: what a node may take more than the mean before groups leave it
-TOLERANCE = 0.1
 #: what a measured load weighs when it is a batch older, where groups move after every batch
 FADING = 0.5
 #: rows of the work that tells how fast the processor is, and times of it that are remembered
@@ -95,7 +93,7 @@ class Case:
 
 CASES = {
     Size.SMALL: Case(4, 3, 1_000, 1_000, 30, 1, 1),
-    Size.FULL: Case(4, 5, 50_000, 12_000, 60, 1, 1),
+    Size.FULL: Case(4, 5, 50_000, 7_000, 60, 1, 1),
 }
 
 
@@ -352,7 +350,7 @@ def _adapt(
 ) -> dict[int, float]:
     """Move key groups so that nodes are loaded alike; return the seconds that nodes were busy."""
     places = job.places
-    wanted = rebalanced(loads.tolist(), places, nodes, tolerance=TOLERANCE, most_moves=len(places))
+    wanted = rebalanced(loads.tolist(), places, nodes, most_moves=len(places))
     moves = [
         Move(group, there, way)
         for group, (here, there) in enumerate(zip(places, wanted, strict=True))

@@ -1,26 +1,26 @@
 """The recommender with and without enough memory, batch by batch.
 
-Idea: a query is warmed up with ratings; then another one, with memory for a part of the state of
-the first and the buffers beside it, is warmed up alike. Both get the same batches of requests, or
-of requests and ratings, in turn, the first of them another one each time. After every batch its
-time, the state in memory and the reads from the log are noted, the first few left out; some answers
-are compared with the offline model.
+Idea: a query is warmed up with ratings; then others, with memory for a part of the state of the
+first and the buffers beside it, are warmed up alike. All get the same batches of requests, or of
+requests and ratings, in turn, the first of them another one each time. The first batches are left
+out; the others make five rounds. After every batch its time, the state in memory and the reads from
+the log are noted; some answers are compared with the offline model.
 
 Invariants:
-1. Both give the answers of the offline model (`test_oracle_both_answer_as_the_offline_model`).
+1. All give the answers of the offline model (`test_oracle_all_answer_as_the_offline_model`).
 2. Requests leave the state without enough memory below its limit
    (`test_bounded_state_stays_below_its_limit`).
 
-Limits: one process and one shard; on Spark the same components run in tasks.
+Limits: one process and one shard; on Spark the same components run in tasks. Rounds follow each
+other in queries that stay warm: requests leave no state behind, so each begins where the first did.
 
-References: ICE, sections III-A and VIII-B, figures 5 to 7.
+References: ICE, sections III-A and VIII-B, figures 5 to 7 and table I.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,21 +32,26 @@ import pyarrow as pa
 from icestream.apps.recommender.answers import Answers, Request, wrong
 from icestream.apps.recommender.generator import Ratings
 from icestream.apps.recommender.offline import Model
-from icestream.apps.recommender.workload import EVENT_SCHEMA, REQUEST, Workload
+from icestream.apps.recommender.workload import EVENT_SCHEMA, RATING, REQUEST, Workload
 from icestream.bench.cold.cold_zipf import UNLIMITED, Run
-from icestream.bench.registry import Figures
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
-from icestream.operators.dataflow.stores import STATE
+from icestream.operators.dataflow.stores import STATE, ColdOptions
 from icestream.plan.dataflow import Dataflow
+from icestream.state.synopses.options import Durability, StoreOptions
 
 #: items in an answer
 K = 10
 #: part of the state that fits into memory: the paper's limit leaves out 41 %
 MEMORY = 0.59
+#: rounds of batches, of whose ratios the median counts
+ROUNDS = 5
 DAY: Micros = 86_400_000_000
 #: answers that are compared with the offline model
 CHECKED = 20
+#: counters of bytes that a query wrote, and those of them that were written by leaving memory
+WRITTEN = ("logged", "evicted", "consolidated")
+LEFT = ("evicted", "consolidated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +63,7 @@ class Scale:
     #: ratings before the first request, and events of a batch of them
     warm_up: int
     warm_batch: int
-    #: events after that, events of a batch, and batches of a round
-    events: int
+    #: events of a batch after that, and batches of a round
     batch: int
     round: int
     #: days over which ratings come, and how long a rating counts
@@ -67,6 +71,11 @@ class Scale:
     window: str = "14 days"
     #: batches after the warm-up that are not counted: who is asked for comes back into memory
     settling: int = 4
+
+    @property
+    def events(self) -> int:
+        """Events after the warm-up."""
+        return self.batch * (self.settling + ROUNDS * self.round)
 
     @property
     def ratings(self) -> pa.Table:
@@ -79,6 +88,32 @@ class Scale:
         return Workload(
             ratings, self.warm_up, updates=updates, requests=10 - updates, events=self.events
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """How a query keeps its state."""
+
+    #: whether all of it fits into memory, or only a part
+    enough: bool = False
+    durability: Durability = "log"
+    clean_is_free: bool = True
+
+    def of(self, flow: Dataflow) -> Dataflow:
+        """Return the query with its state kept that way."""
+        store = StoreOptions(durability=self.durability, clean_is_free=self.clean_is_free)
+        return replace(flow, cold=ColdOptions(store))
+
+
+ENOUGH, LITTLE = "enough", "little"
+#: the first of all variants has enough memory: the others have a part of what it takes
+PAIR = {ENOUGH: Variant(enough=True), LITTLE: Variant()}
+EVICT, EVICT_ALL, LOG_ALL = "evict", "evict, clean written", "log, clean written"
+SWITCHED = PAIR | {
+    EVICT: Variant(durability="evict"),
+    EVICT_ALL: Variant(durability="evict", clean_is_free=False),
+    LOG_ALL: Variant(clean_is_free=False),
+}
 
 
 def flow_of(window: str | None, k: int = K) -> Dataflow:
@@ -108,44 +143,61 @@ def batches(
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """Two runs over the same events, of which the first `warm` batches do not count."""
+class Side:
+    """One of the runs over the same events."""
 
-    enough: Run
-    little: Run
+    run: Run
+    answers: Answers = field(default_factory=Answers)
+
+    def counted(self, *names: str) -> int:
+        """Return how much was counted from the first rating on."""
+        return sum(self.run.cold[name] for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Runs over the same events, of which the first `warm` batches do not count."""
+
+    sides: Mapping[str, Side]
     warm: int
     wrong: int
     budget: int
 
 
 def compare(
-    flow: Dataflow, scale: Scale, ratings: pa.Table, updates: int, folder: Path
+    flow: Dataflow,
+    scale: Scale,
+    updates: int,
+    folder: Path,
+    variants: Mapping[str, Variant] = PAIR,
 ) -> Compared:
-    """Warm two queries up, with and without enough memory, then feed them in turns."""
-    workload = scale.workload(ratings, updates)
-    events = workload.table()
-    enough = Run(flow, UNLIMITED, os.path.join(folder, "enough"))
-    schema = flow.batch_schema
+    """Warm queries up, the first with enough memory, then feed them in turns."""
+    ratings = scale.ratings
+    events = scale.workload(ratings, updates).table()
     first = np.append(np.arange(0, scale.warm_up, scale.warm_batch), scale.warm_up)
-    for batch in batches(events, first, schema):
-        enough.feed(batch)
-    budget = int(MEMORY * enough.state_bytes / STATE)
-    little = Run(flow, budget, os.path.join(folder, "little"))
-    for batch in batches(events, first, schema):
-        little.feed(batch)
     later = np.append(np.arange(scale.warm_up, events.num_rows, scale.batch), events.num_rows)
-    runs, answers = (enough, little), (Answers(), Answers())
-    for number, batch in enumerate(batches(events, later, schema)):
-        for turn in range(len(runs)):
-            chosen = (number + turn) % len(runs)
-            answers[chosen].take(runs[chosen].feed(batch))
-    found = sum(wrong_answers(scale, events, ratings, each) for each in answers)
-    for run in runs:
-        run.close()
-    return Compared(enough, little, len(first) - 1 + scale.settling, found, budget)
+    sides: dict[str, Side] = {}
+    budget = UNLIMITED
+    for number, (name, variant) in enumerate(variants.items()):
+        bytes_ = UNLIMITED if variant.enough else budget
+        side = Side(Run(variant.of(flow), bytes_, str(folder / f"run-{number}")))
+        for batch in batches(events, first, flow.batch_schema):
+            side.run.feed(batch)
+        if variant.enough:
+            budget = int(MEMORY * side.run.state_bytes / STATE)
+        sides[name] = side
+    turns = list(sides.values())
+    for number, batch in enumerate(batches(events, later, flow.batch_schema)):
+        for turn in range(len(turns)):
+            side = turns[(number + turn) % len(turns)]
+            side.answers.take(side.run.feed(batch))
+    found = wrong_answers(scale, events, ratings, [side.answers for side in turns])
+    for side in turns:
+        side.run.close()
+    return Compared(sides, len(first) - 1 + scale.settling, found, budget)
 
 
-def wrong_answers(scale: Scale, events: pa.Table, ratings: pa.Table, answers: Answers) -> int:
+def wrong_answers(scale: Scale, events: pa.Table, ratings: pa.Table, answers: list[Answers]) -> int:
     """Count wrong answers among some requests, by the offline model."""
     stream = events.column("stream").to_numpy()
     asked = np.flatnonzero(stream == REQUEST)
@@ -153,21 +205,26 @@ def wrong_answers(scale: Scale, events: pa.Table, ratings: pa.Table, answers: An
     times = events.column("time").cast(pa.int64()).to_numpy()
     users = events.column("user").to_numpy()
     window, count = parse_interval(scale.window), 0
-    known = int(np.count_nonzero(stream == 0))
+    known = ratings.slice(0, int(np.count_nonzero(stream == RATING)))
     for place in chosen.tolist():
         at, user = int(times[place]), int(users[place])
-        model = Model.at(ratings.slice(0, known), at, window)
-        count += wrong(answers.of(Request(user, at), at), model, user, K) is not None
+        model = Model.at(known, at, window)
+        found = (each.of(Request(user, at), at) for each in answers)
+        count += sum(wrong(answer, model, user, K) is not None for answer in found)
     return count
 
 
 def figures_of(compared: Compared, scale: Scale) -> dict[str, Any]:
-    """Put two runs side by side, over time and in sums."""
-    enough, little, warm = compared.enough, compared.little, compared.warm
-    rounds = range(warm, len(enough.wall), scale.round)
-    wall, cpu = ([_ratio(compared, of, first, scale) for first in rounds] for of in ("wall", "cpu"))
-    held = [np.array(run.held[warm:], dtype=np.float64) for run in (enough, little)]
-    sides = {"enough": enough, "little": little}
+    """Put the runs with and without enough memory side by side, over time and in sums."""
+    warm = compared.warm
+    pair = {name: compared.sides[name].run for name in PAIR}
+    enough, little = pair.values()
+    rounds = range(warm, warm + ROUNDS * scale.round, scale.round)
+    wall, cpu = (
+        [_ratio(enough, little, of, slice(first, first + scale.round)) for first in rounds]
+        for of in ("wall", "cpu")
+    )
+    held = [np.array(run.held[warm:], dtype=np.float64) for run in pair.values()]
     return {
         "budget_bytes": compared.budget,
         "peak_bytes": little.peak,
@@ -178,26 +235,38 @@ def figures_of(compared: Compared, scale: Scale) -> dict[str, Any]:
         "ratio": float(np.median(wall)),
         "cpu_ratio": float(np.median(cpu)),
         "ratios": wall,
+        "cpu_ratios": cpu,
         "groups_left": little.cold["left"],
         "groups_returned": little.cold["returned"],
         "wrong": compared.wrong,
-        **{f"{name}_events_per_second": run.rate(warm) for name, run in sides.items()},
-        **{
-            f"{name}_reads_per_second": sum(run.reads[warm:]) / sum(run.wall[warm:])
-            for name, run in sides.items()
-        },
-        **{
-            f"{name}_cpu": sum(run.cpu[warm:]) / sum(run.wall[warm:]) for name, run in sides.items()
-        },
-        "lines": {name: _lines(run, warm) for name, run in sides.items()},
+        "lines": {name: _lines(side.run, warm) for name, side in compared.sides.items()},
     }
 
 
-def _ratio(compared: Compared, of: str, first: int, scale: Scale) -> float:
+def moved(compared: Compared) -> dict[str, dict[str, float]]:
+    """Say what each run read and wrote, and what share of a processor it took.
+
+    What it wrote is counted from the first rating on: most groups leave while ratings come.
+    """
+    found = {}
+    for name, side in compared.sides.items():
+        run, warm = side.run, compared.warm
+        seconds = sum(run.wall[warm:])
+        found[name] = {
+            "events_per_second": run.rate(warm),
+            "cpu": sum(run.cpu[warm:]) / seconds,
+            "reads_per_second": sum(run.reads[warm:]) / seconds,
+            "writes_per_second": side.counted("extents") / sum(run.wall),
+            "groups_written": side.counted("extents"),
+            "bytes_written": side.counted(*WRITTEN),
+            "bytes_evicted": side.counted(*LEFT),
+        }
+    return found
+
+
+def _ratio(enough: Run, little: Run, of: str, chosen: slice) -> float:
     """Return the speed of a round without enough memory, as a part of that with it."""
-    chosen = slice(first, first + scale.round)
-    taken = [sum(getattr(run, of)[chosen]) for run in (compared.enough, compared.little)]
-    return float(taken[0] / taken[1])
+    return float(sum(getattr(enough, of)[chosen]) / sum(getattr(little, of)[chosen]))
 
 
 def _lines(run: Run, warm: int) -> list[dict[str, float]]:
@@ -212,30 +281,3 @@ def _lines(run: Run, warm: int) -> list[dict[str, float]]:
         }
         for events, wall, cpu, held, reads in list(series)[warm:]
     ]
-
-
-def plot(figures: Figures, target: Path) -> None:
-    """Draw memory, speed, reads and processor time over batches, and memory saved by updates."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - only drawing needs it
-
-    drawing = Figure(figsize=(11, 9), layout="constrained")
-    axes = drawing.subplots(3, 2)
-    drawn = (
-        ("recommend only", "state_bytes", 1e-6, "state in memory, MB"),
-        ("recommend only", "events_per_second", 1.0, "events/s"),
-        ("mixed", "state_bytes", 1e-6, "state in memory, MB"),
-        ("mixed", "events_per_second", 1.0, "events/s"),
-        ("mixed", "reads_per_second", 1.0, "reads/s"),
-    )
-    for place, (case, field, unit, label) in zip(axes.flat, drawn, strict=False):
-        for name, lines in figures[case]["lines"].items():
-            place.plot([unit * line[field] for line in lines], label=f"{name} memory")
-        place.set(title=case, xlabel="batch", ylabel=label)
-        place.set_ylim(bottom=0)
-        place.legend(fontsize=8)
-    shares = {name: each for name, each in figures.items() if name.startswith("updates ")}
-    saved = axes.flat[5]
-    saved.bar(list(shares), [100 * each["memory_saved_at_the_end"] for each in shares.values()])
-    saved.set(title="memory saved at the end, %")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    drawing.savefig(target, dpi=120)

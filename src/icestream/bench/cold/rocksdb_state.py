@@ -82,7 +82,8 @@ class StoreTotals:
             order = np.argsort(slots)
             ordered = slots[order]
             for portion in store.portions(ordered):
-                rows = order[np.searchsorted(ordered, portion)]
+                is_all = len(portion) == len(ordered)
+                rows = order if is_all else order[np.searchsorted(ordered, portion)]
                 count, amount = n[rows], total[rows]
                 old = store.read(0, portion)
                 count[old.owners] += np.asarray(old.rows.column(0))

@@ -4,12 +4,14 @@ Idea: streams A to E have two columns each; A.1 = B.1 = C.1, then C.2 = D.1, the
 range of K tuples of a stream every partition of a join gets K / 300 tuples, and each of its values
 comes R times: the *range join ratio* of that partition. R differs by partition and its average is
 the average join ratio of the join. Rows of one partition of a join go to one partition of the next,
-so partitions differ in what becomes of their results too. Everything is in one table:
+so partitions differ in what becomes of their results too; `mixed` streams send them to all, so that
+what becomes of results is alike for all. Everything is in one table:
 
     partitions of each join              300
     tuple range K                        as many tuples as a stream brings in a run
     R of a partition                     half of them 0.3, half 1.7 times the average of the join
-    R of consecutive joins               independent: a half goes evenly to both halves
+    R of consecutive joins               independent: a half goes evenly to both halves; if mixed,
+                                         every partition does
     average R of the three joins         (3, 1, 1), (1, 3, 3) or (3, 2, 3)
     order in a range                     at random, by seed
 
@@ -19,6 +21,8 @@ Invariants:
 2. The exact number of results is that of DuckDB
    (`test_oracle_the_exact_number_of_results_is_that_of_duckdb`).
 3. The same seed makes the same streams (`test_streams_are_a_function_of_their_seed`).
+4. Mixed streams go from every partition of a join to partitions of the next all over
+   (`test_mixed_streams_go_from_every_partition_to_many`).
 
 References: Liu, Zhu, Rundensteiner (2006), section 6.1, which leaves K, R and the order open.
 """
@@ -59,6 +63,8 @@ class JoinInputs:
     #: tuples of each stream
     tuples: int
     seed: int = 1
+    #: whether rows of one partition go to all partitions of the next join, or to one
+    mixed: bool = False
 
     @cached_property
     def columns(self) -> dict[str, Ints]:
@@ -74,6 +80,9 @@ class JoinInputs:
         def column(join: int, places: Ints) -> Ints:
             return _dealt(values[join], places, dice)
 
+        def after(join: int, places: Ints) -> Ints:
+            return dice.permutation(places) if self.mixed else onward[join][places]
+
         numbers = np.arange(self.tuples)
         return {
             "a1": column(0, place["a"]),
@@ -81,9 +90,9 @@ class JoinInputs:
             "b1": column(0, place["b"]),
             "b2": numbers,
             "c1": column(0, place["c"]),
-            "c2": column(1, onward[0][place["c"]]),
+            "c2": column(1, after(0, place["c"])),
             "d1": column(1, place["d"]),
-            "d2": column(2, onward[1][place["d"]]),
+            "d2": column(2, after(1, place["d"])),
             "e1": column(2, place["e"]),
             "e2": numbers,
         }

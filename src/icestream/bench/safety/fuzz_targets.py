@@ -90,6 +90,7 @@ def targets(folder: Path) -> Iterator[Target]:
     yield from _segments(roots)
     for kind, where in roots.items():
         yield _state(kind, where)
+    yield _state("windows", root, kept="panes")
     mark = str(folder / "mark")
     yield Target(
         "marks of delivery",
@@ -178,7 +179,7 @@ def _segments(roots: dict[str, str]) -> Iterator[Target]:
     )
 
 
-def _state(kind: str, root: str) -> Target:
+def _state(kind: str, root: str, kept: str | None = None) -> Target:
     """Restore and read the newest state, one of its segments changed inside and signed again."""
     checkpoint = Checkpoint(root)
     commits = [checkpoint.store.load(version) for version in checkpoint.versions]
@@ -202,10 +203,11 @@ def _state(kind: str, root: str) -> Target:
         }
 
     def feed(changes: dict[str, bytes]) -> None:
-        for found in Reading(root, memory=MEMORY, files=ChangedFiles(changes)).rows():
+        for found in Reading(root, kept=kept, memory=MEMORY, files=ChangedFiles(changes)).rows():
             found.rows.validate(full=True)
 
-    return Target(f"state of {kind}, signed", make_input, feed, signed=True, thousands=3)
+    name = f"state of {kind}{f' by {kept}' if kept else ''}, signed"
+    return Target(name, make_input, feed, signed=True, thousands=3)
 
 
 def _listing(commit: Commit, name: str, data: bytes) -> Commit:

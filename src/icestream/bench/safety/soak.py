@@ -5,7 +5,9 @@ new stream; it is run undisturbed, and then again while it is killed at random m
 slow and full at times, its clock jumps, and batches grow and shrink. What readers of the two see is
 compared: all rows where rows are told once; what is so at some instants where rows are taken back;
 the newest row of each key where only that counts.
-Memory of all processes is sampled; a run may not need more at its end than in its first half.
+Memory is sampled, pages that processes share counted once. An undisturbed run, once warm, may not
+need more in its last third than in the one before. What Java takes, which its heap bounds, is told
+apart.
 
 Limits: the disk refuses new files, not every write; the machine itself stays up.
 """
@@ -20,9 +22,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,11 +54,15 @@ KILLS = {Size.SMALL: 1, Size.FULL: 4}
 SHARE = {Size.SMALL: 0.3, Size.FULL: 1.0}
 #: seconds between two samples of memory
 _EVERY = 0.5
-#: what memory may grow by from the first half of a run to its second; a short one only warms up
-_FLAT = {Size.SMALL: 2.0, Size.FULL: 1.25}
+#: what memory may grow by in the last third of an undisturbed run, and samples that tell
+_FLAT = 1.1
+_LEAST_SAMPLES = 4
 _PATIENCE = 900.0
 #: instants at which what is so is compared
 _INSTANTS = 12
+
+#: seconds since the start, bytes of Python, bytes of Java, versions that were committed
+Sample = tuple[float, int, int, int]
 
 
 def seen_file(own: Path, name: str) -> Path:
@@ -80,22 +87,33 @@ class Round:
     differences: int = 0
     kills: int = 0
     refused: int = 0
-    #: seconds since its start, and bytes of all processes, of the tormented runs
-    memory: list[tuple[float, int]] = field(default_factory=list)
+    #: memory of the tormented runs, and of the undisturbed one
+    memory: list[Sample] = field(default_factory=list)
+    calm: list[Sample] = field(default_factory=list)
 
     @property
-    def growth(self) -> float:
-        """Return the most bytes of the second half over those of the first."""
-        used = [bytes_ for _, bytes_ in self.memory if bytes_]
-        half = len(used) // 2
-        return max(used[half:]) / max(used[:half]) if half else 1.0
+    def growth(self) -> float | None:
+        """Return by what the memory of Python grew once the undisturbed run was warm."""
+        return grown(self.calm)
+
+
+def grown(samples: Sequence[Sample]) -> float | None:
+    """Return the most bytes in the last third of the versions over those in the third before it.
+
+    None if there are too few of either.
+    """
+    last = max((version for *_, version in samples), default=0)
+    middle = [python for _, python, _, version in samples if last <= 3 * version < 2 * last]
+    end = [python for _, python, _, version in samples if 2 * last <= 3 * version < 3 * last]
+    return max(end) / max(middle) if min(len(middle), len(end)) >= _LEAST_SAMPLES else None
 
 
 class _Memory:
-    """Samples the memory of a process and its children."""
+    """Samples the memory of a process and its children, pages that they share counted once."""
 
-    def __init__(self) -> None:
-        self.samples: list[tuple[float, int]] = []
+    def __init__(self, version: Callable[[], int]) -> None:
+        self._version = version
+        self.samples: list[Sample] = []
         self.pid: int | None = None
         self._ended = threading.Event()
         self._began = time.monotonic()
@@ -117,9 +135,11 @@ class _Memory:
                 continue
             with suppress(psutil.Error):
                 process = psutil.Process(self.pid)
-                family = [process, *process.children(recursive=True)]
-                held = sum(each.memory_info().rss for each in family)
-                self.samples.append((time.monotonic() - self._began, held))
+                held = {True: 0, False: 0}
+                for each in (process, *process.children(recursive=True)):
+                    held[each.name() == "java"] += each.memory_full_info().pss
+                seconds = time.monotonic() - self._began
+                self.samples.append((seconds, held[False], held[True], self._version()))
 
     def follow(self, pid: int) -> None:
         """Look at another process from now on."""
@@ -190,24 +210,38 @@ def one_round(app: str, seed: int, folder: Path, size: Size = Size.FULL) -> Roun
     events.mkdir(parents=True)
     _apps()[app].write(events, seed, SHARE[size])
     calm, tormented = folder / "calm", folder / "tormented"
-    kill_until_done(_command(app, events, calm), steps=int, kills=0, seed=seed, patience=_PATIENCE)
-    with _Memory().watching() as memory:
+    with _Memory(partial(_versions, calm)).watching() as quiet:
+        kill_until_done(
+            _command(app, events, calm),
+            steps=int,
+            kills=0,
+            seed=seed,
+            patience=_PATIENCE,
+            on_start=quiet.follow,
+        )
+    with _Memory(partial(_versions, tormented)).watching() as memory:
         killings = kill_until_done(
             _command(app, events, tormented, tormented=True),
-            steps=lambda: len(list(tormented.glob("checkpoint/icestream/commits/*.json"))),
+            steps=partial(_versions, tormented),
             kills=KILLS[size],
             seed=seed,
             patience=_PATIENCE,
             again=(REFUSED,),
             on_start=memory.follow,
         )
-    done.memory = memory.samples
+    done.memory, done.calm = memory.samples, quiet.samples
     done.kills, done.refused = killings.kills, killings.refused
     names = _apps()[app].results
     seen = ([seen_file(own, name) for name in names] for own in (calm, tormented))
     done.rows, done.differences = differences(app, *seen)
     done.seconds = time.monotonic() - began
     return done
+
+
+def _versions(own: Path) -> int:
+    """Return the last version that a run has committed."""
+    names = (path.stem for path in own.glob("checkpoint/icestream/commits/*.json"))
+    return max(map(int, names), default=0)
 
 
 def _command(app: str, events: Path, own: Path, *, tormented: bool = False) -> list[str]:
@@ -231,7 +265,7 @@ def measure(size: Size, progress: Progress) -> Measurement:
         last = rounds[-1]
         progress.note(
             f"{app}: {last.rows} rows, {last.differences} differ, {last.kills} kills, "
-            f"{last.refused} refusals of the disk, memory {last.growth:.2f}"
+            f"{last.refused} refusals of the disk, memory {_shown(last.growth)}"
         )
     figures = {"rounds": [{**asdict(each), "growth": each.growth} for each in rounds]}
     page = folder / "soak.html"
@@ -244,13 +278,18 @@ def measure(size: Size, progress: Progress) -> Measurement:
             Bar.at_most("rows that differ", 0, sum(each.differences for each in rounds)),
             Bar.at_least("rows compared", 1000, sum(each.rows for each in rounds)),
             Bar.at_least("kills", KILLS[size], sum(each.kills for each in rounds)),
-            Bar.at_most(
-                "memory, second half over first",
-                _FLAT[size],
-                max(each.growth for each in rounds),
-            ),
+            Bar.at_most("memory, last third over the one before", _FLAT, _most_grown(rounds)),
         ),
     )
+
+
+def _most_grown(rounds: Sequence[Round]) -> float | None:
+    """Return the most that a run grew by of those that took long enough to tell."""
+    return max((each.growth for each in rounds if each.growth is not None), default=None)
+
+
+def _shown(growth: float | None) -> str:
+    return "-" if growth is None else f"{growth:.2f}"
 
 
 def plot(figures: Figures, target: Path | io.BytesIO) -> None:
@@ -269,13 +308,20 @@ def plot(figures: Figures, target: Path | io.BytesIO) -> None:
             axis.axis("off")
             continue
         each = rounds[place]
-        seconds, used = zip(*each["memory"], strict=True) if each["memory"] else ((), ())
-        axis.plot(seconds, [value / 2**20 for value in used], linewidth=0.8)
+        for name, colour in (("calm", "tab:blue"), ("memory", "tab:red")):
+            seconds = [at for at, *_ in each[name]]
+            python = [value / 2**20 for _, value, *_ in each[name]]
+            whole = [(value + java) / 2**20 for _, value, java, _ in each[name]]
+            kind = "undisturbed" if name == "calm" else "tormented"
+            axis.plot(seconds, whole, linewidth=0.6, color=colour, alpha=0.4)
+            axis.plot(seconds, python, linewidth=1.0, color=colour, label=kind)
         axis.set_title(
             f"{each['app']}: {each['kills']} kills, {each['refused']} refusals", fontsize=9
         )
         axis.set_ylim(bottom=0)
         axis.set_ylabel("MB")
+        axis.set_xlabel("s")
+    axes.flat[0].legend(fontsize=8, title="Python; faint: with Java", title_fontsize=8)
     figure.tight_layout()
     figure.savefig(target, dpi=110)
     plt.close(figure)
@@ -288,8 +334,8 @@ def report(figures: Figures) -> str:
     rows = "".join(
         f"<tr><td>{html.escape(each['app'])}<td>{each['seed']}<td>{each['seconds']:.0f}"
         f"<td>{each['rows']:,}<td>{each['differences']}<td>{each['kills']}<td>{each['refused']}"
-        f"<td>{format_bytes(max((used for _, used in each['memory']), default=0))}"
-        f"<td>{each['growth']:.2f}"
+        f"<td>{format_bytes(max((python for _, python, *_ in each['memory']), default=0))}"
+        f"<td>{_shown(each['growth'])}"
         for each in figures["rounds"]
     )
     heads = (
@@ -300,7 +346,7 @@ def report(figures: Figures) -> str:
         "differences",
         "kills",
         "disk refused",
-        "most memory",
+        "most memory of Python",
     )
     style = "body{font-family:sans-serif;margin:2em}td,th{padding:.2em .8em;text-align:right}"
     return (

@@ -39,7 +39,7 @@ def run(app: str, events: Path, own: Path, *, tormented: bool) -> None:
     """Run an app to its end."""
     spark = ice.local_session("soak", memory="1g")
     chosen = APPS[app]
-    files = random.choice((1, 2, 7, 20)) if tormented else 4
+    files = random.choice((1, 2, 7, 20)) if tormented else 1
     with ExitStack() as torments:
         if tormented:
             disk = FailingDisk(full=0.002, slow=0.05)

@@ -4,7 +4,7 @@ Idea: *rates* drives a queue of each schedule with batches of random keys, half 
 enqueues, and times both. *Memory* repeats the comparison of on-demand paging with a manager that
 never takes a location back: 100 keys of uniform to very skewed rates, 10 results per second, input
 from twice to a hundred times that, until 1000 results were delivered. *Bursts* counts pages while
-load comes and goes.
+load comes and goes. *Spilled* has eight times the keys that fit (`bench.updates.spilled_keys`).
 
 Limits: time is that of the wall, so a loaded machine measures low; rates per second of processor
 time stand beside.
@@ -20,20 +20,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
 from icestream.bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
-from icestream.kernels.words import Ints
+from icestream.bench.updates.spilled_keys import BATCH, SCHEMA, identities, rows_of, spilled
 from icestream.state.update_queue.append import AppendQueue
 from icestream.state.update_queue.order import SCHEDULES
 from icestream.state.update_queue.queue import UpdateQueue
 
 KEYS = 1_000_000
-BATCH = 16_384
 ENQUEUES = 5_000_000
 DEQUEUES = 2_000_000
-SCHEMA = pa.schema([("price", pa.float64()), ("volume", pa.int64())])
 
 #: of the comparison of memory managers: keys, results per second and in all, bytes of a page
 WATCHED = 100
@@ -42,8 +38,8 @@ RESULTS = 1_000
 SMALL_PAGE = 256
 SKEWS = (0.0, 0.3, 0.6, 0.9)
 SECOND = 1_000_000
-
-Identity = npt.NDArray[np.uint64]
+#: schedules whose keys spill: one with a fixed order of keys, and one without
+SPILLED = ("inplace", "index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +48,20 @@ class Run:
 
     batches: int
     rates: tuple[int, ...]
+    #: batches with more keys than fit
+    spilled: int
 
 
 RUNS = {
-    Size.SMALL: Run(60, (20, 100, 1000)),
-    Size.FULL: Run(400, (20, 50, 100, 200, 500, 1000)),
+    Size.SMALL: Run(60, (20, 100, 1000), 8),
+    Size.FULL: Run(400, (20, 50, 100, 200, 500, 1000), 60),
 }
 
 
 def measure(size: Size, progress: Progress) -> Measurement:
     """Measure rates of every schedule, memory of both managers, and pages through bursts."""
     run = RUNS[size]
-    progress.plan(len(SCHEDULES) + 3)
+    progress.plan(len(SCHEDULES) + 4)
     rates = []
     for schedule in (*SCHEDULES, "append"):
         progress.step(f"a million keys, {schedule}")
@@ -82,10 +80,12 @@ def measure(size: Size, progress: Progress) -> Measurement:
     ]
     progress.step("pages through bursts")
     pages = {name: bursts(naive=name == "naive") for name in ("on demand", "naive")}
+    progress.step("eight times the keys that fit")
+    beyond = [spilled(schedule, run.spilled) for schedule in SPILLED]
     on_demand = [row for row in memory if row["manager"] == "on demand"]
     updating = [row for row in rates if row["schedule"] != "append"]
     return Measurement(
-        {"rates": rates, "memory": memory, "pages": pages},
+        {"rates": rates, "memory": memory, "pages": pages, "spilled": beyond},
         (
             Bar.at_least(
                 "enqueues per second, every schedule",
@@ -105,18 +105,6 @@ def measure(size: Size, progress: Progress) -> Measurement:
             Bar.at_most("pages held after a burst", 0, pages["on demand"][-1]),
         ),
     )
-
-
-def identities(count: int) -> Identity:
-    """Make well-mixed identities of keys."""
-    mixed = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    return np.asarray(mixed ^ (mixed >> np.uint64(29)))
-
-
-def rows_of(numbers: Ints) -> pa.RecordBatch:
-    """Make values."""
-    columns = [pa.array(numbers / 8), pa.array(numbers)]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 def operations(schedule: str, batches: int, keys: int = KEYS) -> dict[str, Any]:

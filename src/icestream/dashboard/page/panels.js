@@ -351,14 +351,16 @@ const shards = {
 const plan = {
   id: "plan",
   title: "Plan",
-  about: "Sources, components and results. A component is what runs without sending anything to other shards.",
+  about: "Sources, components and results. A component is what runs without sending anything to other shards; several may share tasks.",
   wide: true,
   build() { return element("div", { class: "figure scrolls", tabindex: "0", role: "region", "aria-label": "Plan" }); },
   update(node, query, records) {
     if (!query.plan?.boxes?.length) return false;
-    const told = own(records.at(-1) ?? {}).operators ?? [];
+    const last = own(records.at(-1) ?? {}), told = last.operators ?? [];
+    const beside = (at) => (last.fusedComponents?.find((group) => group.includes(at)) ?? []).filter((each) => each !== at);
     const notes = new Map(told.map((each, at) => [`component ${at}`,
-      `${format.bytes(each.memoryBytes)} in memory, ${format.bytes(each.logBytes)} on disk`]));
+      `${format.bytes(each.memoryBytes)} in memory, ${format.bytes(each.logBytes)} on disk`
+      + (beside(at).length ? `, in one task with ${beside(at).join(", ")}` : "")]));
     node.replaceChildren(drawPlan(query.plan, notes));
     return true;
   },

@@ -34,6 +34,8 @@ _TOLD = (
     pa.field("__mean_gap", pa.float64(), nullable=False),
 )
 _ROWS_AT_ONCE = 16_384
+#: the table of values that wait
+WAITING = "waiting"
 
 
 class UpdateState:
@@ -45,7 +47,7 @@ class UpdateState:
         keys = pa.schema([legend.payload.field(name) for name in legend.keys])
         self._payload, self._readers = legend.payload, legend.readers
         waiting = pa.schema([*_TOLD, *legend.payload])
-        self._waiting = StateTable("queue", "waiting", legend.text, keys, waiting, shards)
+        self._waiting = StateTable("queue", WAITING, legend.text, keys, waiting, shards)
         idle = pa.schema(_TOLD)
         self._idle = StateTable("queue", "known", legend.text, keys, idle, shards)
         self._front = legend.front

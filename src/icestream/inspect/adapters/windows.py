@@ -3,7 +3,8 @@
 Idea: what windows keep (panes, sessions, trees of objects, tuples) says little by itself. The
 operator is restored, and its windows are closed one after the other as if the watermark had reached
 their end, in a scratch folder: the rows are the running aggregates of the open windows. Windows
-that move with events show the window of each group as it stands.
+that move with events show the window of each group as it stands. Panes are read where they are
+asked for (`panes`).
 
 Invariants:
 1. The rows are those a query emits that ends here
@@ -27,6 +28,7 @@ import pyarrow.compute as pc
 
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
+from icestream.inspect.adapters.panes import PaneState, obstacle
 from icestream.inspect.readable import Asked, StateRows, StateTable, key_row
 from icestream.inspect.scratch import ScratchShard
 from icestream.kernels.words import Table
@@ -67,7 +69,11 @@ class WindowState:
             for number, view in enumerate(plan.views)
         ]
         self._windows = WINDOWS if self._store == PANES or _all_tumble(plan) else 1
+        self._panes = None if obstacle(plan, commit) else PaneState(plan, commit)
         self.notes: Sequence[str] = (*self._hidden(), *self._left_out())
+        if self._panes is not None:
+            self.tables = (*self.tables, self._panes.table)
+            self.notes += (f"what windows are made of is read as {PANES!r}, see --kept",)
 
     def _hidden(self) -> Iterator[str]:
         """Yield which views are not shown."""
@@ -93,7 +99,12 @@ class WindowState:
     def read(
         self, shard: int, space: Shard, history: Sequence[PastVersion], commit: Commit, asked: Asked
     ) -> Iterator[StateRows]:
-        """Restore a shard, close its windows and yield their rows."""
+        """Restore a shard, close its windows and yield their rows; or yield its panes."""
+        assert isinstance(space, ScratchShard)
+        if self._panes is not None and self._panes.table in asked.tables:
+            yield from self._panes.read(shard, space, history, commit, asked)
+        if not asked.tables & set(self.tables[: len(self._plan.views)]):
+            return
         plan = self._plan
         tiled = tuple(map(Tiled.from_json, commit.decisions.get("composition") or ()))
         events = self._events(shard, space, commit)
@@ -116,12 +127,13 @@ class WindowState:
             for view, rows in lower.emitted(plan, operator.standing()):
                 yield from self._chosen(view, shard, rows, asked)
 
-    def _events(self, shard: int, space: Shard, commit: Commit) -> tuple[KeptEvents, int] | None:
+    def _events(
+        self, shard: int, space: ScratchShard, commit: Commit
+    ) -> tuple[KeptEvents, int] | None:
         """Return the raw events that fields without an inverse are folded from, where they are."""
         folded = lower.on_panes(self._plan)
         if self._store == PANES or folded is None or lower.takes_back(folded):
             return None
-        assert isinstance(space, ScratchShard)
         following = commit.version + 1
         kept = KeptEvents(folded, commit.routes, space.files, space.root, following, (), shard)
         return kept, following

@@ -13,6 +13,8 @@ Invariants:
    (`test_parity_the_coldest_are_those_a_sort_puts_first`).
 4. One of every `one_in` hits is sampled, however they are cut into batches
    (`test_parity_one_hit_of_every_few_is_sampled`).
+5. Groups of the directory are ordered by how often they were named, then by when
+   (`test_parity_groups_named_least_and_longest_ago`).
 
 Cost: O(hits), O(candidates); two turns of the hand at most.
 
@@ -28,12 +30,17 @@ import numpy.typing as npt
 
 from icestream.kernels.compile import kernel
 from icestream.kernels.hashing import mix_lo
+from icestream.kernels.synopses.heap import HEAT, STAMP
+from icestream.kernels.words import Table
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Slots = npt.NDArray[np.int64]
 #: two words for each slot
 Stats = npt.NDArray[np.int64]
+
+#: heat that counts for no more than this
+MOST_HEAT = 1 << 30
 
 
 @kernel
@@ -206,6 +213,27 @@ def fade_coldest(
         partition(keys, ages, slots, count, k)
         count = k
     return count
+
+
+@kernel
+def list_cold(table: Table, before: int, slots: Ints, keys: Ints) -> int:
+    """List groups named before a chunk with keys: less heat first, then those named longer ago."""
+    count = 0
+    for slot in range(table.shape[0]):
+        stamp = table[slot, STAMP]
+        if 0 < stamp < before:
+            slots[count] = slot
+            keys[count] = min(table[slot, HEAT], MOST_HEAT) << 32 | stamp & 0xFFFFFFFF
+            count += 1
+    return count
+
+
+def list_cold_reference(table: Table, before: int) -> list[int]:
+    """Return the slots that `list_cold` lists, in the order of their keys."""
+    there = np.flatnonzero((table[:, STAMP] > 0) & (table[:, STAMP] < before))
+    heat = np.minimum(table[there, HEAT], MOST_HEAT)
+    slots: list[int] = there[np.lexsort((table[there, STAMP], heat))].tolist()
+    return slots
 
 
 @kernel

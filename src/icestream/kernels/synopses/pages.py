@@ -3,8 +3,10 @@
 Invariants:
 1. An entry that is there is found, and no other (`test_parity_entries_in_pages`).
 2. Merging keeps the newer of two entries of a group (`test_parity_merging_entries`).
+3. Identities that look like hashes are put in order, others left alone
+   (`test_parity_the_order_of_identities`).
 
-Cost: O(log entries of a page) per lookup; one pass to merge.
+Cost: O(log entries of a page) per lookup; one pass to merge; O(identities) to order them.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ import numpy as np
 from icestream.kernels.compile import kernel
 from icestream.kernels.windows.fold import Ids
 from icestream.kernels.words import Ints, Table
+
+#: first bits of identities that are looked at to put them in order, at most
+MOST_BITS = 20
 
 
 @kernel
@@ -86,3 +91,46 @@ def merge_entries_reference(older: Table, newer: Table) -> list[list[int]]:
     merged = {tuple(row[:2].view(np.uint64).tolist()): row.tolist() for row in older}
     merged |= {tuple(row[:2].view(np.uint64).tolist()): row.tolist() for row in newer}
     return [merged[identity] for identity in sorted(merged)]
+
+
+@kernel
+def order_identities(hi: Ids, lo: Ids, order: Ints) -> bool:
+    """Fill in the stable order of identities; tell whether it is, as it is not if they are uneven.
+
+    Their first bits tell where each belongs, about; then those that are behind a greater one move
+    up, a few places for each on average or not at all.
+    """
+    bits = 1
+    while bits < MOST_BITS and 1 << bits < hi.size:
+        bits += 1
+    shift = np.uint64(64 - bits)
+    ends = np.zeros((1 << bits) + 1, dtype=np.int64)
+    for i in range(hi.size):
+        ends[np.int64(hi[i] >> shift) + 1] += 1
+    for b in range(1, ends.size):
+        ends[b] += ends[b - 1]
+    for i in range(hi.size):
+        bucket = np.int64(hi[i] >> shift)
+        order[ends[bucket]] = i
+        ends[bucket] += 1
+    moves = 8 * hi.size
+    for i in range(1, hi.size):
+        at = order[i]
+        j = i
+        while j > 0:
+            before = order[j - 1]
+            if hi[before] < hi[at] or (hi[before] == hi[at] and lo[before] <= lo[at]):
+                break
+            order[j] = before
+            j -= 1
+            moves -= 1
+        order[j] = at
+        if moves < 0:
+            return False
+    return True
+
+
+def order_identities_reference(hi: Ids, lo: Ids) -> list[int]:
+    """Return the order that `order_identities` fills in, by sorting pairs."""
+    pairs = list(zip(hi.tolist(), lo.tolist(), strict=True))
+    return sorted(range(len(pairs)), key=pairs.__getitem__)

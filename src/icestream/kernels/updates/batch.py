@@ -172,10 +172,16 @@ def ask_for_rows(store: Store, readers: Readers, slots: Ints, first: int, last: 
         if address >= 0:
             prefetch_word(store.pool.words, address)
         for reader in readers:
-            if cells[cell, WAITED_FOR] == 0:
+            schedule = reader.facts[SCHEDULE]
+            if cells[cell, WAITED_FOR] == 0 or schedule == INDEX:
                 prefetch(reader.keys, cell, LACKS)
-            if cells[cell, WAITED_FOR] == 0 or reader.facts[SCHEDULE] == FIFO:
+            if cells[cell, WAITED_FOR] == 0 or schedule in (FIFO, INDEX):
                 prefetch(reader.keys, cell, NEXT)
+
+
+@lean_kernel
+def ask_for_neighbours(readers: Readers, slots: Ints, first: int, last: int) -> None:
+    """Bring the rows before and behind those that will be moved into the cache."""
     for reader in readers:
         if reader.facts[SCHEDULE] != FIFO:
             continue
@@ -190,12 +196,14 @@ def enqueue_batch(
     store: Store, readers: Readers, slots: Ints, arrived: Ints, words: Ints, offsets: Ints
 ) -> None:
     """Let updates arrive one after the other; there must be room for all their values."""
-    for first in range(-AT_ONCE, slots.size, AT_ONCE):
-        last = min(first + AT_ONCE, slots.size)
-        for k in range(last, min(last + AT_ONCE, slots.size)):
+    size = slots.size
+    for first in range(-2 * AT_ONCE, size, AT_ONCE):
+        second, third = first + AT_ONCE, first + 2 * AT_ONCE
+        for k in range(third, min(third + AT_ONCE, size)):
             prefetch(store.cells, slots[k], HI)
-        ask_for_rows(store, readers, slots, max(first, 0), max(last, 0))
-        for k in range(max(first, 0), last):
+        ask_for_rows(store, readers, slots, max(second, 0), min(third, size))
+        ask_for_neighbours(readers, slots, max(first, 0), min(second, size))
+        for k in range(max(first, 0), min(second, size)):
             if enqueue_one(store, readers, slots[k], arrived[k]):
                 put_value(store, slots[k], words, offsets[k], offsets[k + 1])
 

@@ -62,6 +62,9 @@ TURN = DROPPED
 UNEVEN = 14
 LATEST = 15
 READER_WORDS = 16
+#: kinds of staleness, and of each the words where its book begins and its oldest pending update is
+APPLICATION, QUEUE = range(2)
+BOOKS = ((APPLICATION_BOOK, LACKS), (QUEUE_BOOK, SINCE))
 
 #: facts of a reader: schedule, its bit, keys that wait, lists with keys, time of the scores, when
 #: measuring began, the lowest turn given in front and the next one at a tail

@@ -219,9 +219,9 @@ class ComponentOperator:
         groups, arrivals = self._groups[number], self._spec.arrivals[number]
         if (
             self._entire
+            and arrivals is not None
             and isinstance(operator, PromptOperator)
             and operator.is_prompt
-            and arrivals is not None
             and sum(ways for step, ways in arrivals.items() if step not in self._done) == 1
         ):
             return operator.on_last_changes(port, changes, groups, watermark, self._over)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,6 @@ class TupleBatch:
 
     #: the tuples, without their time spans
     rows: pa.RecordBatch
-    #: number of the group of each tuple
-    group: Ints
     #: first tuple of each group, and the number of tuples
     starts: Ints
     #: the key's attributes, a row for each group
@@ -45,6 +44,11 @@ class TupleBatch:
     def __len__(self) -> int:
         """Return how many groups there are."""
         return len(self.starts) - 1
+
+    @cached_property
+    def group(self) -> Ints:
+        """Return the number of the group of each tuple."""
+        return np.repeat(np.arange(len(self)), self.sizes)
 
     @property
     def sizes(self) -> Ints:

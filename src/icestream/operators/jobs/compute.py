@@ -21,7 +21,7 @@ References: Madsen, Zhou, Su (2016), section 4.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,11 +29,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.times import INFINITY, Micros
+from icestream.kernels.windows.runs import window_runs
 from icestream.operators.dataflow.gathering import order_in_runs, taken
 from icestream.operators.fold import HI, LO
 from icestream.operators.jobs.batches import TupleBatch
 from icestream.operators.jobs.folding import Fold
 from icestream.operators.jobs.spans import Spans
+from icestream.operators.panes import Windows
 from icestream.operators.temporal.changes import (
     DIFF,
     LE,
@@ -57,8 +59,9 @@ EXPIRY = "__expiry"
 class _Run:
     """The tuples of one chunk, sorted, with a range for each key and window."""
 
-    #: row of the chunk of each tuple, and the first tuple of each range
-    rows: Ints
+    #: row of the chunk of each tuple, None if they are in order as they lie
+    rows: Ints | None
+    #: the first tuple of each range, and the number of tuples
     bounds: Ints
     #: key, kind and start of the window of each range
     slots: Slots
@@ -70,7 +73,8 @@ class _Run:
         if mine.all():
             return self
         sizes = np.diff(self.bounds)
-        rows = self.rows[np.repeat(mine, sizes)]
+        chosen = np.flatnonzero(np.repeat(mine, sizes))
+        rows = chosen if self.rows is None else self.rows[chosen]
         bounds = np.concatenate([[0], np.cumsum(sizes[mine])])
         return _Run(rows, bounds, self.slots[mine], self.kinds[mine], self.starts[mine])
 
@@ -93,6 +97,12 @@ class Compute:
         self._keys = keys
         self._spans = spans
         self._lag = lag
+        self._grid = _grid_of(spans)
+        #: the length of the windows of each kind, kinds by length, and what starts are multiples of
+        windows = () if spans is None else spans.windows
+        self._lengths = np.array([each.range for each in windows] or [INFINITY])
+        self._by_length = np.argsort(self._lengths)
+        self._unit = _unit_of(windows)
         span = [pa.field(name, pa.int64(), nullable=False) for name in (START, END, EXPIRY)]
         expiry = EXPIRY if spans is not None else None
         state = Synopsis("state", pa.schema([*span, *keys, *fold.state]), expiry=expiry)
@@ -140,8 +150,11 @@ class Compute:
     def _sorted(self, changes: pa.RecordBatch, groups: Groups) -> _Run:
         """Sort a chunk by key, window and time."""
         hi, lo = (np.asarray(changes.column(name).to_numpy()) for name in (HI, LO))
-        slots = _located(groups, hi, lo)
         ts1, ts2 = column_of(changes, LE), column_of(changes, RE)
+        run = self._as_it_lies(hi, lo, ts1, groups)
+        if run is not None:
+            return run
+        slots = _located(groups, hi, lo)
         if self._spans is None:
             rows, kinds, starts = np.arange(len(ts1)), _zeros(len(ts1)), _zeros(len(ts1))
         else:
@@ -154,11 +167,25 @@ class Compute:
         bounds = np.append(heads, len(rows))
         return _Run(rows, bounds, slots[heads], kinds[heads], starts[heads])
 
+    def _as_it_lies(self, hi: Ids, lo: Ids, times: Ints, groups: Groups) -> _Run | None:
+        """Return the ranges of a chunk that is in order, None if it is not or may not be."""
+        if self._grid is None:
+            return None
+        heads, starts = (np.empty(len(times), dtype=np.int64) for _ in range(2))
+        count = window_runs(hi, lo, times, *self._grid, heads, starts)
+        if count < 0:
+            return None
+        heads, starts = heads[:count], starts[:count]
+        slots = groups.locate(hi[heads], lo[heads])
+        if not _are_together(slots):
+            return None
+        return _Run(None, np.append(heads, len(times)), slots, _zeros(count), starts)
+
     def _order(self, slots: Slots, kinds: Ints, starts: Ints, times: Ints) -> Ints:
         """Return the order by key, window and time; keys that are together keep their places."""
         heads = heads_of(slots)
         keys = slots
-        if len(np.unique(slots[heads])) == len(heads):
+        if _are_together(slots):
             keys = np.repeat(np.arange(len(heads)), np.diff(np.append(heads, len(slots))))
         first, count = int(starts.min()), len(self._lengths)
         places = (int(starts.max()) - first) // self._unit + 1
@@ -179,13 +206,12 @@ class Compute:
         starts, ends = run.starts, run.starts + self._lengths[run.kinds]
         held = groups.read(0, portion)
         matched = self._matched(held, owners, run.kinds, starts)
-        ordered = taken(changes, run.rows)
+        ordered = changes if run.rows is None else taken(changes, run.rows)
         events = payload_of(ordered)
         keys = events.select(self._keys.names).take(pa.array(run.bounds[:-1]))
         keys = pa.RecordBatch.from_arrays(keys.columns, schema=self._keys)
-        numbers = np.repeat(np.arange(len(owners)), np.diff(run.bounds))
         ts1, ts2 = (column_of(ordered, name) for name in (LE, RE))
-        tuples = TupleBatch(events, numbers, run.bounds, keys, ts1, ts2, starts, ends)
+        tuples = TupleBatch(events, run.bounds, keys, ts1, ts2, starts, ends)
         state, answers, origins = self._fold(self._old(held, matched), tuples)
         expiry = np.minimum(ends, INFINITY - self._lag) + self._lag
         span = [pa.array(each) for each in (starts, ends, expiry)]
@@ -207,7 +233,7 @@ class Compute:
         if not len(held.owners):
             return np.full(len(owners), -1, dtype=np.int64)
         theirs, ends = integers(held.rows, START), integers(held.rows, END)
-        their_kinds = np.searchsorted(self._sorted_lengths, ends - theirs)
+        their_kinds = np.searchsorted(self._lengths[self._by_length], ends - theirs)
         low = int(min(theirs.min(), starts.min()))
         wide = int(max(theirs.max(), starts.max())) - low + 1
         unit = self._unit
@@ -251,31 +277,6 @@ class Compute:
         ones = np.ones(len(origins), dtype=np.int64)
         return changes_of(values, tuples.ts1[origins], tuples.ts2[origins], ones, hi, lo)
 
-    @property
-    def _lengths(self) -> Ints:
-        """Return the length of the windows of each kind."""
-        if self._spans is None:
-            return np.array([INFINITY])
-        return np.array([each.range for each in self._spans.windows])
-
-    @property
-    def _sorted_lengths(self) -> Ints:
-        return np.sort(self._lengths)
-
-    @property
-    def _by_length(self) -> Ints:
-        """Return the kinds in the order of their lengths."""
-        return np.argsort(self._lengths)
-
-    @property
-    def _unit(self) -> int:
-        """Return what starts are multiples of, from each other."""
-        if self._spans is None:
-            return 1
-        steps = [(each.slide, each.offset) for each in self._spans.windows]
-        origin = steps[0][1]
-        return int(np.gcd.reduce([part for s, o in steps for part in (s, o - origin)]))
-
 
 def one_by_one(changes: pa.RecordBatch) -> pa.RecordBatch:
     """Repeat tuples that come several times."""
@@ -311,9 +312,9 @@ def heads_of(*columns: npt.NDArray[np.int64]) -> Ints:
 
 def _in_order(slots: Slots, columns: tuple[Ints, ...]) -> bool:
     """Tell whether the rows of each slot are neighbours and sorted, by the first column most."""
-    heads = heads_of(slots)
-    if len(np.unique(slots[heads])) < len(heads):
+    if not _are_together(slots):
         return False
+    heads = heads_of(slots)
     undecided = np.ones(max(0, len(slots) - 1), dtype=np.bool_)
     undecided[heads[1:] - 1] = False
     for column in columns:
@@ -322,6 +323,34 @@ def _in_order(slots: Slots, columns: tuple[Ints, ...]) -> bool:
             return False
         undecided &= before == after
     return True
+
+
+def _are_together(slots: Slots) -> bool:
+    """Tell whether all rows of each slot are neighbours."""
+    heads = heads_of(slots)
+    return len(np.unique(slots[heads])) == len(heads)
+
+
+def _grid_of(spans: Spans | None) -> tuple[Micros, Micros] | None:
+    """Return length and offset of windows of which each tuple is in one, where it begins.
+
+    Length 0 is one window for all time; None if tuples may be in several, or count elsewhere.
+    """
+    if spans is None:
+        return 0, 0
+    window = spans.windows[0]
+    if spans.overlaps or spans.spanning != "begin":
+        return None
+    return window.range, window.offset
+
+
+def _unit_of(windows: Sequence[Windows]) -> int:
+    """Return what starts of windows are multiples of, from each other."""
+    if not windows:
+        return 1
+    origin = windows[0].offset
+    steps = [part for each in windows for part in (each.slide, each.offset - origin)]
+    return int(np.gcd.reduce(steps))
 
 
 def _zeros(count: int) -> Ints:

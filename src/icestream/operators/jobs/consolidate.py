@@ -191,7 +191,6 @@ class Consolidate:
         bounds = np.append(heads, len(rows))
         partials = TupleBatch(
             take(held.values, rows),
-            np.repeat(np.arange(len(heads)), np.diff(bounds)),
             bounds,
             take(keys, owners[heads]),
             held.begins[rows],

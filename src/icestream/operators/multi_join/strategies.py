@@ -21,8 +21,8 @@ holds little then, and little is lost.
 References: Liu, Zhu, Rundensteiner (2006), sections 3.1 and 3.2. `global_output_with_penalty` is
 printed there as P_output / (P_size + P_inter), P_inter in tuples; here both are bytes. Every byte
 between two joins then counts against all joins below and once more where it is, whatever the next
-spill frees, so that the lowest join is emptied first. `global_output_ahead` is not in the paper: it
-takes P_inter for what "will be stored", up to the next spill.
+spill frees, so that the lower joins are emptied first. `global_output_ahead` is not in the paper:
+it takes P_inter for what "will be stored", up to the next spill.
 """
 
 from __future__ import annotations

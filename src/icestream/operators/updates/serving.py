@@ -37,7 +37,7 @@ from icestream.operators.updates.identities import newest
 from icestream.operators.updates.pacing import Pace
 from icestream.operators.updates.serving_log import LIFETIMES, RECORD_ROWS, ServingLog
 from icestream.operators.updates.step import UpdateStep
-from icestream.operators.updates.telling import Stale, Told
+from icestream.operators.updates.telling import Told
 from icestream.operators.updates.waiting import Waiting
 from icestream.state.synopses.spec import Ids
 
@@ -188,17 +188,17 @@ class ServingOperator:
             reader.cost = cost
         self._header.update(cost=costs, pace=[pace.sums for pace in self._paces])
         now = self._spec.clock.now()
-        whole, lately = Stale(), Stale()
+        told = replace(self._told, waiting=len(self._waiting), keys=self._waiting.keys)
         for books in self._books:
-            since_start, since_version = books.close(now)
-            whole, lately = whole.plus(since_start), lately.plus(since_version)
-        self._told = replace(
-            self._told,
-            waiting=len(self._waiting),
-            keys=self._waiting.keys,
-            stale=whole,
-            lately=lately,
-        )
+            application, queue = books.close(now)
+            told = replace(
+                told,
+                stale=told.stale.plus(application.whole),
+                lately=told.lately.plus(application.lately),
+                queued=told.queued.plus(queue.whole),
+                queued_lately=told.queued_lately.plus(queue.lately),
+            )
+        self._told = told
 
     def _forget(self) -> Micros:
         """Forget keys without news for long; return since when."""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from icestream.core.times import Micros
 from icestream.kernels.updates.staleness import BINS, PROFILE
-from icestream.state.update_queue.staleness import quantile
+from icestream.state.update_queue.staleness import middles, quantile
 from icestream.state.update_queue.windows.spec import UpdateWindows
 
 Reals = npt.NDArray[np.float64]
@@ -37,12 +37,22 @@ class Stale:
     most: Micros = 0
     #: ends minus beginnings of ramps by bin: how many, and their sum
     profile: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    #: how many keys have an average of their own in which bin
+    averages: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, area: float, extent: float, most: Micros, profile: Reals) -> Stale:
+    def of(
+        cls,
+        area: float,
+        extent: float,
+        most: Micros,
+        profile: Reals,
+        averages: Mapping[int, int] | None = None,
+    ) -> Stale:
         """Return the staleness with a profile given as an array."""
         busy = np.flatnonzero(profile.any(axis=1)).tolist()
-        return cls(area, extent, most, {each: tuple(profile[each].tolist()) for each in busy})
+        by_bin = {each: tuple(profile[each].tolist()) for each in busy}
+        return cls(area, extent, most, by_bin, averages or {})
 
     @property
     def average(self) -> float:
@@ -65,12 +75,31 @@ class Stale:
         for place, (count, micros) in other.profile.items():
             ours = profile.get(place, (0.0, 0.0))
             profile[place] = ours[0] + count, ours[1] + micros
+        averages = dict(self.averages)
+        for place, keys in other.averages.items():
+            averages[place] = averages.get(place, 0) + keys
         return Stale(
             self.area + other.area,
             self.extent + other.extent,
             max(self.most, other.most),
             profile,
+            averages,
         )
+
+    def key_quantile(self, part: float) -> float:
+        """Return the average of its own that a part of all keys does not exceed."""
+        if not self.averages:
+            return 0.0
+        places = np.array(sorted(self.averages))
+        reached = np.cumsum([self.averages[place] for place in places.tolist()])
+        at = np.searchsorted(reached, part * reached[-1])
+        return min(float(middles()[places[at]]), float(self.most))
+
+    def shown_whole(self) -> dict[str, Any]:
+        """Return it in milliseconds, with how stale single keys were on average."""
+        keys = (("p50Ms", 0.5), ("p99Ms", 0.99), ("maxMs", 1.0))
+        of_keys = {name: round(self.key_quantile(part) / 1000, 3) for name, part in keys}
+        return {**self.shown(), "ofKeys": of_keys}
 
     def shown(self) -> dict[str, float]:
         """Return it in milliseconds, for the progress report."""
@@ -101,9 +130,10 @@ class Told:
     #: staleness of answers since the query began, and since the version before
     stale: Stale = field(default_factory=Stale)
     lately: Stale = field(default_factory=Stale)
-    #: of windows: staleness in the queue since the version before, tuples that were processed, and
-    #: microseconds that one takes
-    queue: Stale = field(default_factory=Stale)
+    #: staleness in the queue since the query began, and since the version before
+    queued: Stale = field(default_factory=Stale)
+    queued_lately: Stale = field(default_factory=Stale)
+    #: of windows: tuples that were processed, and microseconds that one takes
     tuples: int = 0
     each: float = 0.0
 
@@ -114,7 +144,8 @@ class Told:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Told:
         """Return what `to_json` wrote."""
-        stale = {name: Stale(**value[name]) for name in ("stale", "lately", "queue")}
+        names = ("stale", "lately", "queued", "queued_lately")
+        stale = {name: Stale(**value[name]) for name in names}
         return cls(**{**value, **stale})
 
     def shown(self) -> dict[str, Any]:
@@ -128,26 +159,29 @@ class Told:
             "outdated": self.outdated,
             "servingMs": round(self.serving / 1000, 1),
             "staleness": self.lately.shown(),
-            "totalStaleness": self.stale.shown(),
+            "totalStaleness": self.stale.shown_whole(),
+            "queueStaleness": self.queued_lately.shown(),
+            "totalQueueStaleness": self.queued.shown_whole(),
         }
 
     def shown_windows(self, windows: UpdateWindows) -> dict[str, Any]:
-        """Return what windows add: staleness in the queue, and what one costs beside its bounds.
+        """Return what windows add: what one costs beside its bounds.
 
         `ms` is the time spent for each answer. The bounds are C_W with the measured tuples of a
         window and time of a tuple: processed once, or once for every window that overlaps.
         """
-        found: dict[str, Any] = {"queueStaleness": self.queue.shown()}
-        if self.served:
-            tuples = self.tuples / self.served
-            least, most = windows.cost_bounds(self.each * tuples / windows.size)
-            found["windowCost"] = {
+        if not self.served:
+            return {}
+        tuples = self.tuples / self.served
+        least, most = windows.cost_bounds(self.each * tuples / windows.size)
+        return {
+            "windowCost": {
                 "tuples": round(tuples, 1),
                 "ms": round(self.serving / self.served / 1000, 4),
                 "leastMs": round(least / 1000, 4),
                 "mostMs": round(most / 1000, 4),
             }
-        return found
+        }
 
 
 def told(shards: Sequence[Told]) -> Told:
@@ -165,7 +199,8 @@ def told(shards: Sequence[Told]) -> Told:
             serving=max(total.serving, each.serving),
             stale=total.stale.plus(each.stale),
             lately=total.lately.plus(each.lately),
-            queue=total.queue.plus(each.queue),
+            queued=total.queued.plus(each.queued),
+            queued_lately=total.queued_lately.plus(each.queued_lately),
             tuples=total.tuples + each.tuples,
             each=max(total.each, each.each),
         )

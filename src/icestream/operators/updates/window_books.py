@@ -16,23 +16,26 @@ Limits: what was settled after the last snapshot is settled again after a restar
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
 from icestream.core.times import Micros
 from icestream.kernels.update_windows import zones as z
 from icestream.kernels.update_windows.lists import WAIT
+from icestream.kernels.updates.order import APPLICATION, QUEUE
 from icestream.kernels.updates.staleness import BINS, PROFILE, bin_edges
+from icestream.operators.updates.books import Closed
 from icestream.operators.updates.kept import State
 from icestream.operators.updates.telling import Stale
 from icestream.state.synopses.spec import Ints
 from icestream.state.update_queue.arrays import Arrays, grow_ahead
+from icestream.state.update_queue.staleness import add_ramps, averages_of_bins, bins_of_areas
 from icestream.state.update_queue.windows.queue import WindowQueue
 
 Reals = npt.NDArray[np.float64]
 
-#: kinds of staleness
-APPLICATION, QUEUE = range(2)
 #: numbers of each kind: area, keys times time, largest; then when all was settled last
 AREA, EXTENT, MOST = range(3)
 _AT = 6
@@ -109,8 +112,8 @@ class WindowBooks:
         """Tell that keys stopped waiting."""
         self._settle(QUEUE, keys, self._queue.table[keys, z.SINCE], at)
 
-    def close(self, now: Micros) -> tuple[Stale, Stale, Stale]:
-        """Return the application's staleness in all and since the last call, then the queue's."""
+    def close(self, now: Micros) -> tuple[Closed, Closed]:
+        """Return the staleness of the application and of the queue up to now."""
         cells, totals = self._queue.table, self._totals.view
         due = np.flatnonzero(cells[:, z.LACKS] != z.NONE)
         self._settle(APPLICATION, due, cells[due, z.LACKS], now)
@@ -120,10 +123,20 @@ class WindowBooks:
             totals[3 * kind + EXTENT] += len(cells) * max(0.0, now - totals[_AT])
         totals[_AT] = max(totals[_AT], now)
         profile, before = self._profile_before.view, self._totals_before.view
-        lately, queue = (self._since(kind, before, profile) for kind in (APPLICATION, QUEUE))
-        whole = self._since(APPLICATION, np.zeros_like(before), np.zeros_like(profile))
+        application, queue = (
+            Closed(self._whole(kind), self._since(kind, before, profile))
+            for kind in (APPLICATION, QUEUE)
+        )
         before[:], profile[:] = totals, self._profile.view
-        return whole, lately, queue
+        return application, queue
+
+    def _whole(self, kind: int) -> Stale:
+        """Return the staleness of a kind since the beginning."""
+        nothing = np.zeros_like(self._totals.view), np.zeros_like(self._profile.view)
+        keys = max(1, len(self._queue.table))
+        span = int(self._totals.view[3 * kind + EXTENT] / keys)
+        spread = np.bincount(bins_of_areas(self.areas(kind)), minlength=BINS)
+        return replace(self._since(kind, *nothing), averages=averages_of_bins(spread, span))
 
     def _since(self, kind: int, totals: Reals, profile: Reals) -> Stale:
         """Return the staleness of a kind beyond earlier sums."""
@@ -149,8 +162,5 @@ class WindowBooks:
         self._areas.view[keys, kind] += areas
         totals[3 * kind + AREA] += areas.sum()
         totals[3 * kind + MOST] = max(totals[3 * kind + MOST], ends.max(initial=0.0))
-        for values, sign in ((ends, 1.0), (begins, -1.0)):
-            places = np.searchsorted(bin_edges(), values, side="right") + kind * BINS
-            np.add.at(self._profile.view[:, 0], places, sign)
-            np.add.at(self._profile.view[:, 1], places, sign * values)
+        add_ramps(self._profile.view[kind * BINS : (kind + 1) * BINS], begins, ends)
         settled[keys, kind] = at

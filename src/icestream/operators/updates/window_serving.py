@@ -194,8 +194,14 @@ class WindowServingOperator:
         """Serve until the time of the batch is used, then write the log."""
         calls: list[int] = []
         yield from self._serve(calls)
-        stale, lately, queue = self._books.close(self._spec.clock.now())
-        self._told = replace(self._told, stale=stale, lately=lately, queue=queue)
+        answers, queue = self._books.close(self._spec.clock.now())
+        self._told = replace(
+            self._told,
+            stale=answers.whole,
+            lately=answers.lately,
+            queued=queue.whole,
+            queued_lately=queue.lately,
+        )
         self._header["pace"] = self._pace.sums
         known = self._windows.state()
         self._kept.save(known)

@@ -59,7 +59,7 @@ def portions_of(groups: Groups, changes: pa.RecordBatch, *, expand: bool) -> Ite
     distinct, bounds = ordered[first], np.append(first, len(rows))
     ends, payload = column_of(changes, RE), payload_of(changes)
     for part in groups.portions(distinct):
-        starts, mine = _ranges(bounds, np.searchsorted(distinct, part))
+        starts, mine = _ranges(bounds, distinct, part)
         picked = rows[mine]
         events = take(payload, picked)
         yield Portion(part, starts, events, times[picked], ends[picked], diffs[picked])
@@ -72,8 +72,11 @@ def take(batch: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
     return batch.take(pa.array(rows))
 
 
-def _ranges(bounds: Ints, positions: Ints) -> tuple[Ints, Any]:
-    """Return the starts of some ranges laid side by side, and an index of what is in them."""
+def _ranges(bounds: Ints, every: Slots, some: Slots) -> tuple[Ints, Any]:
+    """Return the starts of the ranges of some groups laid side by side, and an index of them."""
+    if len(some) == len(every):
+        return bounds, slice(None)
+    positions = np.searchsorted(every, some)
     sizes = bounds[positions + 1] - bounds[positions]
     starts = np.concatenate([[0], np.cumsum(sizes)])
     first = int(bounds[positions[0]])

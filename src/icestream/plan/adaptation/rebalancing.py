@@ -36,6 +36,8 @@ from collections.abc import Sequence
 
 from icestream.core.errors import DefinitionError
 
+#: what a task may have more than the mean before units leave it, as part of the mean
+TOLERANCE = 0.15
 #: a shard without load is placed as if it had this part of the mean, or all would go to one task
 _LEAST_WEIGHT = 1e-3
 #: what rounding may add to a load, as part of it
@@ -55,7 +57,7 @@ def rebalanced(
     task_of: Sequence[int],
     tasks: int,
     *,
-    tolerance: float = 0.1,
+    tolerance: float = TOLERANCE,
     most_moves: int,
 ) -> tuple[int, ...]:
     """Return a task for each shard, with the load of tasks more even than it is.
@@ -108,7 +110,7 @@ def spread(
     tasks: int,
     *,
     task_of: Sequence[int] | None = None,
-    tolerance: float = 0.1,
+    tolerance: float = TOLERANCE,
 ) -> tuple[int, ...]:
     """Return a task for each shard after the number of tasks has changed.
 
@@ -141,7 +143,9 @@ def spread(
     return tuple(placed)
 
 
-def hot_shards(loads: Sequence[float], tasks: int, *, tolerance: float = 0.1) -> tuple[int, ...]:
+def hot_shards(
+    loads: Sequence[float], tasks: int, *, tolerance: float = TOLERANCE
+) -> tuple[int, ...]:
     """Return the shards that alone load a task above the tolerance, the hottest first."""
     ceiling = sum(loads) / tasks * (1 + tolerance)
     hot = [shard for shard, load in enumerate(loads) if load > ceiling]
@@ -153,7 +157,7 @@ def isolated(
     task_of: Sequence[int],
     tasks: int,
     *,
-    tolerance: float = 0.1,
+    tolerance: float = TOLERANCE,
     most_moves: int,
 ) -> tuple[int, ...]:
     """Return a task for each shard, with other shards moved away from those that are too hot.
@@ -190,7 +194,7 @@ def key_parts(
     tasks: int,
     *,
     total: float | None = None,
-    tolerance: float = 0.1,
+    tolerance: float = TOLERANCE,
     merging: float = 0.0,
 ) -> tuple[int, ...]:
     """Return over how many tasks each key of a mergeable aggregate is split; 1 is not at all.

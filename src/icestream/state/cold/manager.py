@@ -14,8 +14,9 @@ Invariants:
    the other stopped (`test_a_manager_made_from_the_state_goes_on_alike`).
 5. Managers that share a plan do what one does for all
    (`test_two_managers_with_joint_targets_do_what_one_does`).
-
-6. Asked for room while a batch leaves, it lets no other one leave
+6. A few groups that would have to be written stay if clean ones can leave that are about as cold
+   (`test_some_clean_groups_leave_before_colder_ones_to_be_written`).
+7. Asked for room while a batch leaves, it lets no other one leave
    (`test_a_batch_that_leaves_makes_no_other_leave`).
 
 Failure: when `evict` raises, the batch is not counted as gone; nothing else changes.
@@ -24,7 +25,8 @@ Cost: O(hits / sample) to note hits, O(candidates) for a batch.
 
 Limits: sizes of single groups are not known here, so the last batch may free more than was asked.
 
-References: the cold state manager of ICE; low priority of migrations, sampled hits (its section 7).
+References: the cold state manager of ICE; low priority of migrations, sampled hits (its section 7);
+clocks of operating systems, which pass over pages that would have to be written.
 """
 
 from __future__ import annotations
@@ -34,11 +36,17 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from icestream.core.errors import DefinitionError
 from icestream.kernels.synopses.cold import Slots, Stats, sample_places
 from icestream.state.cold.classifiers import Classifier, Memory, classifier
 from icestream.state.cold.targets import Load, Rule, check_rule, excess, spread
+
+Mask = npt.NDArray[np.bool_]
+
+#: one in so many groups that would have to be written may stay if a clean one leaves instead
+SPARED = 8
 
 
 class SubQuery(Protocol):
@@ -65,6 +73,10 @@ class SubQuery(Protocol):
 
     def candidates(self) -> Slots:
         """Slots of groups in memory that are not pinned, distinct and ascending."""
+        ...
+
+    def is_clean(self, slots: Slots) -> Mask:
+        """Tell which groups leave without having to be written for it."""
         ...
 
     def evict(self, slots: Slots) -> int:
@@ -312,9 +324,7 @@ class Manager:
         # before a batch or two that were too small
         size = max(ledger.size, usual / 4 ** (trials + 1)) if ledger.batches else usual
         count = min(self.policy.k, -int(-missing // size)) if size > 0 else self.policy.k
-        chosen = self._classifiers[name].coldest(
-            subquery.stats, candidates, count, self.tick, ledger.memory
-        )
+        chosen = self._chosen(name, candidates, count)
         self._busy = True
         try:
             freed = subquery.evict(chosen)
@@ -330,6 +340,25 @@ class Manager:
         if not freed and len(subquery.candidates()) >= len(candidates):
             return None
         return freed
+
+    def _chosen(self, name: str, candidates: Slots, count: int) -> Slots:
+        """Return the coldest groups; a few of those to be written stay if clean ones can leave."""
+        coldest = self._coldest(name, candidates, count)
+        clean = self._subqueries[name].is_clean(coldest)
+        spared = min(len(coldest) // SPARED, int(np.count_nonzero(~clean)))
+        if not spared or not clean.any():
+            return coldest
+        others = np.ones(len(candidates), dtype=np.bool_)
+        others[np.searchsorted(candidates, coldest)] = False
+        next_cold = self._coldest(name, candidates[others], spared)
+        instead = next_cold[self._subqueries[name].is_clean(next_cold)]
+        order = np.argsort(~clean, kind="stable")
+        return np.concatenate((coldest[order[: len(coldest) - len(instead)]], instead))
+
+    def _coldest(self, name: str, candidates: Slots, count: int) -> Slots:
+        """Return the coldest of some groups."""
+        stats, memory = self._subqueries[name].stats, self.ledgers[name].memory
+        return self._classifiers[name].coldest(stats, candidates, count, self.tick, memory)
 
     def _restored(self, name: str, known: Mapping[str, Any]) -> Ledger:
         kind, ledger = repr(self._classifiers[name]), known.get("ledgers", {}).get(name)

@@ -146,7 +146,7 @@ class ColdIndex:
         sources = [self._run(number).scan() for number in range(first, self.runs)]
         blocks = _together([*sources, self._pieces(entries)])
         if first == 0:
-            blocks = (block[~self._is_empty(block[:, : self._entry])] for block in blocks)
+            blocks = map(self._filled, blocks)
         self._replace(first, blocks)
 
     def fill(self, blocks: Iterator[Ints]) -> None:
@@ -170,6 +170,11 @@ class ColdIndex:
     def _alone(self, entries: Ints) -> Ints:
         """Return entries with zeros beside them."""
         return np.pad(entries, ((0, 0), (0, self._shape.width - self._entry)))
+
+    def _filled(self, rows: Ints) -> Ints:
+        """Leave out the rows of groups that are gone."""
+        empty = self._is_empty(rows[:, : self._entry])
+        return rows[~empty] if empty.any() else rows
 
     def _pages(self, count: int) -> int:
         return -(-count // self._shape.page)
@@ -217,6 +222,8 @@ class ColdIndex:
 
 
 def _together(sources: list[Iterator[Ints]]) -> Iterator[Ints]:
-    """Merge sources of sorted entries, the oldest first."""
-    nothing: Iterator[Ints] = iter(())
-    return reduce(merged, sources, nothing)
+    """Merge sources of sorted entries, the oldest first.
+
+    Those are the largest: what is newer is merged before it meets them, so they are copied once.
+    """
+    return reduce(lambda newer, older: merged(older, newer), reversed(sources), iter(()))

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.times import INFINITY, MINUS_INFINITY
-from icestream.kernels.synopses import carried, heap
+from icestream.kernels.synopses import carried, heap, pages
 from icestream.kernels.synopses import extents as kernels
 from icestream.kernels.windows import groups
 from icestream.state.arena import Arena
@@ -54,12 +54,10 @@ def identities(entries: Ints) -> tuple[Ids, Ids]:
 
 
 def in_order(hi: Ids, lo: Ids) -> Ints:
-    """Return the order of identities; hi alone decides unless two are equal."""
-    order = np.argsort(hi)
-    high = hi[order]
-    if (high[1:] == high[:-1]).any():
-        order = np.lexsort((lo, hi))
-    return order
+    """Return the order of identities."""
+    order = np.empty(len(hi), dtype=np.int64)
+    is_ordered = pages.order_identities(np.ascontiguousarray(hi), np.ascontiguousarray(lo), order)
+    return order if is_ordered else np.lexsort((lo, hi))
 
 
 def distinct(hi: Ids, lo: Ids) -> tuple[Ids, Ids, Ints]:
@@ -70,7 +68,7 @@ def distinct(hi: Ids, lo: Ids) -> tuple[Ids, Ids, Ints]:
     order: Any = slice(None)
     rises, same = hi[1:] > hi[:-1], hi[1:] == hi[:-1]
     if not (rises | (same & (lo[1:] >= lo[:-1]))).all():
-        order = np.lexsort((lo, hi))
+        order = in_order(hi, lo)
     high, low = hi[order], lo[order]
     new = np.ones(len(high), dtype=np.bool_)
     new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])

@@ -31,7 +31,7 @@ from icestream.kernels.synopses import heap as k
 from icestream.state.log.format import Record, SegmentInfo
 from icestream.state.log.reader import SegmentReader
 from icestream.state.synopses.cleaning import Cleaned, Cleaner
-from icestream.state.synopses.directory import entry_width, identities, part
+from icestream.state.synopses.directory import entry_width, identities, in_order, part
 from icestream.state.synopses.extents import extents_of
 from icestream.state.synopses.facts import Fact
 from icestream.state.synopses.options import ROWS, Past, Space, forever
@@ -70,7 +70,7 @@ class History:
         """Write a snapshot."""
         directory = self.store.directory
         entries = directory.entries(directory.every())
-        entries = entries[np.lexsort(identities(entries)[::-1])]
+        entries = entries[in_order(*identities(entries))]
         self._append(NUMBERS, np.array([[self.store.facts[Fact.SEQUENCE]]]))
         self._append(SEGMENTS, self.cleaner.segments)
         for block in self.store.index.scan(entries):

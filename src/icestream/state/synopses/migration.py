@@ -8,7 +8,8 @@ the next extent has no back pointer, and if there are no rows an empty one says 
 
 Invariants:
 1. Leaving and coming back changes no rows (`TestTheContract`).
-2. A clean group leaves without a byte written (`test_a_clean_group_leaves_for_free`).
+2. A clean group leaves without a byte written (`test_a_clean_group_leaves_for_free`), unless it is
+   on the log in many small pieces (`test_a_chain_of_small_pieces_is_made_one_when_it_leaves`).
 3. The best rows of a cold group are read without making it hot: what was read of it is not taken
    for all of it (`test_the_best_rows_of_a_large_group_are_read_alone`).
 
@@ -34,6 +35,10 @@ from icestream.state.synopses.rows import RowCodec
 from icestream.state.synopses.spec import Ints, Slots
 from icestream.state.synopses.writing import ExtentWriter
 
+#: words of extents, on average, below which a chain of at least `FEW` is written as one when its
+#: group leaves memory: finding the pieces once more would cost more
+SCATTERED = 64
+FEW = 8
 #: extents that a group in memory may have on the log, for each that a cold one may have
 HOT_CHAIN = 8
 
@@ -109,6 +114,20 @@ class Mover:
             self.memory.facts[Fact.LEFT] += len(held)
         return (before - self.memory.heap.taken) * self.memory.heap.block_bytes
 
+    def is_clean(self, slots: Slots) -> Mask:
+        """Tell which groups leave without having to be written for it.
+
+        All of them where a version writes what is new of every group anyway.
+        """
+        clean = np.ones(len(slots), dtype=np.bool_)
+        if self.options.durability == "log":
+            return clean
+        for synopsis in range(self.memory.directory.synopses):
+            held, known = (self.memory.column(synopsis, c, slots) for c in (k.WORDS, k.CLEAN))
+            clean &= held <= (known if self.options.clean_is_free else 0)
+            clean &= ~self.memory.has(synopsis, k.STALE, slots)
+        return clean
+
     def release(self, synopsis: int, slots: Slots) -> None:
         """Free the memory of groups; what is on the log is all there is."""
         at = part(synopsis)
@@ -156,11 +175,22 @@ class Mover:
         whole_here, stale = (self.memory.has(synopsis, flag, slots) for flag in (k.WHOLE, k.STALE))
         limit, length = self.options.chain_limit, chain & 0xFFFFFFFF
         small = cold < length * drafts.LARGE
-        dirty = (words > clean) | stale | (whole_here & (words > 0) & (length > limit) & small)
-        whole = stale | (root == k.NO_ROOT) | ((length >= limit) & small)
+        scattered = self._scattered(length, cold) & whole_here
+        long = ((length > limit) & small) | scattered
+        dirty = (words > clean) | stale | (whole_here & (words > 0) & long)
+        whole = stale | (root == k.NO_ROOT) | ((length >= limit) & small) | scattered
         if not self.options.deltas:
             whole[:] = True
         return dirty, whole
+
+    def _scattered(self, length: Ints, cold: Ints) -> Mask:
+        """Tell which chains are worth writing whole when their groups leave, whatever is new.
+
+        Only where versions write what is new: what is written when groups leave is never smaller.
+        """
+        if self.options.durability != "log":
+            return np.zeros(len(length), dtype=np.bool_)
+        return np.asarray((length >= FEW) & (cold < length * SCATTERED))
 
     def _read_for(self, synopsis: int, slots: Slots, dirty: Mask, whole: Mask) -> Mask:
         """Read what has to be written whole and is not in memory, as far as there is room.

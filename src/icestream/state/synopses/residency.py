@@ -18,7 +18,7 @@ Invariants:
 5. A small group comes back without a read (`test_a_small_group_comes_back_without_a_read`).
 
 Cost: making room looks at all groups of the directory, and frees at least an eighth of the heap or
-a quarter of the directory.
+a third of the directory.
 
 References: admission by frequency (TinyLFU).
 """
@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from icestream.core.errors import BudgetError
 from icestream.core.times import INFINITY
-from icestream.kernels.synopses import carried, drafts
+from icestream.kernels.synopses import carried, cold, drafts
 from icestream.kernels.synopses import extents as kernels
 from icestream.kernels.synopses import heap as k
 from icestream.state.budget import Budget, Refused, fail
@@ -45,11 +45,9 @@ from icestream.state.synopses.options import Pressure
 from icestream.state.synopses.spec import Ids, Ints, Slots
 
 #: one in so many entries of the directory goes to the cold index when slots run out
-DEMOTED = 4
+DEMOTED = 3
 #: heat is halved when groups were named so many times as often as the directory has places
 HALVED = 16
-#: heat that counts for no more than this
-MOST_HEAT = 1 << 30
 
 Mask = npt.NDArray[np.bool_]
 
@@ -162,14 +160,12 @@ class Residency:
             table[:, k.HEAT] >>= 1
             self._facts[Fact.NAMED] = 0
             self._facts.next(Fact.HALVED)
-        every = self._directory.every()
-        every = every[table[every, k.STAMP] < chunk]
-        if count >= len(every):
-            return np.asarray(every)
-        # of equally hot ones, those named longest ago
-        heat = np.minimum(table[every, k.HEAT], MOST_HEAT)
-        order = np.argpartition(heat << 32 | table[every, k.STAMP] & 0xFFFFFFFF, count)
-        return np.sort(every[order[:count]])
+        slots, keys = np.empty((2, len(table)), dtype=np.int64)
+        listed = cold.list_cold(table, chunk, slots, keys)
+        if count >= listed:
+            return slots[:listed]
+        order = np.argpartition(keys[:listed], count)
+        return np.sort(slots[order[:count]])
 
     def sweep(self) -> None:
         """Forget groups without rows."""

@@ -165,7 +165,13 @@ class RunWriter:
 
     def add(self, rows: Ints) -> None:
         """Write the whole pages that these rows complete."""
-        rows = np.concatenate((self._waiting, rows))
+        if len(self._waiting):
+            missing = self._shape.page - len(self._waiting)
+            begun, rows = np.concatenate((self._waiting, rows[:missing])), rows[missing:]
+            if len(begun) < self._shape.page:
+                self._waiting = begun
+                return
+            self._write(begun)
         whole = len(rows) // self._shape.page * self._shape.page
         self._write(rows[:whole])
         self._waiting = rows[whole:].copy()

@@ -40,7 +40,7 @@ from icestream.state.synopses.facts import Fact, Facts
 from icestream.state.synopses.heap import Heap
 from icestream.state.synopses.history import History
 from icestream.state.synopses.memory import Gathered, Memory
-from icestream.state.synopses.migration import Mover
+from icestream.state.synopses.migration import Mask, Mover
 from icestream.state.synopses.options import Past, Pressure, Space, StoreOptions, forever
 from icestream.state.synopses.residency import DEMOTED, Residency, taken
 from icestream.state.synopses.rows import RowCodec
@@ -145,6 +145,8 @@ class GroupStore(Groups):
         self._residency.evict = self.mover.evict
         self._residency.spill = self._spill
         self._residency.settle = self._settle
+        #: whether an instant was set in this version
+        self._reminded = False
         #: ordinals of segments that nothing needs although their expiry has not passed
         self.released: tuple[int, ...] = ()
 
@@ -240,6 +242,7 @@ class GroupStore(Groups):
     def remind_of(self, synopsis: int, slots: Slots, due: Ints) -> None:
         """Set the instant of a synopsis of each group."""
         at, table = part(synopsis), self.directory.table
+        self._reminded = True
         new = table[slots, at + k.DUE] != due
         table[slots, at + k.DUE] = due
         table[slots[new], at + k.FLAGS] |= k.REMINDED
@@ -283,6 +286,10 @@ class GroupStore(Groups):
     def candidates(self) -> Slots:
         """Slots of groups in memory that may leave; in the middle of a call, none of this chunk."""
         return self._residency.candidates()
+
+    def is_clean(self, slots: Slots) -> Mask:
+        """Tell which groups leave without having to be written for it."""
+        return self.mover.is_clean(slots)
 
     def evict(self, slots: Slots) -> int:
         """Let groups leave memory; return the bytes freed."""
@@ -474,6 +481,8 @@ class GroupStore(Groups):
 
     def _log_news(self) -> None:
         self._write_news(drafts.list_news, INFINITY)
+        if not self._reminded:
+            return
         for synopsis in range(len(self._synopses)):
             slots = self.directory.listed(drafts.list_reminded, part(synopsis))
             self._history.log_reminders(synopsis, slots)

@@ -21,6 +21,8 @@ from icestream.state.budget import Account, Refused
 
 #: arrays that grow are given this part more than they need, where it fits
 _SPARE = 1 / 2
+#: arrays begin where a line of the processor's cache does, as those of an arena do
+_LINE = 64
 
 
 class Growing(Protocol):
@@ -85,7 +87,11 @@ class HeapArray:
             self._account.release(before)
 
     def _made(self, capacity: int) -> npt.NDArray[Any]:
-        return np.zeros(capacity if self.width == 1 else (capacity, self.width), self.dtype)
+        size = capacity * self.width * self.dtype.itemsize
+        room = np.zeros(size + _LINE, dtype=np.uint8)
+        first = -room.ctypes.data % _LINE
+        made = room[first : first + size].view(self.dtype)
+        return made if self.width == 1 else made.reshape(capacity, self.width)
 
 
 class HeapArrays:

@@ -251,7 +251,11 @@ class KeyCells:
         most = len(slots)
         if not self.codec.is_fixed:
             most += int(offsets[-1]) // (self.pages.unit - 1)
-        if self.pages.room < most:
+        if self.pages.room >= most:
+            return
+        try:
+            self.pages.reserve(most)
+        except Refused:
             self.pages.reserve(int(batch.units_wanted(self.kernel, slots, offsets)))
 
     def _add(self, hi: Identity, lo: Identity, slots: Ints, missing: Ints) -> None:

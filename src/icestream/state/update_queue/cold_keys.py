@@ -1,19 +1,19 @@
 """Keys of an update queue that are not in memory: sorted files beside the arena's arrays.
 
 Idea: a key leaves memory as a row: the words of its cell and of its row in every reader. Rows of
-idle keys and of keys with something *open* (they wait, or an answer is on its way) are in one cold
-index each, so that what must be looked at from version to version is together. Which of the waiting
-ones comes next is told, for each reader, by an index of turns; their values are in a file of words.
+idle keys and of keys with something *open* (they wait, or an answer is on its way) are in a table
+each, so that what must be looked at from version to version is together. Which of the waiting ones
+comes next is told, for each reader, by an index of turns; their values are in a file of words.
 
 Invariants:
 1. Rows and values are those that were put last (`test_oracle_cold_keys_are_a_dictionary`).
 2. Turns come in order, each once (`test_oracle_turns_come_in_order`).
 3. Like all of the arena this is a cache of the log (`test_oracle_a_small_budget_serves_the_same`).
 
-Cost: putting and fetching are those of a cold index, one sorted pass for many keys; a version that
-tells how stale answers are reads the open rows once.
+Cost: a page of a file for each key that is put or taken, in one pass for many; a version that tells
+how stale answers are reads the open rows once.
 
-Limits: a key that is new costs a page of each run to see that it is.
+Limits: a key that is new costs a page of each table to see that it is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from icestream.core.times import INFINITY, Micros
 from icestream.kernels.updates import batch
 from icestream.kernels.updates import queue as k
 from icestream.kernels.updates.order import (
-    APPLICATION_BOOK,
+    BOOKS,
     FLYING,
     LIST,
     READER_WORDS,
@@ -41,8 +41,10 @@ from icestream.kernels.words import Ints
 from icestream.state.arena import Arena
 from icestream.state.keys import Identity
 from icestream.state.synopses.cold_index import ColdIndex
+from icestream.state.update_queue.cold_table import ColdTable
 from icestream.state.update_queue.cold_values import ColdValues
 from icestream.state.update_queue.order import KeyOrder
+from icestream.state.update_queue.staleness import bins_of_areas
 
 Mask = npt.NDArray[np.bool_]
 #: rows, words of the values of those that wait, and where each begins
@@ -66,11 +68,8 @@ class ColdKeys:
         readers = len(orders)
         #: words of a row
         self.width = k.CELL_WORDS + readers * READER_WORDS
-        dues = (k.ARRIVED,)
-        self._idle, self._open = (
-            ColdIndex(arena, f"{name}.{kind}", self.width, dues, _PAGE_BYTES, work, _is_gone)
-            for kind in ("idle", "open")
-        )
+        self._idle = ColdTable(arena, f"{name}.idle", self.width, k.ARRIVED)
+        self._open = ColdTable(arena, f"{name}.open", self.width)
         self._turns = [
             ColdIndex(
                 arena, f"{name}.turns{reader}", 3, (), _PAGE_BYTES, work, self._passed(reader)
@@ -78,9 +77,10 @@ class ColdKeys:
             for reader in range(readers)
         ]
         self.values = ColdValues(arena, name)
-        nothing = [0] * readers
+        kinds = [[0] * len(BOOKS) for _ in range(readers)]
         #: keys of each kind, those that wait for anybody, and for each reader; answers on their
-        #: way; twice the area and the largest staleness of idle and forgotten keys; first turn here
+        #: way; by reader and kind of staleness twice the area and the largest value of idle and
+        #: forgotten keys, and how many idle keys have an area in which bin; first turn here
         self._told: dict[str, Any] = arena.header.setdefault(
             f"{name}.cold",
             {
@@ -88,9 +88,10 @@ class ColdKeys:
                 "open": 0,
                 "waiting": 0,
                 "flying": 0,
-                "waits": nothing,
-                "areas": list(nothing),
-                "most": list(nothing),
+                "waits": [0] * readers,
+                "areas": kinds,
+                "most": [list(each) for each in kinds],
+                "spread": [[{} for _ in BOOKS] for _ in kinds],
                 "turns": [INFINITY] * readers,
             },
         )
@@ -112,9 +113,14 @@ class ColdKeys:
         """Return a turn before which no key waits here for a reader."""
         return int(self._told["turns"][reader]) if self.waits(reader) else INFINITY
 
-    def idle_staleness(self, reader: int) -> tuple[float, int]:
+    def idle_staleness(self, reader: int, kind: int) -> tuple[float, int]:
         """Return area and largest value of the staleness of idle and of forgotten keys."""
-        return self._told["areas"][reader] / 2, self._told["most"][reader]
+        return self._told["areas"][reader][kind] / 2, self._told["most"][reader][kind]
+
+    def idle_spread(self, reader: int, kind: int) -> dict[int, int]:
+        """Return how many idle keys there are for each of `bins_of_areas`."""
+        spread: dict[str, int] = self._told["spread"][reader][kind]
+        return {int(place): count for place, count in spread.items()}
 
     def of_reader(self, rows: Ints, reader: int) -> Ints:
         """Return what rows say of a reader."""
@@ -134,31 +140,24 @@ class ColdKeys:
             for reader in range(len(self._orders)):
                 self._add_turns(rows[waits], reader)
         is_open = self._is_open(rows)
-        self._idle.merge(_sorted(rows[~is_open]))
-        self._open.merge(_sorted(rows[is_open]))
+        self._idle.put(rows[~is_open])
+        self._open.put(rows[is_open])
         self._count(rows[~is_open], rows[is_open], 1)
 
     def look(self, hi: Identity, lo: Identity) -> tuple[Mask, Ints]:
         """Return which of some distinct keys are here, and the rows of those."""
-        order = np.lexsort((lo, hi))
-        rows = np.empty((len(hi), self.width), dtype=np.int64)
-        found = np.zeros(len(hi), dtype=np.bool_)
-        for index in (self._idle, self._open):
-            left = order[~found[order]]
-            there, entries = index.fetch(hi[left], lo[left])
-            live = ~_is_gone(entries)
-            at = left[there][live]
-            found[at] = True
-            rows[at] = entries[live]
-        return found, rows[found]
+        found, rows = self._idle.fetch(hi, lo)
+        left = np.flatnonzero(~found)
+        there, more = self._open.fetch(hi[left], lo[left])
+        return _together(found, rows, left[there], more)
 
     def pop(self, hi: Identity, lo: Identity) -> Rows:
         """Take out the rows and values of those of some distinct keys that are here."""
-        _, rows = self.look(hi, lo)
-        is_open = self._is_open(rows)
-        for index, gone in ((self._idle, rows[~is_open]), (self._open, rows[is_open])):
-            index.merge(_sorted(_gone(gone)))
-        self._count(rows[~is_open], rows[is_open], -1)
+        found, idle = self._idle.take(hi, lo)
+        left = np.flatnonzero(~found)
+        there, opened = self._open.take(hi[left], lo[left])
+        self._count(idle, opened, -1)
+        _, rows = _together(found, idle, left[there], opened)
         return (rows, *self._values_of(rows, drop=True))
 
     def next_keys(self, reader: int, count: int) -> tuple[Identity, Identity]:
@@ -208,24 +207,22 @@ class ColdKeys:
                 first = k.CELL_WORDS + reader * READER_WORDS
                 rows[:, first : first + READER_WORDS] = self._settled(rows, reader, at)
             is_open = self._is_open(rows)
-            self._open.merge(np.where(is_open[:, None], rows, _gone(rows)))
-            self._idle.merge(rows[~is_open])
+            self._open.over(rows[is_open])
+            self._open.take(*_identity(rows[~is_open]))
+            self._idle.put(rows[~is_open])
             self._count(rows[~is_open], rows[is_open], 1)
 
     def forget(self, before: Micros) -> None:
         """Forget idle keys without an update since `before`, but not how stale they were."""
-        areas = list(self._told["areas"])
-        while len(rows := self._some_due(before - 1)):
-            self._idle.merge(_sorted(_gone(rows)))
+        areas = [list(each) for each in self._told["areas"]]
+        while len(rows := self._some_due(before)):
+            self._idle.take(*_identity(rows))
             self._count(rows, rows[:0], -1)
         self._told["areas"] = areas
 
     def keep_staleness(self, reader: int, keys: Ints) -> None:
         """Keep how stale keys in memory were that are forgotten, given as rows of a reader."""
-        area = keys.view(np.float64)[:, APPLICATION_BOOK + AREA]
-        most = int(keys[:, APPLICATION_BOOK + MOST].max(initial=0))
-        self._told["areas"][reader] += _doubled(area)
-        self._told["most"][reader] = max(self._told["most"][reader], most)
+        self._add_staleness(reader, keys, 1)
 
     def clean(self) -> None:
         """Write values and turns anew where most of them are out of date."""
@@ -238,7 +235,8 @@ class ColdKeys:
         if self.values.is_half_dead:
             words = self.values.words
             self.values.begin_anew()
-            self._open.fill(self._with_values_moved(words))
+            for rows in self._open.scan():
+                self._move_values(rows, words)
             self.values.remove_before()
 
     # -- inside ----------------------------------------------------------------------------
@@ -246,10 +244,10 @@ class ColdKeys:
     def _passed(self, reader: int) -> Any:
         return lambda entries: (entries[:, 0] ^ _SIGN) < self._told["turns"][reader]
 
-    def _some_due(self, watermark: Micros) -> Ints:
-        """Return some idle rows whose last update is at or before an instant; none if all went."""
+    def _some_due(self, before: Micros) -> Ints:
+        """Return some idle rows whose last update is before an instant; none if all went."""
         found = [np.empty((0, self.width), dtype=np.int64)]
-        for rows in self._idle.due(0, watermark):
+        for rows in self._idle.due(before):
             found.append(rows)
             if sum(map(len, found)) >= _LITTLE:
                 break
@@ -268,19 +266,17 @@ class ColdKeys:
         entries = np.column_stack((turns ^ _SIGN, mine[:, k.HI], mine[:, k.LO]))
         told = self._told["turns"]
         told[reader] = min(told[reader], int(turns.min()))
-        self._turns[reader].merge(_sorted(entries))
+        # turns may be equal: then by identity, as unsigned numbers are
+        order = np.lexsort((entries[:, 1] ^ _SIGN, turns))
+        self._turns[reader].merge(entries[order])
 
     def _is_due(self, entries: Ints, reader: int) -> Mask:
         """Tell which turns are those of keys that wait here."""
-        hi, lo = (np.ascontiguousarray(entries[:, word]).view(np.uint64) for word in (1, 2))
-        order = np.lexsort((lo, hi))
-        there, rows = self._open.fetch(hi[order], lo[order])
-        due = np.zeros(len(entries), dtype=np.bool_)
-        turns = entries[order[there], 0] ^ _SIGN
+        there, rows = self._open.fetch(*_identity(entries[:, 1:]))
+        turns = entries[there, 0] ^ _SIGN
         listed = rows[:, k.CELL_WORDS + reader * READER_WORDS + LIST] > 0
-        waits = ~_is_gone(rows) & listed & (rows[:, self._turn_word(reader)] == turns)
-        due[order[there]] = waits
-        return due
+        there[there] = listed & (rows[:, self._turn_word(reader)] == turns)
+        return there
 
     def _flies(self, rows: Ints) -> Mask:
         flying = [self.of_reader(rows, r)[:, FLYING] != NONE for r in range(len(self._orders))]
@@ -310,10 +306,25 @@ class ColdKeys:
             waits = self.of_reader(opened, reader)[:, LIST] > 0
             told["waits"][reader] += sign * int(waits.sum())
             keys = self.of_reader(idle, reader)
-            area = keys.view(np.float64)[:, APPLICATION_BOOK + AREA]
-            told["areas"][reader] += sign * _doubled(area)
-            most = int(keys[:, APPLICATION_BOOK + MOST].max(initial=0))
-            told["most"][reader] = max(told["most"][reader], most)
+            self._add_staleness(reader, keys, sign)
+            self._add_spread(reader, keys, sign)
+
+    def _add_staleness(self, reader: int, keys: Ints, sign: int) -> None:
+        areas, most = self._told["areas"][reader], self._told["most"][reader]
+        for kind, (book, _) in enumerate(BOOKS):
+            areas[kind] += sign * _doubled(keys.view(np.float64)[:, book + AREA])
+            most[kind] = max(most[kind], int(keys[:, book + MOST].max(initial=0)))
+
+    def _add_spread(self, reader: int, keys: Ints, sign: int) -> None:
+        for kind, (book, _) in enumerate(BOOKS):
+            spread: dict[str, int] = self._told["spread"][reader][kind]
+            bins = bins_of_areas(keys.view(np.float64)[:, book + AREA])
+            places, counts = np.unique(bins, return_counts=True)
+            for place, count in zip(places.tolist(), counts.tolist(), strict=True):
+                left = spread.get(str(place), 0) + sign * count
+                spread[str(place)] = left
+                if not left:
+                    del spread[str(place)]
 
     def _values_of(self, rows: Ints, *, drop: bool) -> tuple[Ints, Ints]:
         waits = rows[rows[:, k.WAITED_FOR] != 0]
@@ -322,35 +333,26 @@ class ColdKeys:
             self.values.drop(len(words))
         return words, offsets
 
-    def _with_values_moved(self, words: int) -> Iterator[Ints]:
-        """Yield open rows whose values were copied from a file of so many words."""
-        for rows in self._open.scan():
-            waits = rows[:, k.WAITED_FOR] != 0
-            begins, sizes = rows[waits, k.ADDRESS], rows[waits, k.SIZE]
-            if len(sizes):
-                first = self.values.add(self.values.read_before(words, begins, sizes))
-                rows[waits, k.ADDRESS] = first + np.cumsum(sizes) - sizes
-            yield rows
+    def _move_values(self, rows: Ints, words: int) -> None:
+        """Copy the values of open rows that wait from the file before, of so many words."""
+        waits = rows[rows[:, k.WAITED_FOR] != 0]
+        begins, sizes = waits[:, k.ADDRESS], waits[:, k.SIZE]
+        if len(sizes):
+            first = self.values.add(self.values.read_before(words, begins, sizes))
+            waits[:, k.ADDRESS] = first + np.cumsum(sizes) - sizes
+            self._open.over(waits)
 
 
-def _is_gone(rows: Ints) -> Mask:
-    """Tell which rows say that their key is not here."""
-    return np.asarray(rows[:, k.COUNT] < 0)
+def _together(found: Mask, rows: Ints, others: Ints, more: Ints) -> tuple[Mask, Ints]:
+    """Return which keys were found, some later at other places, and all rows in their order."""
+    places = np.concatenate((np.flatnonzero(found), others))
+    found[others] = True
+    return found, np.concatenate((rows, more))[np.argsort(places)]
 
 
-def _gone(rows: Ints) -> Ints:
-    """Return rows which say that keys are not here."""
-    gone = np.zeros_like(rows)
-    gone[:, [k.HI, k.LO]] = rows[:, [k.HI, k.LO]]
-    gone[:, k.COUNT] = -1
-    gone[:, k.ARRIVED] = INFINITY
-    return gone
-
-
-def _sorted(rows: Ints) -> Ints:
-    """Return rows in the order of their first two words, as unsigned numbers."""
+def _identity(rows: Ints) -> tuple[Identity, Identity]:
     hi, lo = (np.ascontiguousarray(rows[:, word]).view(np.uint64) for word in (0, 1))
-    return rows[np.lexsort((lo, hi))]
+    return hi, lo
 
 
 def _doubled(areas: npt.NDArray[np.float64]) -> int:

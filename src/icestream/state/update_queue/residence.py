@@ -356,7 +356,7 @@ def _fitting(cells: KeyCells, readers: tuple[QueueReader, ...], limit: int) -> i
     fixed = 2 * page
     for reader in readers:
         lists = LISTS_OF_INDEX if reader.schedule == "index" else 1
-        fixed += lists * _LIST_BYTES + 3 * BINS * PROFILE * _WORD
+        fixed += lists * _LIST_BYTES + 4 * BINS * PROFILE * _WORD
     key = _WORD * (k.CELL_WORDS + len(readers) * READER_WORDS) + _INDEX_BYTES
     return max(_LEAST, (limit - fixed) // (key + -(-page // pages.per_page)))
 

@@ -17,6 +17,7 @@ Limits: the application's staleness needs to be told of deliveries; without, eve
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,7 @@ import numpy.typing as npt
 
 from icestream.core.times import Micros
 from icestream.kernels.updates import staleness as k
-from icestream.kernels.updates.order import APPLICATION_BOOK, LACKS, QUEUE_BOOK, SINCE, WEIGHT
+from icestream.kernels.updates.order import APPLICATION, BOOKS, QUEUE, WEIGHT
 from icestream.kernels.updates.order import Reader as Arrays
 from icestream.kernels.words import Ints
 
@@ -65,8 +66,8 @@ class StalenessReport:
 def report(reader: Arrays, cells: Ints, began: Micros, now: Micros) -> StalenessReport:
     """Measure the staleness of some keys, all that were ever updated."""
     return StalenessReport(
-        _overall(reader, reader.queue_profile, cells, QUEUE_BOOK, SINCE, (began, now)),
-        _overall(reader, reader.application_profile, cells, APPLICATION_BOOK, LACKS, (began, now)),
+        _overall(reader, reader.queue_profile, cells, QUEUE, (began, now)),
+        _overall(reader, reader.application_profile, cells, APPLICATION, (began, now)),
         len(cells),
         began,
         now,
@@ -79,45 +80,49 @@ def by_key(
     """Measure the queue's and the application's staleness of each of some keys."""
     span = max(now - began, 1)
     found = []
-    for book, pending in ((QUEUE_BOOK, SINCE), (APPLICATION_BOOK, LACKS)):
-        areas, most, _, _ = _areas(reader, cells, book, pending, now)
+    for kind in (QUEUE, APPLICATION):
+        areas, most, _, _ = ramps(reader.keys[cells], kind, now)
         found.append(KeyStaleness(areas / span, most))
     return found[0], found[1]
 
 
-def _areas(
-    reader: Arrays, cells: Ints, book: int, pending: int, now: Micros
-) -> tuple[Reals, Ints, Reals, Reals]:
-    """Return area and largest value of each key, and the ends of the ramps that are open."""
-    keys = reader.keys[cells]
+def ramps(keys: Ints, kind: int, now: Micros) -> tuple[Reals, Ints, Reals, Reals]:
+    """Return area and largest value of each key, and the ends of the ramps that are open.
+
+    Args:
+        keys: words of the keys for a reader.
+        kind: APPLICATION or QUEUE.
+        now: instant up to which open ramps count.
+    """
+    book, pending = BOOKS[kind]
     opened = keys[:, pending]
     begin = np.maximum(keys[:, book + k.FROM], opened)
     is_open = (opened != k.NONE) & (now > begin)
     last = np.where(is_open, now - np.where(is_open, opened, 0), 0)
     first = np.where(is_open, begin - np.where(is_open, opened, 0), 0)
     ends, begins = last.astype(np.float64), first.astype(np.float64)
-    areas = reader.reals[cells, book + k.AREA] + 0.5 * (ends - begins) * (ends + begins)
+    areas = keys.view(np.float64)[:, book + k.AREA] + 0.5 * (ends - begins) * (ends + begins)
     return areas, np.maximum(keys[:, book + k.MOST], last), begins[is_open], ends[is_open]
 
 
+def add_ramps(profile: Reals, begins: Reals, ends: Reals) -> None:
+    """Add ramps to a profile."""
+    for values, sign in ((ends, 1.0), (begins, -1.0)):
+        places = bins_of(values)
+        np.add.at(profile[:, 0], places, sign)
+        np.add.at(profile[:, 1], places, sign * values)
+
+
 def _overall(
-    reader: Arrays,
-    profile: Reals,
-    cells: Ints,
-    book: int,
-    pending: int,
-    times: tuple[Micros, Micros],
+    reader: Arrays, profile: Reals, cells: Ints, kind: int, times: tuple[Micros, Micros]
 ) -> Staleness:
     began, now = times
     span = now - began
     if not len(cells) or span <= 0:
         return Staleness(0.0, 0.0, 0.0, 0.0, 0.0)
-    areas, most, begins, ends = _areas(reader, cells, book, pending, now)
+    areas, most, begins, ends = ramps(reader.keys[cells], kind, now)
     whole = profile.copy()
-    for values, sign in ((ends, 1.0), (begins, -1.0)):
-        places = _bins(values)
-        np.add.at(whole[:, 0], places, sign)
-        np.add.at(whole[:, 1], places, sign * values)
+    add_ramps(whole, begins, ends)
     weights = reader.reals[cells, WEIGHT]
     total = float(len(cells)) * span
     return Staleness(
@@ -153,8 +158,33 @@ def quantile(profile: Reals, total: float, part: float) -> float:
     return float(edges[at - 1] + (edges[at] - edges[at - 1]) * (wanted - spent[at - 1]) / step)
 
 
-def _bins(values: Reals) -> Ints:
+def bins_of(values: Reals) -> Ints:
     """Do what `bin_of` does, for many values."""
     bits = np.maximum(values, 1.0).view(np.int64) >> (52 - k.BIN_BITS)
     bins = np.minimum(bits - (1023 << k.BIN_BITS) + 1, k.BINS - 1)
     return np.where(values < 1.0, 0, bins)
+
+
+def middles() -> Reals:
+    """Return a value of every bin, off by less than 1/32 of those in it; 0 for the first."""
+    edges = k.bin_edges()
+    return np.concatenate([[0.0], (edges[:-1] + edges[1:]) / 2, edges[-1:]])
+
+
+def bins_of_areas(areas: Reals) -> Ints:
+    """Return the bin of the end of the ramp, from 0, that has each area."""
+    return bins_of(np.sqrt(2 * areas))
+
+
+def averages_of_bins(spread: Ints, span: Micros) -> Mapping[int, int]:
+    """Return how many keys have an average in which bin.
+
+    Args:
+        spread: how many keys have an area in which of `bins_of_areas`.
+        span: microseconds in which the areas came to be.
+    """
+    found = np.zeros(k.BINS, dtype=np.int64)
+    busy = np.flatnonzero(spread)
+    if span > 0:
+        np.add.at(found, bins_of(middles()[busy] ** 2 / 2 / span), spread[busy])
+    return {place: int(found[place]) for place in np.flatnonzero(found).tolist()}

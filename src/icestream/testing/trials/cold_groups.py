@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from icestream.kernels.synopses.cold import Ints, Slots
 from icestream.state.cold.manager import Manager
@@ -27,6 +28,7 @@ class PlainSubQuery:
         self.hot = np.zeros(len(self.sizes), dtype=bool)
         self.pinned = np.zeros(len(self.sizes), dtype=bool)
         self.seen = np.zeros(len(self.sizes), dtype=bool)
+        self.dirty = np.zeros(len(self.sizes), dtype=bool)
         #: what was told to leave, batch by batch
         self.batches: list[list[int]] = []
 
@@ -37,6 +39,10 @@ class PlainSubQuery:
     def candidates(self) -> Slots:
         """Slots in memory without a pin."""
         return np.flatnonzero(self.hot & ~self.pinned)
+
+    def is_clean(self, slots: Slots) -> npt.NDArray[np.bool_]:
+        """Tell which slots have nothing to be written."""
+        return ~self.dirty[slots]
 
     def evict(self, slots: Slots) -> int:
         """Let slots leave."""

@@ -1,7 +1,7 @@
 """The suite that every query must pass, whatever its operators do.
 
-Idea: a subclass says what the query is, `QueryConformance` does to it what life does: cuts batches
-elsewhere, restarts it, loses its arenas, sends a batch again, takes its memory away. The rows must
+Idea: a subclass says what the query is, `QueryConformance` does to it what life does to every query
+(`every_query`), cuts batches elsewhere, sends a batch again, takes its memory away. The rows must
 be those of the obvious computation each time.
 
     class TestMyOperator(QueryConformance):
@@ -14,14 +14,12 @@ Limits: streams are short; what only shows at size belongs to the operator's own
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 from unittest import mock
 
 import pyarrow as pa
@@ -45,7 +43,7 @@ from icestream.testing.stories.sources import (
     rebatch,
     restart,
 )
-from icestream.testing.trials.moving_shards import rescale, separate_disks
+from icestream.testing.trials.every_query import EveryQuery
 
 
 class Oracle(Protocol):
@@ -76,18 +74,16 @@ def small_sizes(*, slice_bytes: int = 1024, image_rows: int = 16, snapshot: int 
     return stack
 
 
-class QueryConformance:
+class QueryConformance(EveryQuery):
     """Subclass it, name the subclass `Test...`, and set `plan`; override more where needed."""
 
     #: what the query computes
     plan: ClassVar[Plan]
-    #: streams that are tried
-    seeds: ClassVar[Sequence[int]] = (1, 2)
     #: bytes for two shards that hold `many_groups` only in turns
     tiny_budget: ClassVar[int] = 192 * 1024
     many_groups: ClassVar[int] = 1500
 
-    def open(self, folder: Path, budget: str | int = "16 MB", shards: int = 2) -> LocalQuery:
+    def open(self, folder: Path, *, shards: int = 2, budget: str | int = "16 MB") -> LocalQuery:
         """Open the query in a folder, new or where it stands."""
         return open_query(self.plan, str(folder), budget=budget, shards=shards)
 
@@ -109,6 +105,14 @@ class QueryConformance:
             empty=0.2,
         )
 
+    def stream(self, seed: int, shape: Shape | None = None) -> list[Item]:
+        """Return the items of one stream."""
+        return generate(self.plan, shape or self.shape(), seed)
+
+    def small(self) -> AbstractContextManager[Any]:
+        """Let little data do what much data does."""
+        return small_sizes()
+
     def expected(self, items: Sequence[Item]) -> list[list[Row]]:
         """Return what the oracle emits for each batch, and at the end."""
         oracle = self.oracle()
@@ -125,73 +129,21 @@ class QueryConformance:
 
     # -- the suite -------------------------------------------------------------------------
 
-    def test_oracle_random_streams(self, tmp_path: Path) -> None:
-        """Rows of every batch are those of the oracle."""
-        for seed in self.seeds:
-            items = generate(self.plan, self.shape(), seed)
-            self.check(drive(partial(self.open, tmp_path / str(seed)), items), items)
-
-    def test_oracle_streams_before_1970_with_long_gaps(self, tmp_path: Path) -> None:
-        """Negative times and stretches without events change nothing."""
-        shape = replace(self.shape(), start=-3000 * SECOND + 777, gaps=3)
-        items = generate(self.plan, shape, 3)
-        self.check(drive(partial(self.open, tmp_path), items), items)
-
     def test_oracle_one_shard_or_five(self, tmp_path: Path) -> None:
         """The number of shards does not show in the rows."""
-        items = generate(self.plan, self.shape(), 4)
+        items = self.stream(4)
         for shards in (1, 5):
             anew = partial(self.open, tmp_path / str(shards), shards=shards)
             self.check(drive(anew, items), items)
 
-    def test_oracle_rescaling_at_any_batch_changes_no_row(self, tmp_path: Path) -> None:
-        """Shards move between tasks with disks of their own, and the rows stay the same."""
-        items = generate(self.plan, self.shape(), 13)
-        with small_sizes(), separate_disks():
-            query = self.open(tmp_path, shards=8)
-            tables = []
-            for number, batch in enumerate(batches_of(items)):
-                rescale(query, number)
-                tables.append(query.feed(batch))
-            tables.append(query.flush())
-        self.check(tables, items)
-
-    def test_crash_between_any_two_batches(self, tmp_path: Path) -> None:
-        """A query that is opened anew for every batch rebuilds itself and emits the same."""
-        items = restart(generate(self.plan, self.shape(), 5))
-        self.check(drive(partial(self.open, tmp_path), items), items)
-
-    def test_crash_restores_from_snapshots(self, tmp_path: Path) -> None:
-        """With snapshots every other version, a restart begins at one of them."""
-        shape = replace(self.shape(), batches=9)
-        for every in (1, 3):
-            items = restart(generate(self.plan, shape, 6), every)
-            with small_sizes():
-                self.check(drive(partial(self.open, tmp_path / str(every)), items), items)
-
     def test_crash_in_the_data(self, tmp_path: Path) -> None:
         """Streams with `ABORT` inside give the rows of streams without."""
-        items = generate(self.plan, replace(self.shape(), aborts=0.5), 7)
+        items = self.stream(7, replace(self.shape(), aborts=0.5))
         self.check(drive(partial(self.open, tmp_path), items), items)
-
-    def test_crash_lost_arenas_are_rebuilt(self, tmp_path: Path) -> None:
-        """Arenas are a cache: deleted between two batches, they come back from the log."""
-        items = generate(self.plan, self.shape(), 8)
-        with small_sizes():
-            query = self.open(tmp_path)
-            tables = []
-            for number, batch in enumerate(batches_of(items)):
-                if number % 2:
-                    self.lose_arenas(tmp_path)
-                tables.append(query.feed(batch))
-            self.lose_arenas(tmp_path)
-            tables.append(query.flush())
-        self.check(tables, items)
 
     def test_rows_do_not_depend_on_batch_boundaries(self, tmp_path: Path) -> None:
         """Where nothing is late, the same events in other batches give the same rows."""
-        shape = replace(self.shape(), disorder=0)
-        items = generate(self.plan, shape, 9)
+        items = self.stream(9, replace(self.shape(), disorder=0))
         whole = [row for rows in self.expected(items) for row in rows]
         for size in (1000, 37):
             anew = partial(self.open, tmp_path / str(size))
@@ -200,7 +152,7 @@ class QueryConformance:
 
     def test_redelivery_returns_the_same_rows(self, tmp_path: Path) -> None:
         """A batch that comes again is not counted again: its rows are handed out once more."""
-        items = generate(self.plan, self.shape(), 10)
+        items = self.stream(10)
         query = self.open(tmp_path)
         tables = []
         for number, batch in enumerate(batches_of(items)):
@@ -215,7 +167,7 @@ class QueryConformance:
     def test_bounded_rows_do_not_depend_on_the_budget(self, tmp_path: Path) -> None:
         """Groups that exceed the budget take turns in memory, and the rows stay the same."""
         shape = replace(self.shape(), groups=self.many_groups, skew=0.0, events=2500, batches=6)
-        items = generate(self.plan, shape, 11)
+        items = self.stream(11, shape)
         with small_sizes(slice_bytes=4096):
             tables, most = [], 0
             query = self.open(tmp_path, budget=self.tiny_budget)
@@ -234,7 +186,7 @@ class QueryConformance:
     def test_no_file_stays_open(self, tmp_path: Path) -> None:
         """Whatever is opened for reading is closed again, also while rebuilding."""
         disk = SimulatedDisk()
-        items = restart(generate(self.plan, replace(self.shape(), batches=7), 12))
+        items = restart(self.stream(12, replace(self.shape(), batches=7)))
         with small_sizes():
             drive(lambda: open_query(self.plan, str(tmp_path), files=disk), items)
         assert disk.open_handles == 0
@@ -244,8 +196,3 @@ class QueryConformance:
     def splits_expected(self, partitions: int) -> bool:
         """Tell whether a tiny budget made groups take turns, as it should."""
         return partitions > 2
-
-    def lose_arenas(self, folder: Path) -> None:
-        """Delete the arenas of a query."""
-        for run in os.listdir(folder / "local"):
-            shutil.rmtree(folder / "local" / run / "arenas")

@@ -1,7 +1,7 @@
 """The suite that every dataflow must pass, whatever its sub-queries compute.
 
-Idea: a subclass names a dataflow, `DataflowConformance` does to it what life does: cuts batches
-elsewhere, restarts it, loses its arenas, sends a batch again, takes its memory away. The rows of
+Idea: a subclass names a dataflow, `DataflowConformance` does to it what life does to every query
+(`every_query`), cuts chunks elsewhere, sends a batch again, takes its memory away. The rows of
 each batch must be changes that add up, together with all before, to what `PlainDataflow` adds up
 to: the same events at every instant, however their lifetimes are cut.
 
@@ -14,10 +14,9 @@ Limits: streams are short; what only shows at size belongs to tests of the state
 from __future__ import annotations
 
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -59,7 +58,7 @@ from icestream.testing.stories.sources import (
     items_of,
     restart,
 )
-from icestream.testing.trials.moving_shards import rescale, separate_disks
+from icestream.testing.trials.every_query import EveryQuery
 
 #: all rows count as those of one group: what tells groups apart is among their columns
 _EVERYONE = (0, 0)
@@ -146,23 +145,21 @@ def open_dataflow(
     return LocalQuery(flow, settings, files or QuickFiles())
 
 
-class DataflowConformance:
+class DataflowConformance(EveryQuery):
     """Subclass it, name the subclass `Test...`, and set `flow`; override more where needed."""
 
     #: what the query computes
     flow: ClassVar[Dataflow]
     #: whether lifetimes are cut the same way whatever the chunks
     exact: ClassVar[bool] = False
-    #: streams that are tried
-    seeds: ClassVar[Sequence[int]] = (1, 2)
     #: bytes for each grouping of a component, which hold `many_groups` only in turns
     tiny_share: ClassVar[int] = 224 << 10
     many_groups: ClassVar[int] = 500
     many_events: ClassVar[int] = 2000
 
-    def open(self, folder: Path, shards: int = 2, flow: Dataflow | None = None) -> LocalQuery:
+    def open(self, folder: Path, *, shards: int = 2) -> LocalQuery:
         """Open the query in a folder, new or where it stands."""
-        return open_dataflow(flow or self.flow, folder, shards=shards)
+        return open_dataflow(self.flow, folder, shards=shards)
 
     def shape(self) -> Shape:
         """Return what the streams are like."""
@@ -180,6 +177,10 @@ class DataflowConformance:
     def stream(self, seed: int, shape: Shape | None = None) -> list[Item]:
         """Return the items of one stream."""
         return stream_of(self.flow, shape or self.shape(), seed)
+
+    def small(self) -> AbstractContextManager[Any]:
+        """Let little data do what much data does."""
+        return small_sizes()
 
     def expected(self, items: Sequence[Item]) -> list[Bag]:
         """Return what all rows add up to after each batch, and at the end."""
@@ -215,63 +216,13 @@ class DataflowConformance:
 
     # -- the suite -------------------------------------------------------------------------
 
-    def test_oracle_random_streams(self, tmp_path: Path) -> None:
-        """Rows of every batch add up to those of the slow version."""
-        for seed in self.seeds:
-            items = self.stream(seed)
-            self.check(drive(partial(self.open, tmp_path / str(seed)), items), items)
-
-    def test_oracle_streams_before_1970_with_long_gaps(self, tmp_path: Path) -> None:
-        """Negative times and stretches without events change nothing."""
-        items = self.stream(3, replace(self.shape(), start=-3000 * SECOND + 777, gaps=3))
-        self.check(drive(partial(self.open, tmp_path), items), items)
-
     def test_oracle_one_shard_or_five_in_small_chunks(self, tmp_path: Path) -> None:
         """Neither the number of shards nor the size of chunks shows in the rows."""
         items = self.stream(4)
         for shards, chunk in ((1, 8), (5, 64)):
             with small_sizes(chunk=chunk):
-                tables = drive(partial(self.open, tmp_path / str(shards), shards), items)
+                tables = drive(partial(self.open, tmp_path / str(shards), shards=shards), items)
             self.check(tables, items)
-
-    def test_oracle_rescaling_at_any_batch_changes_no_row(self, tmp_path: Path) -> None:
-        """Shards move between tasks with disks of their own, and the rows stay the same."""
-        items = self.stream(13)
-        with small_sizes(), separate_disks():
-            query = self.open(tmp_path, 8)
-            tables = []
-            for number, batch in enumerate(batches_of(items)):
-                rescale(query, number)
-                tables.append(query.feed(batch))
-            tables.append(query.flush())
-        self.check(tables, items)
-
-    def test_crash_between_any_two_batches(self, tmp_path: Path) -> None:
-        """A query that is opened anew for every batch rebuilds itself and goes on."""
-        items = restart(self.stream(5))
-        self.check(drive(partial(self.open, tmp_path), items), items)
-
-    def test_crash_restores_from_snapshots(self, tmp_path: Path) -> None:
-        """With snapshots every other version, a restart begins at one of them."""
-        stream = self.stream(6, replace(self.shape(), batches=9))
-        for every in (1, 3):
-            items = restart(stream, every)
-            with small_sizes():
-                self.check(drive(partial(self.open, tmp_path / str(every)), items), items)
-
-    def test_crash_lost_arenas_are_rebuilt(self, tmp_path: Path) -> None:
-        """Arenas are a cache: deleted between two batches, they come back from the log."""
-        items = self.stream(8)
-        with small_sizes():
-            query = self.open(tmp_path)
-            tables = []
-            for number, batch in enumerate(batches_of(items)):
-                if number % 2:
-                    self.lose_arenas(tmp_path)
-                tables.append(query.feed(batch))
-            self.lose_arenas(tmp_path)
-            tables.append(query.flush())
-        self.check(tables, items)
 
     def test_redelivery_returns_the_same_rows(self, tmp_path: Path) -> None:
         """A batch that comes again is not counted again: its rows are handed out once more."""
@@ -362,11 +313,6 @@ class DataflowConformance:
     def evictions_expected(self, left: int) -> bool:
         """Tell whether a tiny budget made groups leave memory, as it should."""
         return left > 0
-
-    def lose_arenas(self, folder: Path) -> None:
-        """Delete the arenas of a query."""
-        for run in os.listdir(folder / "local"):
-            shutil.rmtree(folder / "local" / run / "arenas")
 
 
 __all__ = ["DataflowConformance", "bag_of_rows", "open_dataflow", "small_sizes", "stream_of"]

@@ -1,0 +1,96 @@
+"""An update queue with eight times the keys that fit into its memory, beside one that has them all.
+
+Idea: batches of random keys, half as many services as updates, as where all keys fit. Seven of
+eight updates are of a key that is on the local disk: it comes back, and another one leaves.
+
+Limits: the files are small enough for the operating system to keep them in its cache.
+"""
+
+from __future__ import annotations
+
+import time
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.kernels.words import Ints
+from icestream.state.arena import Arena
+from icestream.state.budget import Budget
+from icestream.state.update_queue.residence import Residence
+from icestream.state.update_queue.sharing import SharedQueue
+
+SCHEMA = pa.schema([("price", pa.float64()), ("volume", pa.int64())])
+#: bytes of the queue, and how many times the keys that fit into them there are
+LITTLE = 24 << 20
+TIMES = 8
+#: bytes in which all of them fit
+PLENTY = 512 << 20
+BATCH = 16_384
+
+Identity = npt.NDArray[np.uint64]
+
+
+def identities(count: int) -> Identity:
+    """Make well-mixed identities of keys."""
+    mixed = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return np.asarray(mixed ^ (mixed >> np.uint64(29)))
+
+
+def rows_of(numbers: Ints) -> pa.RecordBatch:
+    """Make values."""
+    columns = [pa.array(numbers / 8), pa.array(numbers)]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def spilled(schedule: str, batches: int, little: int = LITTLE) -> dict[str, Any]:
+    """Return rates of both queues in processor time, and their ratio."""
+    with TemporaryDirectory() as folder:
+        fits = _residence(folder, schedule, little).most
+    keys = TIMES * fits
+    few, all_of_them = (_operations(schedule, batches, budget, keys) for budget in (little, PLENTY))
+    return {
+        "schedule": schedule,
+        "keys": keys,
+        "keys that fit": fits,
+        "enqueues_per_processor_second": few[0],
+        "dequeues_per_processor_second": few[1],
+        "enqueues_by_all_in_memory": few[0] / all_of_them[0],
+        "dequeues_by_all_in_memory": few[1] / all_of_them[1],
+    }
+
+
+def _residence(folder: str, schedule: str, budget: int) -> Residence:
+    account = Budget(budget).account("queue")
+    arena = Arena.create(folder, account)
+    queue = SharedQueue(SCHEMA, arrays=arena)
+    reader = queue.reader("reader", schedule=schedule, cost=1)
+    return Residence(queue.cells, (reader,), arena, account)
+
+
+def _operations(schedule: str, batches: int, budget: int, keys: int) -> tuple[float, float]:
+    """Return updates and services per second of the processor, once all keys are known."""
+    dice = np.random.default_rng(17)
+    known = identities(keys)
+    spent, dequeued, clock = np.zeros(2), 0, 0
+    with TemporaryDirectory() as folder:
+        queue = _residence(folder, schedule, budget)
+        first = [known[begin : begin + BATCH] for begin in range(0, keys, BATCH)]
+        drawn = [known[dice.integers(0, keys, BATCH)] for _ in range(batches)]
+        for number, hi in enumerate((*first, *drawn)):
+            arrived = clock + np.arange(len(hi))
+            clock += len(hi)
+            rows = rows_of(arrived)
+            times = [time.process_time()]
+            for piece in queue.pieces(len(hi)):
+                some = rows.slice(piece.start, piece.stop - piece.start)
+                queue.enqueue(hi[piece], hi[piece], arrived[piece], some)
+            times.append(time.process_time())
+            served = queue.dequeue(0, len(hi) // 2, clock)
+            times.append(time.process_time())
+            if number >= len(first):
+                spent += np.diff(times)
+                dequeued += len(served)
+    return BATCH * batches / float(spent[0]), dequeued / float(spent[1])

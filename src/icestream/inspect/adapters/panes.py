@@ -1,0 +1,299 @@
+"""What windows on a grid keep: partial aggregates of each group and pane.
+
+Idea: segments of such windows hold entries, by pane; snapshots and new keys tell whose they are. So
+panes are read off the log, and no window is closed. A field is shown as the number it is, or as its
+words where it carries an order. Panes that have left all windows are not shown. They are read only
+where they are asked for by name: the open windows are what most people look for.
+
+Invariants:
+1. What is shown of a group and a pane is what its events fold to, each pair once
+   (`test_oracle_panes_are_what_events_fold_to`).
+2. Fields that are shown and taken back are the same fields, but for the low word of a float sum,
+   which is below its last bit (`test_parity_fields_are_shown_and_taken_back`).
+
+Cost: the entries of some panes at a time, and all keys of a shard.
+
+References: `docs/formats/log.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.core.errors import InputError
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.inspect.adapters.update_arcs import chosen
+from icestream.inspect.readable import Asked, StateRows, StateTable
+from icestream.inspect.scratch import ScratchShard
+from icestream.kernels import words
+from icestream.kernels.words import Table
+from icestream.operators.aggregates.decimals import decimals_of_words
+from icestream.operators.aggregates.values import decode_ordered
+from icestream.operators.columns import Column
+from icestream.operators.fields import ENTRY_FIELDS, Field
+from icestream.operators.protocol import PastVersion
+from icestream.operators.runs import sorted_run
+from icestream.operators.updates.identities import places_among
+from icestream.operators.window import GROUP_KEYS, GROUP_ROWS, NEW_KEYS, PANES
+from icestream.plan import lower
+from icestream.plan.nodes import Plan
+from icestream.plan.parts import parts_of
+from icestream.state.log.ipc import read_table
+from icestream.state.synopses.directory import distinct
+from icestream.state.synopses.spec import Ids, Ints
+from icestream.state.versions import BASE, Commit
+
+#: the column that tells a pane by its first instant
+PANE = "__pane"
+#: entries that are read together, about
+_ROWS_AT_ONCE = 16_384
+_DIGITS = 38
+
+
+def obstacle(plan: Plan, commit: Commit) -> str | None:
+    """Return why there are no panes to read, None if there are some."""
+    if lower.on_panes(plan) is None or len(parts_of(plan)) > 1:
+        return "only windows on a grid with aggregates of fixed size, and no others beside them"
+    if str(commit.decisions.get("store", PANES)) != PANES:
+        return "the log of this query keeps raw events, not panes"
+    if commit.decisions.get("composition"):
+        return "some windows of this query are made of the rows of others, not of panes"
+    return None
+
+
+class PaneState:
+    """The panes of a plan."""
+
+    def __init__(self, plan: Plan, commit: Commit) -> None:
+        """Know the fields; there must be no obstacle."""
+        self.spec = lower.window_spec(plan)
+        self.layout = self.spec.layout
+        self._named = dict(zip(plan.inputs.names, plan.expressions, strict=True))
+        fields = [
+            pa.field(self._name(each), self._type(each), nullable=each.op in _EXTREMES)
+            for each in self.layout.fields
+        ]
+        pane = pa.field(PANE, plan.time, nullable=False)
+        self.table = StateTable(
+            "windows",
+            PANES,
+            "partial aggregates of each group and pane",
+            self.spec.keys,
+            pa.schema([pane, *self.spec.keys, *fields]),
+            range(len(commit.bases)),
+            by_name=True,
+        )
+
+    def first(self, watermark: Micros) -> int | None:
+        """Return the first pane that some window still needs, None for all."""
+        if watermark == MINUS_INFINITY:
+            return None
+        return min(course.first_open(watermark) for course in self.spec.courses)
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def read(
+        self,
+        shard: int,
+        space: ScratchShard,
+        history: Sequence[PastVersion],
+        commit: Commit,
+        asked: Asked,
+    ) -> Iterator[StateRows]:
+        """Yield the panes of a shard."""
+        keys = Keys(space, history, len(self.spec.keys))
+        for panes, entries in self.entries(space, commit.watermark):
+            hi, lo = ids_of(entries)
+            rows = self.rows(panes, entries, keys.of(hi, lo))
+            yield chosen(self.table, shard, rows, hi, lo, asked)
+
+    def entries(self, space: ScratchShard, watermark: Micros) -> Iterator[tuple[Ints, Table]]:
+        """Yield panes and entries, those of one group and pane merged, some panes at a time."""
+        slices = self._slices(space)
+        first = self.first(watermark)
+        if first is not None:
+            slices = slices[slices["group"] >= first]
+        slices = slices[np.argsort(slices["group"], kind="stable")]
+        for part in _whole_panes(slices):
+            tables = {
+                record.marker: np.frombuffer(bytes(record.payload), dtype=np.int64).reshape(
+                    -1, self.layout.entry_width
+                )
+                for record in space.log.read_many(part["marker"])
+            }
+            ordered = [tables[marker] for marker in part["marker"].tolist()]
+            panes = np.repeat(part["group"], [len(each) for each in ordered])
+            yield sorted_run(panes, np.concatenate(ordered), self.layout)
+
+    def _slices(self, space: ScratchShard) -> npt.NDArray[np.void]:
+        """Return what directories of segments tell of the slices of a shard."""
+        found = []
+        for info in space.log.segments.values():
+            with closing(space.reader(info)) as reader:
+                found.append(reader.directory[["marker", "group", "rows"]].copy())
+        return np.concatenate(found) if found else np.empty(0, dtype=_NO_SLICES)
+
+    # -- columns ---------------------------------------------------------------------------
+
+    def rows(self, panes: Ints, entries: Table, keys: pa.Table) -> pa.RecordBatch:
+        """Return entries as rows of the table."""
+        grid = self.spec.grid
+        kind = self.table.columns.field(PANE).type
+        instants = pa.array(panes * grid.pane + grid.origin).view(kind)
+        columns = [each.combine_chunks() for each in keys.columns]
+        fields = [self._shown(each, entries) for each in self.layout.fields]
+        return pa.RecordBatch.from_arrays([instants, *columns, *fields], schema=self.table.columns)
+
+    def taken(self, rows: pa.RecordBatch) -> Table:
+        """Return the fields of rows as entries, without identities."""
+        out = np.zeros((rows.num_rows, self.layout.entry_width), dtype=np.int64)
+        for each, place in zip(self.layout.fields, self.layout.places.tolist(), strict=True):
+            count = words.WORDS[each.op]
+            out[:, place : place + count] = self._words(each, rows.column(self._name(each)))
+        return out
+
+    def as_shown(self, field: Field, entries: Table) -> Table:
+        """Return a field of entries as it comes back from what is shown of it."""
+        return self._words(field, self._shown(field, entries))
+
+    def instants(self, rows: pa.RecordBatch) -> Ints:
+        """Return the first instant of the pane of each row."""
+        return np.asarray(rows.column(PANE).view(pa.int64()).to_numpy())
+
+    def _name(self, field: Field) -> str:
+        return f"__{field.kind}({', '.join(self._named[each] for each in field.columns)})"
+
+    def _type(self, field: Field) -> pa.DataType:
+        if field.op == words.ADD_I64:
+            return pa.int64()
+        if field.op == words.ADD_I128:
+            kind = self.spec.types[str(field.column)]
+            scaled = field.kind == "sum_i128" and pa.types.is_decimal(kind)
+            return pa.decimal128(_DIGITS, kind.scale if scaled else 0)
+        if field.op == words.ADD_DD:
+            return pa.float64()
+        if field.op in _EXTREMES:
+            return self.spec.types[str(field.column)]
+        return pa.list_(pa.int64())
+
+    def _shown(self, field: Field, entries: Table) -> pa.Array:
+        place, count = self._place(field), words.WORDS[field.op]
+        own = np.ascontiguousarray(entries[:, place : place + count])
+        if field.op == words.ADD_I64:
+            return pa.array(own[:, 0])
+        if field.op == words.ADD_I128:
+            return decimals_of_words(own, np.ones(len(own), dtype=np.bool_), self._type(field))
+        if field.op == words.ADD_DD:
+            return pa.array(own.view(np.float64)[:, 0])
+        if field.op in _EXTREMES:
+            empty = own[:, 0] == words.IDENTITY[field.op]
+            return decode_ordered(own[:, 0], self._type(field), empty)
+        offsets = pa.array(np.arange(len(own) + 1, dtype=np.int32) * count)
+        return pa.ListArray.from_arrays(offsets, pa.array(own.reshape(-1)))
+
+    def _words(self, field: Field, shown: pa.Array) -> Table:
+        count = words.WORDS[field.op]
+        if field.op == words.ADD_DD:
+            pair = np.zeros((len(shown), 2))
+            pair[:, 0] = shown.to_numpy(zero_copy_only=False)
+            return pair.view(np.int64)
+        column = Column(shown)
+        if field.op == words.ADD_I128:
+            return np.stack(column.pair, axis=1)
+        if field.op in _EXTREMES:
+            there = np.asarray(shown.is_valid().to_numpy(zero_copy_only=False))
+            ordered = np.where(there, column.ordered, words.IDENTITY[field.op])
+            return ordered.reshape(-1, 1)
+        if field.op == words.ADD_I64:
+            return column.integers.reshape(-1, 1)
+        lengths = np.asarray(shown.value_lengths().to_numpy())
+        if (lengths != count).any():
+            msg = f"column {self._name(field)!r} has {count} words in each row; keep them"
+            raise InputError(msg)
+        return np.asarray(shown.flatten().to_numpy()).reshape(len(shown), count)
+
+    def _place(self, field: Field) -> int:
+        return self.layout.place(field) + ENTRY_FIELDS
+
+
+class Keys:
+    """The key columns of the groups of a shard, as its log tells them."""
+
+    def __init__(self, space: ScratchShard, history: Sequence[PastVersion], columns: int) -> None:
+        """Read the keys of the last snapshot and those that came after it."""
+        self._columns = columns
+        parts = list(self._parts(space, history)) if columns else []
+        hi, lo = (
+            np.concatenate([np.empty(0, np.uint64), *(each[half] for each in parts)])
+            for half in range(2)
+        )
+        #: each group once, and a row of its key
+        self._hi, self._lo, numbers = distinct(hi, lo)
+        self._row = np.empty(len(self._hi), dtype=np.int64)
+        self._row[numbers] = np.arange(len(numbers))
+        names = [f"k{place}" for place in range(columns)]
+        tables = [each.rename_columns(names) for _, _, each in parts]
+        self._keys = pa.concat_tables(tables) if tables else None
+
+    def of(self, hi: Ids, lo: Ids) -> pa.Table:
+        """Return the keys of groups; ValueError if one is not known."""
+        if not self._columns:
+            return pa.table({})
+        places = places_among(hi, lo, self._hi, self._lo)
+        if self._keys is None or (places < 0).any():
+            msg = "panes on the log have groups without a key"
+            raise ValueError(msg)
+        return self._keys.take(pa.array(self._row[places]))
+
+    def _parts(
+        self, space: ScratchShard, history: Sequence[PastVersion]
+    ) -> Iterator[tuple[Ids, Ids, pa.Table]]:
+        for past in history:
+            for lifetime, info in past.segments:
+                if lifetime == BASE:
+                    with closing(space.reader(info)) as reader:
+                        yield from self._of_records(reader.scan())
+
+    def _of_records(self, records: Iterator[Any]) -> Iterator[tuple[Ids, Ids, pa.Table]]:
+        ids: Any = None
+        for record in records:
+            if record.synopsis == GROUP_ROWS:
+                table = np.frombuffer(bytes(record.payload), dtype=np.uint64)
+                ids = table.reshape(record.rows, -1)[:, :2]
+            elif record.synopsis == GROUP_KEYS:
+                yield ids[:, 0].copy(), ids[:, 1].copy(), read_table(bytes(record.payload))
+            elif record.synopsis == NEW_KEYS:
+                fresh = read_table(bytes(record.payload))
+                hi, lo = (np.asarray(fresh.column(place).to_numpy()) for place in range(2))
+                first = fresh.num_columns - self._columns
+                yield hi, lo, fresh.select(list(range(first, fresh.num_columns)))
+
+
+def ids_of(entries: Table) -> tuple[Ids, Ids]:
+    """Return the groups of entries."""
+    hi, lo = np.ascontiguousarray(entries[:, :2].T).view(np.uint64)
+    return hi, lo
+
+
+def _whole_panes(slices: npt.NDArray[np.void]) -> Iterator[npt.NDArray[np.void]]:
+    """Cut slices, in the order of their panes, where panes end, into about so many rows."""
+    begin = 0
+    rows = np.cumsum(slices["rows"].astype(np.int64))
+    while begin < len(slices):
+        before = int(rows[begin - 1]) if begin else 0
+        last = min(int(np.searchsorted(rows, before + _ROWS_AT_ONCE)), len(slices) - 1)
+        end = int(np.searchsorted(slices["group"], slices["group"][last], side="right"))
+        yield slices[begin:end]
+        begin = end
+
+
+_EXTREMES = (words.MIN, words.MAX)
+_NO_SLICES = np.dtype([("marker", np.uint64), ("group", np.int64), ("rows", np.uint32)])
+
+__all__ = ["PANE", "Keys", "PaneState", "ids_of", "obstacle"]

@@ -1,0 +1,1 @@
+"""How edited rows become state: one module for each kind that can be written."""

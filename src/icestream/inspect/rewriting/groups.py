@@ -1,0 +1,94 @@
+"""Rows by group, as a batch would write them.
+
+Idea: the store of a shard is restored; groups whose rows differ from those given are replaced in
+it, and it writes them to the log.
+
+Invariant: after a rewrite the state is what was given
+(`test_oracle_the_state_is_what_was_written`).
+
+Limits: timers keep their instants; a group that is new has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.inspect.adapters.dataflow import Stored, every_group
+from icestream.inspect.edited import Edited
+from icestream.inspect.rewriting.changes import Change, Rewriter, differing
+from icestream.inspect.scratch import ScratchShard
+from icestream.operators.protocol import PastVersion
+from icestream.state.synopses.directory import distinct
+from icestream.state.synopses.rows import RowCodec
+from icestream.state.synopses.spec import GroupRows, Ids, Ints, Slots
+from icestream.state.synopses.store import GroupStore
+
+
+class GroupRewriter(Rewriter):
+    """Writes rows of one synopsis."""
+
+    def __init__(self, table: Stored, given: Edited, *, keep: bool) -> None:
+        """Write the given rows; groups that they do not name are kept, or emptied."""
+        super().__init__(given, keep=keep)
+        self._table = table
+        self._codec = RowCodec(table.table.columns)
+
+    def change(
+        self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
+    ) -> Change | None:
+        """Replace the groups of a shard that differ."""
+        store = self._table.store(space, history)
+        watermark = history[-1].watermark
+        groups = rows = 0
+        for hi, lo in self._identities(store, shard):
+            store.begin(watermark)
+            for some in store.portions(store.locate(hi, lo)):
+                differ, written = self._portion(store, some)
+                groups, rows = groups + differ, rows + written
+        if not groups:
+            return None
+        store.end_version(watermark)
+        for lifetime in self._table.lifetimes:
+            space.seal(lifetime)
+        return Change(groups, rows)
+
+    def _identities(self, store: GroupStore, shard: int) -> Iterator[tuple[Ids, Ids]]:
+        """Yield the groups to look at, each once, as many at a time as a chunk may name."""
+        hi, lo = self._given.groups(shard)
+        if not self._keep:
+            known = every_group(store)
+            hi = np.concatenate([hi, *(each for each, _ in known)])
+            lo = np.concatenate([lo, *(each for _, each in known)])
+            hi, lo, _ = distinct(hi, lo)
+        most = max(1, store.chunk_groups)
+        for begin in range(0, len(hi), most):
+            yield hi[begin : begin + most], lo[begin : begin + most]
+
+    def _portion(self, store: GroupStore, slots: Slots) -> tuple[int, int]:
+        """Replace the groups of a portion that differ; return how many, and their rows."""
+        number = self._table.place
+        there = store.read(number, slots)
+        owners, wanted = self._given.rows_of(*store.identities(slots))
+        differ = _differing(self._codec, there, GroupRows(owners, wanted), len(slots))
+        if not len(differ):
+            return 0, 0
+        place = np.full(len(slots), -1, dtype=np.int64)
+        place[differ] = np.arange(len(differ))
+        mine = place[owners] >= 0
+        chosen = wanted.filter(pa.array(mine))
+        store.rewrite(number, slots[differ], GroupRows(place[owners[mine]], chosen))
+        return len(differ), chosen.num_rows
+
+
+def _differing(codec: RowCodec, one: GroupRows, two: GroupRows, count: int) -> Ints:
+    """Return the numbers of groups whose rows differ, or come in another order."""
+    return np.flatnonzero(differing(*_words(codec, one, count), *_words(codec, two, count)))
+
+
+def _words(codec: RowCodec, rows: GroupRows, count: int) -> tuple[Ints, Ints]:
+    """Return the words of the rows and where those of each group begin."""
+    encoded = codec.encode(rows.rows)
+    return encoded.words, encoded.offsets[np.searchsorted(rows.owners, np.arange(count + 1))]

@@ -1,0 +1,223 @@
+"""Panes of windows, as if the events of open windows had been others.
+
+Idea: an operator without past takes the panes that are to be there as one batch and moves to the
+watermark of the query. What it would emit was emitted long ago, and is dropped; what it keeps is
+what the query would keep. It ends with a snapshot, so that nothing before it is read again.
+
+Invariants:
+1. A query goes on from rewritten panes as one whose events were these
+   (`test_oracle_a_query_goes_on_from_rewritten_panes`).
+2. Fields that were not edited keep every bit (`test_rows_that_nobody_edited_make_no_version`).
+
+Limits: the panes of a shard are in memory while it is rewritten. Windows in update mode are
+refused: what their last rows told is no part of panes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.errors import CheckpointError, InputError
+from icestream.inspect.adapters.panes import Keys, PaneState, ids_of, obstacle
+from icestream.inspect.edited import Edited
+from icestream.inspect.rewriting.changes import Change, Rewriter
+from icestream.inspect.scratch import ScratchShard
+from icestream.kernels.words import Table
+from icestream.operators.fold import identified
+from icestream.operators.protocol import PastVersion
+from icestream.operators.runs import sorted_run
+from icestream.operators.updates.identities import places_among
+from icestream.operators.window import PANES
+from icestream.plan import lower
+from icestream.plan.nodes import Plan
+from icestream.state import snapshots
+from icestream.state.keys import KeyCodec
+from icestream.state.snapshots import SnapshotSchedule
+from icestream.state.synopses.directory import distinct
+from icestream.state.synopses.spec import Ids, Ints
+from icestream.state.versions import Commit
+
+
+def check(plan: Plan, commit: Commit) -> None:
+    """Refuse windows whose state panes do not tell."""
+    why = obstacle(plan, commit)
+    if why is None and any(view.mode == "update" for view in plan.views):
+        why = "in update mode, what the last windows told is kept too, and is no part of panes"
+    if why is not None:
+        msg = (
+            f"these windows cannot be rewritten ({why}): build their state anew from history, see "
+            "StreamWriter.bootstrap"
+        )
+        raise CheckpointError(msg)
+
+
+class PaneRewriter(Rewriter):
+    """Writes the panes of windows on a grid."""
+
+    def __init__(self, plan: Plan, commit: Commit, given: Edited, *, keep: bool) -> None:
+        """Write the given rows; groups that they do not name keep their panes, or lose them."""
+        super().__init__(given, keep=keep)
+        self._plan = plan
+        self._commit = commit
+        self._state = PaneState(plan, commit)
+
+    def change(
+        self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
+    ) -> Change | None:
+        """Write all panes of a shard, if some differ."""
+        state, watermark = self._state, self._commit.watermark
+        before = tuple(space.log.segments)
+        there = _Panes.joined(list(state.entries(space, watermark)), state)
+        hi, lo = self._given.groups(shard)
+        owners, rows = self._given.rows_of(hi, lo)
+        wanted = self._taken(rows, hi[owners], lo[owners], there)
+        keys = KeyCodec(state.spec.keys).canonical(rows.select(state.spec.keys.names))
+        identities = [(hi[owners], lo[owners], _keyed(pa.Table.from_batches([keys]), state))]
+        if self._keep:
+            rest = there.of_others(hi, lo)
+            wanted = _Panes.joined([wanted.arrays, rest.arrays], state)
+            known = Keys(space, history, len(state.spec.keys)).of(*ids_of(rest.entries))
+            identities.append((*ids_of(rest.entries), _keyed(known, state)))
+        groups = there.groups_that_differ(wanted)
+        if not groups:
+            return None
+        SnapshotSchedule(space.arena.header).resume(snapshots.AT_LATEST, 0)
+        operator = lower.operator(self._plan, space, PANES)
+        operator.on_batch(_Batch(wanted, _keys(wanted, identities)))
+        for _ in operator.on_watermark(watermark):
+            pass
+        return Change(groups, rows.num_rows, snapshot=True, released=before)
+
+    def _taken(self, rows: pa.RecordBatch, hi: Ids, lo: Ids, there: _Panes) -> _Panes:
+        """Return rows as entries, in which fields that were not edited are as they are kept."""
+        state = self._state
+        panes = self._panes(rows)
+        entries = state.taken(rows)
+        entries[:, 0], entries[:, 1] = hi.view(np.int64), lo.view(np.int64)
+        if (entries[:, state.layout.places[0]] < 1).any():
+            msg = "a row is of no events: leave it out, and its group is in its pane no more"
+            raise InputError(msg)
+        places = there.places(panes, entries)
+        known = np.flatnonzero(places >= 0)
+        kept = there.entries[places[known]]
+        for field, first in zip(state.layout.fields, state.layout.places.tolist(), strict=True):
+            shown = state.as_shown(field, kept)
+            own = slice(first, first + shown.shape[1])
+            same = (shown == entries[known, own]).all(axis=1)
+            entries[known[same], own] = kept[same, own]
+        return _Panes(*sorted_run(panes, entries, state.layout))
+
+    def _panes(self, rows: pa.RecordBatch) -> Ints:
+        """Return the pane of each row; InputError for an instant where none begins."""
+        state, grid = self._state, self._state.spec.grid
+        instants = state.instants(rows)
+        panes = grid.panes_of(instants)
+        first = state.first(self._commit.watermark)
+        wrong = panes * grid.pane + grid.origin != instants
+        if first is not None:
+            wrong |= panes < first
+        if wrong.any():
+            row = rows.slice(int(np.flatnonzero(wrong)[0]), 1).to_pylist()[0]
+            msg = (
+                f"no pane that open windows need begins as in the row {row}: panes begin where the "
+                "export shows them"
+            )
+            raise InputError(msg)
+        return panes
+
+
+@dataclass(frozen=True)
+class _Panes:
+    """Entries by pane and group, each once."""
+
+    panes: Ints
+    entries: Table
+
+    @classmethod
+    def joined(cls, parts: Sequence[tuple[Ints, Table]], state: PaneState) -> _Panes:
+        """Put entries together."""
+        none = np.empty((0, state.layout.entry_width), dtype=np.int64)
+        panes = np.concatenate([np.empty(0, dtype=np.int64), *(each for each, _ in parts)])
+        entries = np.concatenate([none, *(each for _, each in parts)])
+        return cls(*sorted_run(panes, entries, state.layout))
+
+    @property
+    def arrays(self) -> tuple[Ints, Table]:
+        """Return panes and entries."""
+        return self.panes, self.entries
+
+    def of_others(self, hi: Ids, lo: Ids) -> _Panes:
+        """Return the entries of groups that are not given."""
+        rest = places_among(*ids_of(self.entries), hi, lo) < 0
+        return _Panes(self.panes[rest], self.entries[rest])
+
+    def places(self, panes: Ints, entries: Table) -> Ints:
+        """Return where here each of some entries has its group and pane; -1 for nowhere."""
+        here, there = (_numbered(*each) for each in (self.arrays, (panes, entries)))
+        together = np.concatenate([here, there])
+        _, numbers = np.unique(together, axis=0, return_inverse=True)
+        place = np.full(len(together), -1, dtype=np.int64)
+        place[numbers[: len(here)]] = np.arange(len(here))
+        return place[numbers[len(here) :]]
+
+    def groups_that_differ(self, other: _Panes) -> int:
+        """Count the groups of which some entry is in one of both alone."""
+        both = [np.column_stack([each.panes, each.entries]) for each in (self, other)]
+        rows, counts = np.unique(np.concatenate(both), axis=0, return_counts=True)
+        alone = rows[counts == 1]
+        return len(distinct(*ids_of(alone[:, 1:]))[0])
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Panes as a batch brings them."""
+
+    taken: _Panes
+    keys: pa.Table
+
+    def entries(self) -> Iterator[Table]:
+        """Yield entries, each row led by its pane."""
+        yield np.column_stack(self.taken.arrays)
+
+    def leaving(self, family: int) -> Iterator[Table]:
+        """Yield nothing: what leaves is on the log."""
+        del family
+        yield from ()
+
+    def tuples(self) -> Iterator[pa.RecordBatch]:
+        """Yield nothing: events are folded already."""
+        yield from ()
+
+    def groups(self) -> Iterator[pa.Table]:
+        """Yield the keys of all groups."""
+        if self.keys.num_rows:
+            yield self.keys
+
+
+def _keyed(keys: pa.Table, state: PaneState) -> pa.Table:
+    """Return keys under their own names and with their own types."""
+    return keys.rename_columns(state.spec.keys.names).cast(state.spec.keys)
+
+
+def _keys(wanted: _Panes, parts: Sequence[tuple[Ids, Ids, pa.Table]]) -> pa.Table:
+    """Return identity, latest pane and key of each group."""
+    hi, lo, numbers = distinct(*ids_of(wanted.entries))
+    last = np.full(len(hi), np.iinfo(np.int64).min)
+    np.maximum.at(last, numbers, wanted.panes)
+    given = [np.concatenate([each[half] for each in parts]) for half in range(2)]
+    keys = pa.concat_tables([each[2] for each in parts])
+    first_hi, first_lo, rows = distinct(*given)
+    row = np.empty(len(first_hi), dtype=np.int64)
+    row[rows] = np.arange(len(rows))
+    chosen = row[places_among(hi, lo, first_hi, first_lo)]
+    table = keys.take(pa.array(chosen)) if keys.num_columns else pa.table({})
+    return identified(table, np.stack([hi, lo], axis=1), last)
+
+
+def _numbered(panes: Ints, entries: Table) -> Table:
+    """Return pane and group of entries as one table."""
+    return np.column_stack([panes, entries[:, :2]])
