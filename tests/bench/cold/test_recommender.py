@@ -21,7 +21,7 @@ from icestream.bench.cold.recommender_over_time import (
     moved,
 )
 
-SCALE = Scale(900, 450, 2_400, 1_200, 30, 1, settling=1)
+SCALE = Scale(600, 300, 1_600, 800, 30, 1, settling=1)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_oracle_all_answer_as_the_offline_model(compared: Compared) -> None:
     assert compared.wrong == 0
     assert list(compared.sides) == list(SWITCHED)
     assert compared.sides["enough"].run.cold["left"] == 0
-    assert all(side.run.events == [1_200] * 2 + [30] * 6 for side in compared.sides.values())
+    assert all(side.run.events == [SCALE.warm_batch] * 2 + [SCALE.batch] * 6 for side in compared.sides.values())
 
 
 @pytest.mark.spark

@@ -32,7 +32,7 @@ from icestream.state.versions import BASE
 #: bytes that a small shard needs more than changes in the order of groups
 SMALL = 1 << 16
 #: bytes of each store for what comes in whole pages: lists of segments, fences of the cold index
-LISTS = 1 << 15
+LISTS = 3 << 14
 #: part of a quota for changes in the order of groups, and that for rows and directories
 GATHERED = 1 / 6
 STATE = (1 - GATHERED) * (HEAP + GROUPS)
