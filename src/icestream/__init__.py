@@ -76,10 +76,10 @@ if TYPE_CHECKING:
     )
     from icestream.operators.user_defined.per_group import StatefulProcessor
     from icestream.operators.user_defined.vectorised import VectorisedProcessor
-    from icestream.plan.job_building import JobWindow
-    from icestream.plan.job_windows import JobStatistics
-    from icestream.runtime.query import Query
-    from icestream.runtime.session import local_session, settings
+    from icestream.plan.jobs.building import JobWindow
+    from icestream.plan.jobs.windows import JobStatistics
+    from icestream.runtime.on_spark.query import Query
+    from icestream.runtime.on_spark.session import local_session, settings
     from icestream.state.update_queue.append import AppendQueue
     from icestream.state.update_queue.queue import UpdateQueue
 
@@ -144,10 +144,10 @@ _HOMES = {
     ),
     "icestream.operators.user_defined.per_group": ("StatefulProcessor",),
     "icestream.operators.user_defined.vectorised": ("VectorisedProcessor",),
-    "icestream.plan.job_building": ("JobWindow",),
-    "icestream.plan.job_windows": ("JobStatistics",),
-    "icestream.runtime.query": ("Query",),
-    "icestream.runtime.session": ("local_session", "settings"),
+    "icestream.plan.jobs.building": ("JobWindow",),
+    "icestream.plan.jobs.windows": ("JobStatistics",),
+    "icestream.runtime.on_spark.query": ("Query",),
+    "icestream.runtime.on_spark.session": ("local_session", "settings"),
     "icestream.state.update_queue.append": ("AppendQueue",),
     "icestream.state.update_queue.queue": ("UpdateQueue",),
 }

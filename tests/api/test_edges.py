@@ -8,11 +8,11 @@ import pytest
 
 from icestream.api.events import Events
 from icestream.core.errors import DefinitionError, InputError
-from icestream.plan.event_nodes import FromSource
-from icestream.plan.events import compiled
+from icestream.plan.events.nodes import FromSource
+from icestream.plan.events.queries import compiled
 from icestream.plan.nodes import Source
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.settings import Settings
+from icestream.runtime.versions.settings import Settings
 
 TIME = pa.timestamp("us", "UTC")
 COLUMNS = pa.schema([("user", pa.int64()), ("what", pa.string()), ("since", TIME)])

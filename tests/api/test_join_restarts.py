@@ -22,11 +22,12 @@ import icestream as ice
 from icestream.api import writer
 from icestream.api.events import Events
 from icestream.api.writer import StreamWriter
-from icestream.runtime import dataflow_work, spilling
-from icestream.runtime.driver import Delivery
-from icestream.runtime.shard import ShardReport, ShardTask
-from icestream.runtime.sink import ResultRows, Sink, hand_out
-from icestream.runtime.spark import FileExchangeExecutor
+from icestream.runtime.dataflows import spilling
+from icestream.runtime.dataflows import work as dataflow_work
+from icestream.runtime.on_spark.sink import ResultRows, Sink, hand_out
+from icestream.runtime.on_spark.spark import FileExchangeExecutor
+from icestream.runtime.versions.driver import Delivery
+from icestream.runtime.versions.shard import ShardReport, ShardTask
 from icestream.state.versions import Commit, VersionStore
 from icestream.testing.stories.feed import Feed
 

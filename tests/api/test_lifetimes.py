@@ -9,8 +9,8 @@ import pytest
 
 from icestream.api.events import Events
 from icestream.core.errors import DefinitionError
-from icestream.plan.event_nodes import FromSource
-from icestream.plan.events import compiled
+from icestream.plan.events.nodes import FromSource
+from icestream.plan.events.queries import compiled
 from icestream.plan.nodes import Source
 from icestream.testing.oracles.plain_dataflow import PlainDataflow
 

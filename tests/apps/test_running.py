@@ -13,7 +13,7 @@ from icestream.apps.replay import Replay
 from icestream.apps.running import demo_folder, follow
 from icestream.core.errors import DefinitionError
 from icestream.dashboard.server import shared_page
-from icestream.runtime.history import History
+from icestream.runtime.versions.history import History
 
 
 class FakeQuery:

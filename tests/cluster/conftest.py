@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
 from icestream.api import writer
-from icestream.runtime.spark import FileExchangeExecutor, ShuffleExchangeExecutor
+from icestream.runtime.on_spark.spark import FileExchangeExecutor, ShuffleExchangeExecutor
 from icestream.state.files import LocalFiles
 from icestream.state.versions import RESULTS, SEGMENTS, VersionStore
 from icestream.testing.cluster import Cluster

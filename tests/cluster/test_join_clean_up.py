@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 import icestream as ice
 from icestream.api.writer import StreamWriter
-from icestream.runtime import spilling
-from icestream.runtime.shard import ShardReport, ShardTask
-from icestream.runtime.spark import FileExchangeExecutor
+from icestream.runtime.dataflows import spilling
+from icestream.runtime.on_spark.spark import FileExchangeExecutor
+from icestream.runtime.versions.shard import ShardReport, ShardTask
 from icestream.testing.cluster import Cluster
 from icestream.testing.stories.feed import Feed
 

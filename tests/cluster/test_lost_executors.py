@@ -8,7 +8,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from icestream.runtime import kept_versions
+from icestream.runtime.versions import kept_versions
 from icestream.testing.cluster import Cluster
 from icestream.testing.faults.mishaps import FailAfter
 

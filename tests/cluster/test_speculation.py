@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession
 
-from icestream.runtime import kept_versions
+from icestream.runtime.versions import kept_versions
 from icestream.testing.cluster import Cluster
 from icestream.testing.faults.mishaps import Linger
 

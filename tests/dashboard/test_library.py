@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from icestream.dashboard.library import Library, Watched
-from icestream.runtime.history import NEWER, History, this_process
+from icestream.runtime.versions.history import NEWER, History, this_process
 from icestream.testing.stories.histories import write_history
 
 
@@ -47,7 +47,8 @@ def test_a_query_that_failed_says_why(tmp_path: Path) -> None:
 
 def test_a_query_whose_process_is_gone_is_lost(tmp_path: Path) -> None:
     code = (
-        "import sys, icestream.runtime.history as h;h.History(sys.argv[1], {'name': 'q'}).start()"
+        "import sys, icestream.runtime.versions.history as h;"
+        "h.History(sys.argv[1], {'name': 'q'}).start()"
     )
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, env=environment)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.dashboard.reading import HistoryReader
-from icestream.runtime.history import NEWER, OLDER, History
+from icestream.runtime.versions.history import NEWER, OLDER, History
 
 
 def versions(reader: HistoryReader) -> list[Any]:

@@ -13,7 +13,7 @@ from icestream.inspect.checkpoint import Checkpoint
 from icestream.inspect.reading import Reading, as_text
 from icestream.inspect.rewrite import rewrite
 from icestream.inspect.verify import verify
-from icestream.runtime.history import History
+from icestream.runtime.versions.history import History
 from icestream.state.files import Files
 from icestream.testing.faults.faulty_files import Crash, SimulatedDisk
 from icestream.testing.stories.checkpoints import KINDS, events, make, opened

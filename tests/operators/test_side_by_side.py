@@ -12,11 +12,11 @@ import pytest
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.ordered import Frame, RowsSlide, operator, tuples
-from icestream.operators.panes import Cumulative, Windows
 from icestream.operators.session import Session
+from icestream.operators.windows.panes import Cumulative, Windows
 from icestream.plan.nodes import Plan, View
-from icestream.runtime.driver import Delivery
 from icestream.runtime.local import LocalQuery, Splits
+from icestream.runtime.versions.driver import Delivery
 from icestream.testing.stories.plans import open_query, window_plan
 from icestream.testing.stories.sources import SECOND, Shape, batches_of, generate
 from icestream.testing.trials.conformance import small_sizes

@@ -3,10 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from icestream.operators.ordered import Frame
-from icestream.operators.panes import Windows
-from icestream.plan.cost import KeyCounts, Statistics
+from icestream.operators.windows.panes import Windows
 from icestream.plan.explain import estimate_and_log, explained
 from icestream.plan.nodes import Plan
+from icestream.plan.windows.cost import KeyCounts, Statistics
 from icestream.testing.stories.plans import window_plan
 from icestream.testing.stories.sources import SECOND
 

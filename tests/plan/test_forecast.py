@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.ordered import Frame
-from icestream.operators.panes import Windows
 from icestream.operators.session import Session
 from icestream.operators.updates.step import UpdateStep
 from icestream.operators.updates.window_serving import WindowedBy
-from icestream.plan import cost, lower
+from icestream.operators.windows.panes import Windows
+from icestream.plan import lower
 from icestream.plan.forecast import Load, forecast
 from icestream.plan.nodes import Plan, Source, View, WindowKind
 from icestream.plan.updates import Latest, Updates
+from icestream.plan.windows import cost
 from icestream.state.update_queue.windows.spec import UpdateWindows
 from icestream.testing.stories.plans import INSTANT
 

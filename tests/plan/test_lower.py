@@ -8,11 +8,11 @@ import pytest
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.ordered import Frame, RowsSlide
-from icestream.operators.panes import Cumulative
 from icestream.operators.session import Session
+from icestream.operators.windows.panes import Cumulative
 from icestream.plan import lower
 from icestream.plan.nodes import Plan, View, WindowKind
-from icestream.plan.parts import parts_of
+from icestream.plan.windows.parts import parts_of
 from icestream.testing.stories.plans import window_plan
 
 SECOND = 1_000_000

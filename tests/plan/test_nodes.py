@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from icestream.core.errors import CheckpointError
 from icestream.core.times import MINUS_INFINITY
 from icestream.operators.aggregates import Aggregate
-from icestream.operators.panes import Cumulative, Windows
+from icestream.operators.windows.panes import Cumulative, Windows
 from icestream.plan.nodes import Plan, check_same_plan, grouping_id
 from icestream.testing.stories.plans import INSTANT, window_plan
 

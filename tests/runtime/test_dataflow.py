@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.slice_log import SLICE_BYTES
-from icestream.plan.dataflow import Dataflow
-from icestream.runtime.dataflow_work import DataflowWork
+from icestream.operators.windows.slice_log import SLICE_BYTES
+from icestream.plan.events.dataflow import Dataflow
+from icestream.runtime.dataflows.work import DataflowWork
 from icestream.testing.stories import dataflow_plans as plans
 from icestream.testing.stories.sources import Shape, batches_of
 from icestream.testing.trials.dataflow_conformance import (

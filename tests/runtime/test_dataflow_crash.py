@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from icestream.core.errors import DamageError
-from icestream.runtime.dataflow_work import DataflowWork
+from icestream.runtime.dataflows.work import DataflowWork
 from icestream.runtime.local import LocalExecutor
-from icestream.runtime.shard import ShardReport, ShardTask
+from icestream.runtime.versions.shard import ShardReport, ShardTask
 from icestream.state.versions import SEGMENTS, VersionStore
 from icestream.testing.faults.faulty_files import SimulatedDisk
 from icestream.testing.faults.rot import HARMLESS, NOTICED

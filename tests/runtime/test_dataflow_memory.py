@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from icestream.operators.aggregates import Aggregate
-from icestream.runtime.holdings import Holdings
+from icestream.runtime.dataflows.holdings import Holdings
 from icestream.runtime.local import LocalExecutor
-from icestream.runtime.shard import ShardReport, ShardTask
+from icestream.runtime.versions.shard import ShardReport, ShardTask
 from icestream.testing.stories import dataflow_plans as plans
 from icestream.testing.stories.dataflow_plans import RATINGS, SECOND, Stream, dataflow
 from icestream.testing.stories.sources import Shape, batches_of

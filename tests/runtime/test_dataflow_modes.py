@@ -14,7 +14,7 @@ from icestream.core.times import INFINITY
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.dataflow.component import ComponentOperator
 from icestream.operators.temporal.changes import TemporalOperator
-from icestream.plan.dataflow import Dataflow
+from icestream.plan.events.dataflow import Dataflow
 from icestream.testing.oracles.temporal import Bag, assert_same_snapshots
 from icestream.testing.stories import dataflow_plans as plans
 from icestream.testing.stories.dataflow_plans import RATINGS, SECOND, Stream, dataflow

@@ -12,12 +12,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from icestream.core.errors import DefinitionError
-from icestream.plan.dataflow import Dataflow
-from icestream.runtime.driver import Driver
+from icestream.plan.events.dataflow import Dataflow
 from icestream.runtime.local import Splits, read_rows
-from icestream.runtime.settings import Settings
-from icestream.runtime.spark import FileExchangeExecutor, ShuffleExchangeExecutor
-from icestream.runtime.work import Executor
+from icestream.runtime.on_spark.spark import FileExchangeExecutor, ShuffleExchangeExecutor
+from icestream.runtime.versions.driver import Driver
+from icestream.runtime.versions.settings import Settings
+from icestream.runtime.versions.work import Executor
 from icestream.state.files import LocalFiles
 from icestream.testing.oracles.plain_dataflow import PlainDataflow
 from icestream.testing.oracles.temporal import Bag, assert_same_snapshots, without_zeros

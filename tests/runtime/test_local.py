@@ -10,7 +10,7 @@ import pytest
 from icestream.core.errors import CheckpointError, DefinitionError, InputError
 from icestream.operators.aggregates import Aggregate
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.settings import LEAST_QUOTA, Settings
+from icestream.runtime.versions.settings import LEAST_QUOTA, Settings
 from icestream.state.versions import COMMITS, RESULTS, SEGMENTS, VersionStore
 from icestream.testing.faults.faulty_files import SimulatedDisk
 from icestream.testing.oracles.windows import rows_of, same_multiset

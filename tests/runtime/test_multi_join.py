@@ -18,12 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from icestream.core.errors import CheckpointError
-from icestream.plan.dataflow import Dataflow
-from icestream.plan.spilling import Spilling
-from icestream.runtime import dataflow_work, spilling
-from icestream.runtime.dataflow_work import ComponentShard
+from icestream.plan.events.dataflow import Dataflow
+from icestream.plan.joins.spilling import Spilling
+from icestream.runtime.dataflows import spilling
+from icestream.runtime.dataflows import work as dataflow_work
+from icestream.runtime.dataflows.work import ComponentShard
 from icestream.runtime.local import LocalExecutor, LocalQuery
-from icestream.runtime.shard import ShardReport, ShardTask
+from icestream.runtime.versions.shard import ShardReport, ShardTask
 from icestream.testing.stories.dataflow_plans import SECOND, Stream, dataflow
 from icestream.testing.stories.join_plans import NAMES, SCHEMAS, batch_of, deferred, sources, tree
 from icestream.testing.trials.dataflow_conformance import open_dataflow, small_sizes

@@ -18,7 +18,7 @@ from icestream.core.errors import DefinitionError
 from icestream.plan.adaptation.sizing import SHRINK_AFTER, Sizing
 from icestream.runtime import local
 from icestream.runtime.scaling import next_sizing, placed, task_bounds, told
-from icestream.runtime.shard import ShardReport, ShardTask
+from icestream.runtime.versions.shard import ShardReport, ShardTask
 from icestream.testing.stories.feed import Feed, rows
 from icestream.testing.stories.plans import open_query, window_plan
 from icestream.testing.stories.sources import Shape, batches_of, generate

@@ -19,7 +19,7 @@ from pyspark.sql import functions as sf
 
 import icestream as ice
 from icestream.api.stream import Windowed
-from icestream.runtime import prefold
+from icestream.runtime.windows import prefold
 from icestream.testing.oracles.windows import differences
 from icestream.testing.stories.feed import Feed, rows
 

@@ -10,7 +10,7 @@ import pytest
 
 from icestream.core.errors import BudgetError, InputError
 from icestream.plan.updates import SCHEDULES, Latest, Updates
-from icestream.runtime.updates_work import Overhead
+from icestream.runtime.updates.work import Overhead
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions import SEGMENTS
 from icestream.testing.stories.update_streams import (

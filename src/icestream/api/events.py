@@ -47,8 +47,9 @@ from icestream.operators.temporal.lifetimes import (
 from icestream.operators.temporal.ordering import Order
 from icestream.operators.temporal.top import TopK
 from icestream.operators.user_defined.operator import Processor, UserDefined
-from icestream.plan.dataflow import Dataflow
-from icestream.plan.event_nodes import (
+from icestream.plan.events.dataflow import Dataflow
+from icestream.plan.events.explain import explained_dataflow
+from icestream.plan.events.nodes import (
     Applied,
     Entered,
     FromSource,
@@ -58,10 +59,9 @@ from icestream.plan.event_nodes import (
     Scope,
     United,
 )
-from icestream.plan.explain_dataflow import explained_dataflow
-from icestream.plan.multi_join import Equal, joined, refuse_after_joins
-from icestream.plan.spilling import Spilling, SpillingOptions, defers
-from icestream.runtime.sink import as_they_are
+from icestream.plan.joins.multi_join import Equal, joined, refuse_after_joins
+from icestream.plan.joins.spilling import Spilling, SpillingOptions, defers
+from icestream.runtime.on_spark.sink import as_they_are
 
 if TYPE_CHECKING:
     from icestream.api.stream import Stream

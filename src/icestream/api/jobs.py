@@ -31,13 +31,13 @@ from icestream.api.statement import Built, Part, sources_of
 from icestream.api.types import arrow_type
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
-from icestream.plan.dataflow import Dataflow
-from icestream.plan.explain_jobs import drawn_job, explained_job
-from icestream.plan.job_building import JobOperators, JobStream
-from icestream.plan.job_dataflow import compiled_job
-from icestream.plan.job_nodes import source_node
-from icestream.plan.jobs import Fuse, JobPlan, Rates, planned_job
-from icestream.runtime.sink import as_they_are
+from icestream.plan.events.dataflow import Dataflow
+from icestream.plan.jobs.building import JobOperators, JobStream
+from icestream.plan.jobs.dataflow import compiled_job
+from icestream.plan.jobs.explain import drawn_job, explained_job
+from icestream.plan.jobs.fused import Fuse, JobPlan, Rates, planned_job
+from icestream.plan.jobs.nodes import source_node
+from icestream.runtime.on_spark.sink import as_they_are
 
 if TYPE_CHECKING:
     from icestream.api.stream import Stream

@@ -19,8 +19,8 @@ from icestream.api.events import Events
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
 from icestream.operators.temporal.lifetimes import Windowed
-from icestream.plan.multi_join import Equal
-from icestream.plan.spilling import Spilling, SpillingOptions, defers
+from icestream.plan.joins.multi_join import Equal
+from icestream.plan.joins.spilling import Spilling, SpillingOptions, defers
 
 
 def join(

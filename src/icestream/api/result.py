@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from icestream.api.shaped import Shaped
 from icestream.api.statement import Built, Statement
 from icestream.api.writer import StreamWriter
-from icestream.plan.cost import Statistics
 from icestream.plan.explain import explained
 from icestream.plan.nodes import Plan
+from icestream.plan.windows.cost import Statistics
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from icestream.api.statement import Built
 from icestream.core.errors import DefinitionError
-from icestream.runtime.sink import as_they_are, no_rows
+from icestream.runtime.on_spark.sink import as_they_are, no_rows
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
 from icestream.operators.ordered import Frame, RowsSlide
-from icestream.operators.panes import Cumulative, Windows
 from icestream.operators.session import Session
+from icestream.operators.windows.panes import Cumulative, Windows
 from icestream.plan.nodes import WindowKind
 from icestream.plan.updates import Latest
 

@@ -45,16 +45,13 @@ from icestream.core.units import parse_bytes, parse_interval
 from icestream.dashboard.server import shared_page
 from icestream.operators.dataflow.stores import ColdOptions
 from icestream.plan import lower
-from icestream.plan.dataflow import Dataflow
+from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes import SOURCE, Computation, Plan
 from icestream.plan.updates import Updates
 from icestream.runtime.direct import sources_of
-from icestream.runtime.driver import Delivery, Driver
-from icestream.runtime.history import History
-from icestream.runtime.query import Query
-from icestream.runtime.remote import RemoteFiles
-from icestream.runtime.settings import Settings
-from icestream.runtime.sink import (
+from icestream.runtime.on_spark.query import Query
+from icestream.runtime.on_spark.remote import RemoteFiles
+from icestream.runtime.on_spark.sink import (
     Callback,
     CallbackSink,
     FileSink,
@@ -66,8 +63,11 @@ from icestream.runtime.sink import (
     no_rows,
     once,
 )
-from icestream.runtime.spark import FileExchangeExecutor, ShuffleExchangeExecutor
-from icestream.runtime.work import Executor
+from icestream.runtime.on_spark.spark import FileExchangeExecutor, ShuffleExchangeExecutor
+from icestream.runtime.versions.driver import Delivery, Driver
+from icestream.runtime.versions.history import History
+from icestream.runtime.versions.settings import Settings
+from icestream.runtime.versions.work import Executor
 from icestream.state.cold.manager import Policy
 from icestream.state.files import Files, LocalFiles
 from icestream.state.synopses.options import StoreOptions

@@ -35,7 +35,7 @@ from icestream.core.units import format_bytes, parse_bytes
 from icestream.dashboard.reading import HistoryReader
 from icestream.plan.forecast import Forecast, Load, forecast
 from icestream.plan.nodes import Computation
-from icestream.runtime.history import PROGRESS, START, history_folder
+from icestream.runtime.versions.history import PROGRESS, START, history_folder
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import xxhash
 
 from icestream.dashboard.drawing import drawing
 from icestream.dashboard.reading import HistoryReader
-from icestream.runtime.history import END, NEWER, PROGRESS, START, history_folder, lives
+from icestream.runtime.versions.history import END, NEWER, PROGRESS, START, history_folder, lives
 
 #: names of folders that tell nothing
 _PLAIN = ("checkpoint", "checkpoints", "chk")

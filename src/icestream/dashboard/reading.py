@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from icestream.runtime.history import NEWER, OLDER
+from icestream.runtime.versions.history import NEWER, OLDER
 
 #: bytes of a line beyond which it is not taken to be one of ours
 LONGEST_LINE = 4 << 20

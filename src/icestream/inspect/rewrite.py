@@ -44,10 +44,10 @@ from icestream.inspect.rewriting.changes import Change, Rewriter
 from icestream.inspect.rewriting.groups import GroupRewriter
 from icestream.inspect.rewriting.waiting import WaitingRewriter
 from icestream.inspect.scratch import Target, restorable
-from icestream.operators.window import PANES
+from icestream.operators.windows.window import PANES
 from icestream.plan.legend import Groups, Waiting
 from icestream.plan.nodes import Plan
-from icestream.runtime.history import running
+from icestream.runtime.versions.history import running
 from icestream.state.files import folder_of
 from icestream.state.sense import sensible
 from icestream.state.versions import REWRITTEN, SEGMENTS, LiveSegment, survivors

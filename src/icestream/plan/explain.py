@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from icestream.core.units import format_bytes, format_interval
-from icestream.operators.panes import Cumulative, Windows
-from icestream.plan import cost, lower
+from icestream.operators.windows.panes import Cumulative, Windows
+from icestream.plan import lower
 from icestream.plan.nodes import Plan
-from icestream.plan.parts import Part, parts_of
+from icestream.plan.windows import cost
+from icestream.plan.windows.parts import Part, parts_of
 
 
 def explained(plan: Plan, statistics: cost.Statistics | None = None) -> str:

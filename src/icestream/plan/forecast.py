@@ -28,15 +28,16 @@ from icestream.core.times import Micros
 from icestream.core.units import format_interval
 from icestream.operators.dataflow.steps import JoinMany, Stateful
 from icestream.operators.ordered import Frame
-from icestream.operators.panes import Cumulative, Windows
 from icestream.operators.session import Session
-from icestream.plan import cost, lower
-from icestream.plan.dataflow import Dataflow
-from icestream.plan.join_cost import HEAD_BYTES, StreamStatistics, join_plans, row_bytes
+from icestream.operators.windows.panes import Cumulative, Windows
+from icestream.plan import lower
+from icestream.plan.events.dataflow import Dataflow
+from icestream.plan.joins.cost import HEAD_BYTES, StreamStatistics, join_plans, row_bytes
 from icestream.plan.nodes import Computation, Plan
-from icestream.plan.parts import Part, parts_of
-from icestream.plan.space import BLOCK_BYTES, Traffic, traffic
 from icestream.plan.updates import Updates
+from icestream.plan.windows import cost
+from icestream.plan.windows.parts import Part, parts_of
+from icestream.plan.windows.space import BLOCK_BYTES, Traffic, traffic
 from icestream.state.update_queue.windows.spec import UpdateWindows
 
 #: for how long events are counted that live for ever

@@ -28,12 +28,12 @@ from icestream.operators.aggregates import Aggregate
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import JoinMany, Receive, Regroup, Stateful
 from icestream.operators.ordered.frame import Frame, RowsSlide
-from icestream.operators.panes import Cumulative, Windows
 from icestream.operators.session.spec import Session
 from icestream.operators.updates.fronts import Arriving, Filtered, Front, Joined, Mapped, Merged
 from icestream.operators.updates.streams import UpdateStream
 from icestream.operators.updates.window_serving import WindowedBy
-from icestream.plan.dataflow import Dataflow
+from icestream.operators.windows.panes import Cumulative, Windows
+from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes import Computation, Plan, Source, View
 from icestream.plan.updates import Updates
 from icestream.state.synopses.options import StoreOptions

@@ -19,23 +19,23 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
-from icestream.operators.emission import WindowView
-from icestream.operators.levels import Tiled
 from icestream.operators.objects import ObjectOperator, ObjectSpec
 from icestream.operators.objects.functions import ORDERED_FUNCTIONS
 from icestream.operators.ordered import Frame, OrderedSpec
 from icestream.operators.ordered.operator import OrderedOperator
-from icestream.operators.panes import Cumulative, Windows
 from icestream.operators.protocol import Emitted, Operator, Shard
-from icestream.operators.refolding import Events
 from icestream.operators.session import Session, SessionOperator, SessionSpec
 from icestream.operators.side_by_side import Side, SideBySide, lifetimes_of
-from icestream.operators.window import PANES, WindowOperator
-from icestream.operators.window_spec import WindowSpec
-from icestream.plan.compose import Composition, compose
-from icestream.plan.cost import KeyCounts
+from icestream.operators.windows.emission import WindowView
+from icestream.operators.windows.levels import Tiled
+from icestream.operators.windows.panes import Cumulative, Windows
+from icestream.operators.windows.refolding import Events
+from icestream.operators.windows.spec import WindowSpec
+from icestream.operators.windows.window import PANES, WindowOperator
 from icestream.plan.nodes import Plan, View
-from icestream.plan.parts import Part, parts_of
+from icestream.plan.windows.compose import Composition, compose
+from icestream.plan.windows.cost import KeyCounts
+from icestream.plan.windows.parts import Part, parts_of
 
 #: what the log keeps of windows on a grid
 TUPLES = "tuples"

@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from icestream.plan.adaptation.running import Together
 from icestream.plan.nodes import Computation
-from icestream.runtime.driver import Delivery, Driver
 from icestream.runtime.exchange import ExchangeWriter, SplitReport
-from icestream.runtime.ingest import IngestTask
-from icestream.runtime.settings import Settings
-from icestream.runtime.shard import ShardReport, ShardTask
-from icestream.runtime.tuples import Leaving
-from icestream.runtime.work import Parcel
+from icestream.runtime.versions.driver import Delivery, Driver
+from icestream.runtime.versions.settings import Settings
+from icestream.runtime.versions.shard import ShardReport, ShardTask
+from icestream.runtime.versions.work import Parcel
+from icestream.runtime.windows.ingest import IngestTask
+from icestream.runtime.windows.tuples import Leaving
 from icestream.state.files import Files, LocalFiles
 from icestream.state.log.ipc import read_table
 from icestream.state.log.reader import SegmentReader

@@ -29,7 +29,7 @@ from typing import Any
 from icestream.core.errors import DefinitionError
 from icestream.plan.adaptation.rebalancing import isolated, rebalanced, spread
 from icestream.plan.adaptation.sizing import Bounds, Measured, Sizing, sized
-from icestream.runtime.shard import ShardReport
+from icestream.runtime.versions.shard import ShardReport
 
 #: weight of the last version in what a shard is expected to take
 _SMOOTHING = 0.5

@@ -30,7 +30,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from icestream.core.errors import IcestreamError
-from icestream.runtime.session import settings
+from icestream.runtime.on_spark.session import settings
 
 #: seconds that a process of the cluster may take to come up
 PATIENCE = 180.0

@@ -24,12 +24,12 @@ from icestream.apps.advertising.offline import (
 )
 from icestream.apps.advertising.query import BIAS, BOT, SCORE, WEIGHT, Targeting
 from icestream.core.times import INFINITY
-from icestream.plan.dataflow import Dataflow
-from icestream.plan.event_nodes import FromSource
-from icestream.plan.events import compiled
+from icestream.plan.events.dataflow import Dataflow
+from icestream.plan.events.nodes import FromSource
+from icestream.plan.events.queries import compiled
 from icestream.plan.nodes import Source
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.settings import Settings
+from icestream.runtime.versions.settings import Settings
 from icestream.testing.oracles.plain_dataflow import PlainDataflow
 
 pytestmark = pytest.mark.spark

@@ -24,12 +24,12 @@ from icestream.apps.recommender.workload import (
 )
 from icestream.core.times import INFINITY, Micros
 from icestream.core.units import parse_interval
-from icestream.plan.dataflow import Dataflow
-from icestream.plan.event_nodes import FromSource
-from icestream.plan.events import compiled
+from icestream.plan.events.dataflow import Dataflow
+from icestream.plan.events.nodes import FromSource
+from icestream.plan.events.queries import compiled
 from icestream.plan.nodes import Source
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.settings import Settings
+from icestream.runtime.versions.settings import Settings
 
 SECOND = 1_000_000
 K = 4

@@ -36,7 +36,10 @@ def test_oracle_all_answer_as_the_offline_model(compared: Compared) -> None:
     assert compared.wrong == 0
     assert list(compared.sides) == list(SWITCHED)
     assert compared.sides["enough"].run.cold["left"] == 0
-    assert all(side.run.events == [SCALE.warm_batch] * 2 + [SCALE.batch] * 6 for side in compared.sides.values())
+    assert all(
+        side.run.events == [SCALE.warm_batch] * 2 + [SCALE.batch] * 6
+        for side in compared.sides.values()
+    )
 
 
 @pytest.mark.spark

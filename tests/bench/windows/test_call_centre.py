@@ -12,7 +12,7 @@ from icestream.bench.windows import call_centre, call_centre_over_time
 from icestream.bench.windows.call_centre import SCALES, Scale, judge, write_events
 from icestream.bench.windows.call_centre_over_time import Case
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.settings import Settings
+from icestream.runtime.versions.settings import Settings
 
 
 def figures(**raw: Any) -> dict[str, Any]:

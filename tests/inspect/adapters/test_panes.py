@@ -12,7 +12,7 @@ from icestream.core.errors import DefinitionError
 from icestream.inspect.adapters.panes import PANE, PaneState
 from icestream.inspect.checkpoint import Checkpoint
 from icestream.inspect.reading import Reading
-from icestream.operators.panes import Cumulative
+from icestream.operators.windows.panes import Cumulative
 from icestream.plan.nodes import Plan
 from icestream.testing.stories.checkpoints import events, make
 from icestream.testing.stories.plans import EVERY_INPUT, open_query, window_plan

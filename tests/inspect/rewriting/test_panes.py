@@ -15,7 +15,7 @@ from icestream.inspect.checkpoint import Checkpoint
 from icestream.inspect.reading import Reading, as_text
 from icestream.inspect.rewrite import rewrite
 from icestream.inspect.verify import verify
-from icestream.operators.panes import Cumulative
+from icestream.operators.windows.panes import Cumulative
 from icestream.plan.nodes import Plan, View
 from icestream.runtime.local import LocalQuery, Splits
 from icestream.testing.stories.checkpoints import events

@@ -15,7 +15,7 @@ from icestream.operators.dataflow.component import ComponentOperator
 from icestream.operators.dataflow.steps import Regroup, Stateful, regrouped
 from icestream.operators.protocol import Shard
 from icestream.operators.temporal.changes import changes_of
-from icestream.plan.dataflow import Dataflow
+from icestream.plan.events.dataflow import Dataflow
 from icestream.testing.oracles import temporal as oracle
 from icestream.testing.oracles.plain_dataflow import ChangeLists, PlainStores, plain_component
 from icestream.testing.oracles.temporal import Bag, Event, assert_same_snapshots

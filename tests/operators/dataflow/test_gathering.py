@@ -18,8 +18,8 @@ from icestream.operators.dataflow.gathering import (
     order_of,
     pieces,
 )
-from icestream.operators.fold import HI
 from icestream.operators.temporal.changes import LE, changes_of
+from icestream.operators.windows.fold import HI
 from icestream.state.synopses.spec import Ids, Ints
 
 

@@ -14,7 +14,7 @@ from icestream.operators.dataflow.component import ComponentOperator
 from icestream.operators.dataflow.joining import JOINED, JoinStores, Orders
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.temporal.changes import changes_of
-from icestream.plan.dataflow import Dataflow
+from icestream.plan.events.dataflow import Dataflow
 from icestream.state.versions import BASE
 from icestream.testing.oracles.plain_dataflow import ChangeLists
 from icestream.testing.stories.dataflow_plans import dataflow

@@ -17,8 +17,8 @@ from icestream.operators.dataflow.steps import (
     regrouped,
 )
 from icestream.operators.expressions import Predicate, Projection
-from icestream.operators.fold import HI, LO
 from icestream.operators.temporal.changes import HEAD, changes_of, payload_of
+from icestream.operators.windows.fold import HI, LO
 from icestream.testing.stories import dataflow_plans as plans
 
 PAYLOAD = pa.schema([("k", pa.int64()), ("name", pa.string())])

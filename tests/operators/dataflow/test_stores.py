@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from icestream.operators.dataflow.stores import ColdOptions
-from icestream.plan.dataflow import Dataflow
-from icestream.runtime.dataflow_work import DataflowWork
+from icestream.plan.events.dataflow import Dataflow
+from icestream.runtime.dataflows.work import DataflowWork
 from icestream.runtime.local import LocalExecutor, LocalQuery
-from icestream.runtime.shard import ShardReport, ShardTask
+from icestream.runtime.versions.shard import ShardReport, ShardTask
 from icestream.state.cold.manager import Policy
 from icestream.state.files import LocalFiles
 from icestream.state.log.reader import SegmentReader

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from icestream.operators.aggregates import Aggregate
-from icestream.operators.fold import HI, LO
 from icestream.operators.objects.assembly import WORK
 from icestream.operators.objects.spec import ObjectSpec
 from icestream.operators.objects.states import States
 from icestream.operators.objects.user import UserAggregate
-from icestream.operators.panes import Windows
+from icestream.operators.windows.fold import HI, LO
+from icestream.operators.windows.panes import Windows
 from icestream.state.keys import KeyCodec
 
 KEYS = pa.schema([("k0", pa.int64())])

@@ -21,7 +21,7 @@ from icestream.core.errors import BudgetError
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.objects import operator
 from icestream.operators.objects.user import UserAggregate
-from icestream.operators.panes import Cumulative
+from icestream.operators.windows.panes import Cumulative
 from icestream.plan.nodes import Plan
 from icestream.state import snapshots
 from icestream.state.log import Log, Record

@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icestream.operators.fold import HI
 from icestream.operators.objects.ranges import ranges_of, within
+from icestream.operators.windows.fold import HI
 
 
 @given(

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.operators.aggregates import Aggregate
-from icestream.operators.fold import HI, LO
 from icestream.operators.objects.spec import ObjectSpec
 from icestream.operators.objects.states import States
-from icestream.operators.panes import Windows
+from icestream.operators.windows.fold import HI, LO
+from icestream.operators.windows.panes import Windows
 from icestream.state.keys import KeyCodec
 
 KEYS = pa.schema([("k0", pa.string())])

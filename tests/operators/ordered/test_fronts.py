@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from icestream.operators.fields import Field, Layout
-from icestream.operators.groups import HI_END
 from icestream.operators.ordered.fronts import fronts_of
 from icestream.operators.ordered.layout import SharedLayout
-from icestream.operators.partitions import Partition
+from icestream.operators.windows.groups import HI_END
+from icestream.operators.windows.partitions import Partition
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 

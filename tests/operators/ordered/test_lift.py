@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.operators.fields import Field, Layout
-from icestream.operators.fold import HI, LAST, LO
-from icestream.operators.groups import HI_END
 from icestream.operators.ordered.layout import TupleLayout
 from icestream.operators.ordered.lift import Lifter, pieces
-from icestream.operators.partitions import Partition
+from icestream.operators.windows.fold import HI, LAST, LO
+from icestream.operators.windows.groups import HI_END
+from icestream.operators.windows.partitions import Partition
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.keys import KeyCodec

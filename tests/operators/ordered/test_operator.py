@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.core.errors import BudgetError
-from icestream.operators import groups
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.ordered import Frame, RowsSlide, operator, tuples
+from icestream.operators.windows import groups
 from icestream.plan.nodes import Plan
-from icestream.runtime import settings as resources
+from icestream.runtime.versions import settings as resources
 from icestream.state import snapshots
 from icestream.testing.oracles.arrivals import Row
 from icestream.testing.oracles.ordered import ObviousFrames, frame_rows, frames_by_sql

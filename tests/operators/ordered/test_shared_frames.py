@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.core.errors import CheckpointError
-from icestream.operators import groups
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.ordered import Frame, RowsSlide, operator, tuples
+from icestream.operators.windows import groups
 from icestream.plan.nodes import Plan, View
-from icestream.plan.parts import parts_of
-from icestream.runtime import settings as resources
+from icestream.plan.windows.parts import parts_of
 from icestream.runtime.local import LocalQuery
+from icestream.runtime.versions import settings as resources
 from icestream.state import snapshots
 from icestream.state.files import LocalFiles
 from icestream.state.versions import BASE, VersionStore

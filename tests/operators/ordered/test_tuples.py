@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.kernels.words import Table
 from icestream.operators.fields import Layout
-from icestream.operators.groups import HI_END
 from icestream.operators.ordered import tuples as module
 from icestream.operators.ordered.layout import TupleLayout
 from icestream.operators.ordered.tuples import ARRIVALS, SETTLED, TupleLog
-from icestream.operators.partitions import Partition
 from icestream.operators.protocol import PastVersion
+from icestream.operators.windows.groups import HI_END
+from icestream.operators.windows.partitions import Partition
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.files import LocalFiles

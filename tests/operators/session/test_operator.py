@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from icestream.core.times import MINUS_INFINITY
 from icestream.kernels.words import Table
 from icestream.operators.aggregates import Aggregate
-from icestream.operators.fold import HI, LO
 from icestream.operators.protocol import PastVersion
 from icestream.operators.session import Session, SessionOperator, SessionSpec, fragments
+from icestream.operators.windows.fold import HI, LO
 from icestream.state import snapshots
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget

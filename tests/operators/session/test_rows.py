@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from icestream.operators.aggregates import Aggregate
-from icestream.operators.fold import HI, LO
 from icestream.operators.session.rows import Sessions, fragments_of, portions, united
 from icestream.operators.session.spec import Session, SessionSpec
+from icestream.operators.windows.fold import HI, LO
 from icestream.state.keys import KeyCodec
 
 KEYS = pa.schema([("name", pa.string()), ("number", pa.float64())])

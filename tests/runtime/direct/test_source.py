@@ -15,11 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import icestream as ice
-from icestream.runtime import spark as executors
 from icestream.runtime.direct import source_of, sources_of
 from icestream.runtime.direct.arrow import ArrowReader
 from icestream.runtime.direct.csv import CsvReader
 from icestream.runtime.direct.parquet import ParquetReader
+from icestream.runtime.on_spark import spark as executors
 
 pytestmark = pytest.mark.spark
 

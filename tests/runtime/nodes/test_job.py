@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from icestream.operators.panes import Windows
 from icestream.operators.protocol import Emitted
+from icestream.operators.windows.panes import Windows
 from icestream.plan.adaptation.migration import Move, Way
 from icestream.plan.adaptation.split_combine import Shape
 from icestream.runtime.nodes.job import RunningJob, WindowJob

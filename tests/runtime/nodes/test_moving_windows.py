@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.panes import Windows
 from icestream.operators.protocol import Emitted
+from icestream.operators.windows.panes import Windows
 from icestream.plan.adaptation.migration import Move, Way
 from icestream.plan.adaptation.split_combine import Shape
 from icestream.runtime.nodes.job import RunningJob, WindowJob

@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icestream.operators.panes import Windows
+from icestream.operators.windows.panes import Windows
 from icestream.runtime.nodes.window_rows import in_windows, of_windows
 
 windows = st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(0, 3)).map(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from icestream.operators import slice_log
+from icestream.operators.windows import slice_log
 from icestream.testing.oracles.arrivals import Row
 from icestream.testing.oracles.windows import ObviousWindows
 from icestream.testing.stories.plans import window_plan

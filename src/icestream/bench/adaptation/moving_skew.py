@@ -40,8 +40,8 @@ from icestream.bench.harness import scratch, workspace
 from icestream.bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
 from icestream.bench.windows.window_job import MINUTE, opened
 from icestream.kernels.windows.fold import routes_of
-from icestream.operators.panes import Windows
 from icestream.operators.protocol import Emitted
+from icestream.operators.windows.panes import Windows
 from icestream.plan.adaptation.migration import Move, Way
 from icestream.plan.adaptation.rebalancing import rebalanced
 from icestream.plan.adaptation.split_combine import Shape

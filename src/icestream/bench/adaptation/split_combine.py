@@ -26,7 +26,7 @@ from typing import Any
 from icestream.bench.harness import scratch, workspace
 from icestream.bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
 from icestream.bench.windows.window_job import MINUTE, Feeder, opened
-from icestream.operators.panes import Windows
+from icestream.operators.windows.panes import Windows
 from icestream.plan.adaptation.migration import Move, Way
 from icestream.plan.adaptation.split_combine import Form, Shape, Statistics, account
 

@@ -39,7 +39,7 @@ from icestream.bench.registry import Figures, Size
 from icestream.operators.dataflow.stores import ColdOptions
 from icestream.operators.temporal.changes import RE
 from icestream.operators.temporal.kept import kept
-from icestream.plan.dataflow import Dataflow
+from icestream.plan.events.dataflow import Dataflow
 from icestream.state.synopses.options import Durability, StoreOptions
 from icestream.state.synopses.spec import GroupRows, Ids, Ints, Synopsis
 from icestream.state.synopses.store import GroupStore

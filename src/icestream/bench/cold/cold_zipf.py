@@ -39,9 +39,9 @@ from icestream.operators.user_defined.vectorised import (
     State,
     VectorisedProcessor,
 )
-from icestream.plan.dataflow import Dataflow
+from icestream.plan.events.dataflow import Dataflow
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.settings import Settings
+from icestream.runtime.versions.settings import Settings
 from icestream.state.cold.manager import Policy
 from icestream.state.synopses.options import StoreOptions
 from icestream.testing.stories.dataflow_plans import Stream, dataflow

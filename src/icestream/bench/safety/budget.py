@@ -34,12 +34,12 @@ from icestream.bench.harness import scratch, workspace
 from icestream.bench.processes import results
 from icestream.bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
 from icestream.operators.aggregates import Aggregate
-from icestream.operators.panes import Windows
+from icestream.operators.windows.panes import Windows
 from icestream.plan.lower import window_spec
 from icestream.plan.nodes import Plan, Source
-from icestream.runtime.driver import Delivery
 from icestream.runtime.local import LocalQuery, read_rows
-from icestream.runtime.settings import Settings
+from icestream.runtime.versions.driver import Delivery
+from icestream.runtime.versions.settings import Settings
 from icestream.state.files import LocalFiles
 
 MINUTE = 60_000_000

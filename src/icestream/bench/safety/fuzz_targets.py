@@ -27,7 +27,7 @@ from icestream.inspect.checkpoint import Checkpoint
 from icestream.inspect.reading import Reading
 from icestream.inspect.verify import check_mark
 from icestream.operators.expressions.parse import parse_item
-from icestream.runtime.history import NEWER, history_folder
+from icestream.runtime.versions.history import NEWER, history_folder
 from icestream.state.log.format import TRAILER
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions import COMMITS, PLAN, SEGMENTS, Commit

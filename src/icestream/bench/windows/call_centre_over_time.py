@@ -35,10 +35,10 @@ from icestream.bench.memory_files import MemoryFiles
 from icestream.bench.processes import ProcessFailed, results
 from icestream.bench.registry import Bar, Figures, Size
 from icestream.operators.aggregates import Aggregate
-from icestream.operators.panes import Windows
+from icestream.operators.windows.panes import Windows
 from icestream.plan.nodes import Plan, Source
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.settings import Settings
+from icestream.runtime.versions.settings import Settings
 from icestream.state.files import LocalFiles
 
 SECOND = 1_000_000

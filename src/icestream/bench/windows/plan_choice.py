@@ -33,12 +33,12 @@ import pyarrow as pa
 from icestream.bench.harness import scratch, workspace
 from icestream.bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
 from icestream.operators.aggregates import Aggregate
-from icestream.operators.panes import Windows
-from icestream.operators.window import CHANGES, PANES
+from icestream.operators.windows.panes import Windows
+from icestream.operators.windows.window import CHANGES, PANES
 from icestream.plan.lower import AUTO, TUPLES
 from icestream.plan.nodes import Plan, Source
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.settings import Settings
+from icestream.runtime.versions.settings import Settings
 from icestream.state.versions import EVENTS
 from icestream.testing.stories.plans import QuickFiles
 

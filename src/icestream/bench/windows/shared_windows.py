@@ -37,7 +37,7 @@ from icestream.bench.processes import results
 from icestream.bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
 from icestream.bench.windows import shared_frames, shared_slides
 from icestream.bench.windows.trades import SECOND, SYMBOLS, Trades
-from icestream.operators.per_event import Extent, SlidingTotals, weighted_layout
+from icestream.operators.windows.per_event import Extent, SlidingTotals, weighted_layout
 from icestream.state.blocks import LogStore, SharedRepository, SlotStore, Store, WindowRepository
 from icestream.state.blocks.formulas import (
     hit_rate,

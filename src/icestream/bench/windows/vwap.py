@@ -38,7 +38,7 @@ from icestream.bench.registry import Bar, Bench, Figures, Measurement, Progress,
 from icestream.bench.updates.pacing import send_at_once, send_when_due
 from icestream.bench.windows import vwap_on_spark
 from icestream.bench.windows.trades import SECOND, SYMBOLS, Trades
-from icestream.operators.per_event import Extent, SlidingAverages, weighted_layout
+from icestream.operators.windows.per_event import Extent, SlidingAverages, weighted_layout
 from icestream.state.blocks import LogStore, SlotStore, WindowRepository
 from icestream.state.blocks.formulas import requests_per_second
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from icestream.operators.panes import Windows
 from icestream.operators.protocol import Emitted
+from icestream.operators.windows.panes import Windows
 from icestream.plan.adaptation.split_combine import Shape
 from icestream.runtime.nodes.job import RunningJob, WindowJob
 from icestream.runtime.nodes.moving_windows import Mapped

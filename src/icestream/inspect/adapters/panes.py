@@ -38,12 +38,12 @@ from icestream.operators.aggregates.values import decode_ordered
 from icestream.operators.columns import Column
 from icestream.operators.fields import ENTRY_FIELDS, Field
 from icestream.operators.protocol import PastVersion
-from icestream.operators.runs import sorted_run
 from icestream.operators.updates.identities import places_among
-from icestream.operators.window import GROUP_KEYS, GROUP_ROWS, NEW_KEYS, PANES
+from icestream.operators.windows.runs import sorted_run
+from icestream.operators.windows.window import GROUP_KEYS, GROUP_ROWS, NEW_KEYS, PANES
 from icestream.plan import lower
 from icestream.plan.nodes import Plan
-from icestream.plan.parts import parts_of
+from icestream.plan.windows.parts import parts_of
 from icestream.state.log.ipc import read_table
 from icestream.state.synopses.directory import distinct
 from icestream.state.synopses.spec import Ids, Ints

@@ -32,17 +32,17 @@ from icestream.inspect.adapters.panes import PaneState, obstacle
 from icestream.inspect.readable import Asked, StateRows, StateTable, key_row
 from icestream.inspect.scratch import ScratchShard
 from icestream.kernels.words import Table
-from icestream.operators.levels import Tiled
 from icestream.operators.ordered.frame import Frame
 from icestream.operators.ordered.operator import OrderedOperator
-from icestream.operators.panes import Cumulative, Windows
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.operators.session.spec import Session
-from icestream.operators.window import PANES
+from icestream.operators.windows.levels import Tiled
+from icestream.operators.windows.panes import Cumulative, Windows
+from icestream.operators.windows.window import PANES
 from icestream.plan import lower
 from icestream.plan.nodes import Plan, View
-from icestream.plan.parts import parts_of
-from icestream.runtime.kept_events import KeptEvents
+from icestream.plan.windows.parts import parts_of
+from icestream.runtime.windows.kept_events import KeptEvents
 from icestream.state.versions import Commit
 
 #: windows of a view that are shown, at most

@@ -27,11 +27,11 @@ from icestream.inspect.edited import Edited
 from icestream.inspect.rewriting.changes import Change, Rewriter
 from icestream.inspect.scratch import ScratchShard
 from icestream.kernels.words import Table
-from icestream.operators.fold import identified
 from icestream.operators.protocol import PastVersion
-from icestream.operators.runs import sorted_run
 from icestream.operators.updates.identities import places_among
-from icestream.operators.window import PANES
+from icestream.operators.windows.fold import identified
+from icestream.operators.windows.runs import sorted_run
+from icestream.operators.windows.window import PANES
 from icestream.plan import lower
 from icestream.plan.nodes import Plan
 from icestream.state import snapshots

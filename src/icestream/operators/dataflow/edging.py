@@ -24,9 +24,9 @@ import pyarrow as pa
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import INFINITY
 from icestream.operators.expressions import Bound, Predicate, parse
-from icestream.operators.fold import HI, LO
 from icestream.operators.temporal.changes import DIFF, LE, changes_of, column_of, payload_of
 from icestream.operators.temporal.edges import END, KIND, POINT, START
+from icestream.operators.windows.fold import HI, LO
 from icestream.state.synopses.spec import Ints
 
 Flags = npt.NDArray[np.bool_]

@@ -25,9 +25,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.operators.fold import HI
 from icestream.operators.protocol import ChangeInputs
 from icestream.operators.temporal.changes import LE, column_of
+from icestream.operators.windows.fold import HI
 from icestream.state.synopses.spec import Ids, Ints
 
 #: one more than the greatest identity

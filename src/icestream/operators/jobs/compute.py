@@ -31,11 +31,9 @@ import pyarrow as pa
 from icestream.core.times import INFINITY, Micros
 from icestream.kernels.windows.runs import window_runs
 from icestream.operators.dataflow.gathering import order_in_runs, taken
-from icestream.operators.fold import HI, LO
 from icestream.operators.jobs.batches import TupleBatch
 from icestream.operators.jobs.folding import Fold
 from icestream.operators.jobs.spans import Spans
-from icestream.operators.panes import Windows
 from icestream.operators.temporal.changes import (
     DIFF,
     LE,
@@ -46,6 +44,8 @@ from icestream.operators.temporal.changes import (
 )
 from icestream.operators.temporal.slots import woken
 from icestream.operators.user_defined.grouping import take
+from icestream.operators.windows.fold import HI, LO
+from icestream.operators.windows.panes import Windows
 from icestream.state.synopses.spec import GroupRows, Groups, Ids, Ints, Slots, Synopsis
 
 Flags = npt.NDArray[np.bool_]

@@ -22,7 +22,6 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError, IcestreamError, InputError
-from icestream.operators.fold import HI, LO
 from icestream.operators.jobs.batches import TS1, TS2, columns_of, failed, rows_of
 from icestream.operators.temporal.changes import (
     DIFF,
@@ -32,6 +31,7 @@ from icestream.operators.temporal.changes import (
     column_of,
     payload_of,
 )
+from icestream.operators.windows.fold import HI, LO
 from icestream.state.synopses.spec import Ints
 
 #: column in which a function for many tuples tells of which one each of its rows was made

@@ -28,7 +28,7 @@ import numpy as np
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import Micros
 from icestream.core.units import format_interval
-from icestream.operators.panes import Windows
+from icestream.operators.windows.panes import Windows
 from icestream.state.synopses.spec import Ints
 
 Spanning = Literal["begin", "end", "overlap", "inside", "whole"]

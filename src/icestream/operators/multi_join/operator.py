@@ -40,7 +40,6 @@ from icestream.core.errors import InputError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.joins import resident as k
 from icestream.kernels.words import Ints, Table
-from icestream.operators.fold import HI, LO
 from icestream.operators.multi_join import flushing
 from icestream.operators.multi_join.clean_up import CleanUp, Overflow
 from icestream.operators.multi_join.combining import Chunk, combined
@@ -52,6 +51,7 @@ from icestream.operators.multi_join.results import Members, Results
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.operators.temporal.changes import DIFF, LE, RE, column_of, payload_of
+from icestream.operators.windows.fold import HI, LO
 from icestream.state.budget import Refused, fail
 from icestream.state.snapshots import SnapshotSchedule
 

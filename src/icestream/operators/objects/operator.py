@@ -52,9 +52,9 @@ from icestream.operators.objects.tree import (
     highest_level,
     nodes_of,
 )
-from icestream.operators.panes import Grid, Step
 from icestream.operators.protocol import PastVersion, Shard, StateInputs
-from icestream.operators.runs import slice_bounds
+from icestream.operators.windows.panes import Grid, Step
+from icestream.operators.windows.runs import slice_bounds
 from icestream.state.snapshots import SnapshotSchedule
 from icestream.state.versions import BASE
 

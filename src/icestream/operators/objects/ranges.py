@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from icestream.operators.fold import HI
+from icestream.operators.windows.fold import HI
 
 #: upper bits of hi that the histogram tells apart
 _BITS = 12

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from icestream.operators.aggregates import Aggregate
-from icestream.operators.panes import Cumulative, Windows
+from icestream.operators.windows.panes import Cumulative, Windows
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from icestream.kernels.words import Table, combine_sorted
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.columns import Column
 from icestream.operators.fields import Layout
-from icestream.operators.fold import HI, LO, fold_field
 from icestream.operators.objects.functions import ObjectFunction, function_of, is_object
 from icestream.operators.objects.ragged import Ints, owners
 from icestream.operators.objects.spec import ObjectSpec
+from icestream.operators.windows.fold import HI, LO, fold_field
 from icestream.state.keys import KeyCodec
 
 Ids = npt.NDArray[np.uint64]

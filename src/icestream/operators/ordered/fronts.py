@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 from icestream.core.times import MINUS_INFINITY
-from icestream.operators.fronts import FrontStack
 from icestream.operators.ordered.layout import FrameLayout
-from icestream.operators.partitions import Partition
+from icestream.operators.windows.fronts import FrontStack
+from icestream.operators.windows.partitions import Partition
 from icestream.state.arena import Arena
 
 #: where the facts of frames are among those of a partition

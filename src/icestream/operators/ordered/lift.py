@@ -19,9 +19,9 @@ from icestream.core.times import Micros
 from icestream.kernels.windows.fold import new_keys
 from icestream.kernels.words import Table
 from icestream.operators.columns import ARRIVAL, TIME, Column
-from icestream.operators.fold import HI, LO, fold_field, identified
 from icestream.operators.ordered.layout import TupleLayout
-from icestream.operators.partitions import Partition
+from icestream.operators.windows.fold import HI, LO, fold_field, identified
+from icestream.operators.windows.partitions import Partition
 from icestream.state.keys import KeyCodec
 
 Ints = npt.NDArray[np.int64]

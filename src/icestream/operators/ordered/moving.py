@@ -32,13 +32,13 @@ import pyarrow as pa
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.windows import ordered as kernels
 from icestream.kernels.words import Table
-from icestream.operators.groups import Groups
 from icestream.operators.ordered.frame import Frame, RowsSlide
 from icestream.operators.ordered.fronts import FrameFronts
 from icestream.operators.ordered.layout import FrameLayout
 from icestream.operators.ordered.output import Output
 from icestream.operators.ordered.tuples import Stretch, TupleLog
-from icestream.operators.partitions import Partition
+from icestream.operators.windows.groups import Groups
+from icestream.operators.windows.partitions import Partition
 
 Ints = npt.NDArray[np.int64]
 

@@ -42,8 +42,6 @@ from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.windows.groups import LAST as LAST_EVENT
 from icestream.kernels.windows.groups import touch
 from icestream.kernels.words import Table
-from icestream.operators.fold import HI, LAST, LO
-from icestream.operators.groups import Groups
 from icestream.operators.ordered.frame import OrderedSpec
 from icestream.operators.ordered.fronts import fronts_of
 from icestream.operators.ordered.layout import SharedLayout
@@ -63,8 +61,10 @@ from icestream.operators.ordered.records import (
 )
 from icestream.operators.ordered.rings import RingPass, Rings
 from icestream.operators.ordered.tuples import ARRIVALS, BLOCK_BYTES, SETTLED, TupleLog
-from icestream.operators.partitions import Partition, Partitions
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
+from icestream.operators.windows.fold import HI, LAST, LO
+from icestream.operators.windows.groups import Groups
+from icestream.operators.windows.partitions import Partition, Partitions
 from icestream.state.budget import Refused, shortage
 from icestream.state.keys import KeyCodec
 from icestream.state.log.ipc import write_table

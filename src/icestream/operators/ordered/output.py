@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from icestream.kernels.windows import ordered as kernels
 from icestream.kernels.words import Table
-from icestream.operators.groups import Groups
 from icestream.operators.ordered.frame import OrderedSpec
 from icestream.operators.ordered.layout import FrameLayout
+from icestream.operators.windows.groups import Groups
 
 Ints = npt.NDArray[np.int64]
 

@@ -11,11 +11,11 @@ from contextlib import closing
 
 import pyarrow as pa
 
-from icestream.operators.fold import HI
 from icestream.operators.ordered.lift import within
 from icestream.operators.ordered.tuples import ARRIVALS, SETTLED
-from icestream.operators.partitions import Partition
 from icestream.operators.protocol import PastVersion, Shard
+from icestream.operators.windows.fold import HI
+from icestream.operators.windows.partitions import Partition
 from icestream.state.log.ipc import read_table
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions import BASE

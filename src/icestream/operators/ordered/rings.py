@@ -34,12 +34,12 @@ from icestream.core.errors import StorageError
 from icestream.core.times import Micros
 from icestream.kernels.windows import ordered as kernels
 from icestream.kernels.words import Table
-from icestream.operators.groups import Groups
 from icestream.operators.ordered.frame import Frame, RowsSlide
 from icestream.operators.ordered.layout import FrameLayout
 from icestream.operators.ordered.output import Output
 from icestream.operators.ordered.tuples import Stretch
-from icestream.operators.runs import slice_bounds
+from icestream.operators.windows.groups import Groups
+from icestream.operators.windows.runs import slice_bounds
 from icestream.state.arena import Arena
 
 Ints = npt.NDArray[np.int64]

@@ -32,9 +32,9 @@ from icestream.kernels.words import Table
 from icestream.operators.ordered.blocks import BLOCK, Blocks, BlockTable
 from icestream.operators.ordered.layout import TupleLayout
 from icestream.operators.ordered.lift import within
-from icestream.operators.partitions import Partition
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.operators.runs import slice_bounds
+from icestream.operators.windows.partitions import Partition
+from icestream.operators.windows.runs import slice_bounds
 from icestream.state.log.reader import SegmentReader
 
 Ints = npt.NDArray[np.int64]

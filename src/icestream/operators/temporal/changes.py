@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.times import Micros
-from icestream.operators.fold import HI, LO
+from icestream.operators.windows.fold import HI, LO
 from icestream.state.synopses.spec import Groups, Ids, Ints, Synopsis
 
 #: columns before the payload: first and last instant of the lifetime, the latter left out; how many

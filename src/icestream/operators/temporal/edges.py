@@ -32,7 +32,6 @@ import pyarrow.compute as pc
 
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import INFINITY, Micros
-from icestream.operators.fold import HI, LO
 from icestream.operators.temporal.changes import (
     DIFF,
     HEAD,
@@ -45,6 +44,7 @@ from icestream.operators.temporal.changes import (
 from icestream.operators.temporal.consolidate import consolidated, identities, numbered
 from icestream.operators.temporal.kept import Mask, rewrite_some
 from icestream.operators.temporal.pairs import Touched
+from icestream.operators.windows.fold import HI, LO
 from icestream.state.synopses.spec import GroupRows, Groups, Ids, Ints, Slots, Synopsis
 
 #: the first column of the payload of edges: which kind each is

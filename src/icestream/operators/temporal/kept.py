@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.times import Micros
-from icestream.operators.fold import HI, LO
 from icestream.operators.temporal.changes import DIFF, HEAD, LE, RE, column_of
 from icestream.operators.temporal.consolidate import consolidated
+from icestream.operators.windows.fold import HI, LO
 from icestream.state.synopses.spec import GroupRows, Groups, Ids, Ints, Slots, Synopsis
 
 Mask = npt.NDArray[np.bool_]

@@ -31,8 +31,8 @@ from icestream.kernels.words import Table
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.columns import ARRIVAL, TIME, Column
 from icestream.operators.fields import ENTRY_FIELDS, Field, Layout
-from icestream.operators.fold import fold_field
 from icestream.operators.temporal.changes import LE
+from icestream.operators.windows.fold import fold_field
 
 Ints = npt.NDArray[np.int64]
 #: bits of each count in the word beside a sum of floats: NaN, infinity, minus infinity

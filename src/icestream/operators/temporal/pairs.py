@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from icestream.kernels.lifetimes.pairs import is_in_order, narrow, pair_up
 from icestream.kernels.ranges import numbers_of
-from icestream.operators.fold import HI, LO
 from icestream.operators.temporal.changes import LE, RE, column_of
+from icestream.operators.windows.fold import HI, LO
 from icestream.state.synopses.spec import Groups, Ids, Ints, Slots
 
 #: pairs handed out together

@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.ranges import numbers_of
-from icestream.operators.fold import HI, LO
 from icestream.operators.temporal.changes import DIFF, LE, RE, column_of
+from icestream.operators.windows.fold import HI, LO
 from icestream.state.synopses.spec import GroupRows, Groups, Ints, Slots
 
 

@@ -34,10 +34,10 @@ from icestream.operators.aggregates import Aggregate
 from icestream.operators.columns import ARRIVAL, TIME, Column
 from icestream.operators.dataflow.identity import identified
 from icestream.operators.fields import ENTRY_FIELDS, Layout
-from icestream.operators.fold import fold_field
 from icestream.operators.updates.kept import State, bytes_of, table_of
 from icestream.operators.updates.key_clocks import KeyClocks
 from icestream.operators.updates.streams import UpdateStream
+from icestream.operators.windows.fold import fold_field
 from icestream.state.keys import KeyCodec
 from icestream.state.update_queue.pages import PagePool
 from icestream.state.update_queue.windows.queue import Late, WindowQueue, WindowTuples

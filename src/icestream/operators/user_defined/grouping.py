@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.kernels.ranges import numbers_of
-from icestream.operators.fold import HI, LO
 from icestream.operators.temporal.changes import DIFF, LE, RE, column_of, payload_of
+from icestream.operators.windows.fold import HI, LO
 from icestream.state.synopses.spec import Groups, Ints, Slots
 
 

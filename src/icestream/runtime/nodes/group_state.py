@@ -30,10 +30,10 @@ import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.words import Table
-from icestream.operators.fold import Run
 from icestream.operators.protocol import Emitted, PastVersion
+from icestream.operators.windows.fold import Run
 from icestream.plan.nodes import Plan
-from icestream.runtime.shard import ShardSpace, ShardTask, WindowShard
+from icestream.runtime.versions.shard import ShardSpace, ShardTask, WindowShard
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.files import PRIVATE_FILE, Files

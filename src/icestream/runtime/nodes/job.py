@@ -34,9 +34,9 @@ import pyarrow.compute as pc
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.fields import Field
-from icestream.operators.fold import partial_name
-from icestream.operators.panes import Windows
 from icestream.operators.protocol import Emitted
+from icestream.operators.windows.fold import partial_name
+from icestream.operators.windows.panes import Windows
 from icestream.plan.adaptation.migration import Move, Way
 from icestream.plan.adaptation.routes import ALWAYS
 from icestream.plan.adaptation.split_combine import Shape

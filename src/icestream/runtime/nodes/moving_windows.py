@@ -38,9 +38,9 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.windows.fold import routes_of
 from icestream.operators.columns import Column
-from icestream.operators.fold import EntryTable, Run
-from icestream.operators.panes import Windows
 from icestream.operators.protocol import Emitted
+from icestream.operators.windows.fold import EntryTable, Run
+from icestream.operators.windows.panes import Windows
 from icestream.plan.adaptation.migration import (
     Boundary,
     Copy,

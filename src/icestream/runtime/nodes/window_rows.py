@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.times import Micros
-from icestream.operators.panes import Windows
 from icestream.operators.protocol import Emitted
+from icestream.operators.windows.panes import Windows
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

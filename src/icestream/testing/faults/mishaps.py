@@ -24,9 +24,9 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from icestream.runtime.exchange import ExchangeWriter, SplitReport
-from icestream.runtime.ingest import Ingest, IngestTask
-from icestream.runtime.shard import ShardReport, ShardTask
-from icestream.runtime.work import Executor, Parcel
+from icestream.runtime.versions.shard import ShardReport, ShardTask
+from icestream.runtime.versions.work import Executor, Parcel
+from icestream.runtime.windows.ingest import Ingest, IngestTask
 from icestream.state.arena import Arena
 from icestream.state.files import Files
 

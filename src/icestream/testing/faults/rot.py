@@ -20,10 +20,10 @@ from functools import partial
 from unittest import mock
 
 from icestream.core.errors import IcestreamError
-from icestream.operators.window import POSITION
-from icestream.runtime.ingest import Ingest
+from icestream.operators.windows.window import POSITION
 from icestream.runtime.local import LocalExecutor, Splits
-from icestream.runtime.work import Parcel
+from icestream.runtime.versions.work import Parcel
+from icestream.runtime.windows.ingest import Ingest
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions import (
     BASE,

@@ -16,9 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from icestream.operators.fold import HI, LO
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.temporal.changes import DIFF, HEAD, LE, RE
+from icestream.operators.windows.fold import HI, LO
 from icestream.testing.oracles.temporal import Bag, Event, plain
 
 #: says whether a result is in the answer, given its columns by name

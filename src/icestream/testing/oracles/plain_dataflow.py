@@ -23,7 +23,7 @@ from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import regrouped
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.operators.temporal.changes import changes_of
-from icestream.plan.dataflow import Dataflow, source_column
+from icestream.plan.events.dataflow import Dataflow, source_column
 from icestream.plan.nodes import SOURCE, TIME
 from icestream.runtime.local import Splits
 from icestream.state.synopses.spec import Groups, Ids, Ints, Synopsis

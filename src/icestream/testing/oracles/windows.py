@@ -23,7 +23,7 @@ import duckdb
 import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.panes import Cumulative, Windows
+from icestream.operators.windows.panes import Cumulative, Windows
 from icestream.plan.nodes import TIME, Plan, View
 from icestream.testing.oracles.answers import answer, sql_of
 from icestream.testing.oracles.arrivals import Arrivals, Row

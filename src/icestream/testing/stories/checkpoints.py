@@ -24,11 +24,11 @@ from icestream.operators.updates.fronts import Arriving, Joined, Merged, columns
 from icestream.operators.updates.step import UpdateStep
 from icestream.operators.updates.streams import UpdateStream
 from icestream.operators.updates.window_serving import WindowedBy
-from icestream.plan.job_building import JobWindow
+from icestream.plan.jobs.building import JobWindow
 from icestream.plan.nodes import Computation, Source
 from icestream.plan.updates import Latest, Updates
 from icestream.runtime.local import LocalQuery, Splits
-from icestream.runtime.settings import Settings
+from icestream.runtime.versions.settings import Settings
 from icestream.state.update_queue.windows.spec import UpdateWindows
 from icestream.testing.stories.dataflow_plans import (
     SECOND,

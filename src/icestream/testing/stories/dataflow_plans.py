@@ -33,8 +33,8 @@ from icestream.operators.user_defined.per_group import (
     TimerValues,
 )
 from icestream.operators.user_defined.values import Row
-from icestream.plan.dataflow import Dataflow
-from icestream.plan.event_nodes import (
+from icestream.plan.events.dataflow import Dataflow
+from icestream.plan.events.nodes import (
     Applied,
     Entered,
     FromSource,
@@ -44,7 +44,7 @@ from icestream.plan.event_nodes import (
     Scope,
     United,
 )
-from icestream.plan.events import compiled
+from icestream.plan.events.queries import compiled
 from icestream.plan.nodes import Source
 from icestream.testing.stories.plans import INSTANT
 

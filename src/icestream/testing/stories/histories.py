@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from icestream.runtime.history import History
+from icestream.runtime.versions.history import History
 
 KINDS = ("windows", "groups", "joins", "updates")
 MB = 1 << 20

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from icestream.core.times import Micros
-from icestream.plan.dataflow import Dataflow
-from icestream.plan.job_building import JobStream
-from icestream.plan.job_dataflow import compiled_job
-from icestream.plan.job_nodes import source_node
-from icestream.plan.jobs import Fuse, Rates, planned_job
+from icestream.plan.events.dataflow import Dataflow
+from icestream.plan.jobs.building import JobStream
+from icestream.plan.jobs.dataflow import compiled_job
+from icestream.plan.jobs.fused import Fuse, Rates, planned_job
+from icestream.plan.jobs.nodes import source_node
 from icestream.plan.nodes import Source
 from icestream.testing.stories.plans import INSTANT
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 import pyarrow as pa
 
 from icestream.core.times import Micros
-from icestream.plan.dataflow import Dataflow
-from icestream.plan.multi_join import Equal, joined
-from icestream.plan.spilling import Spilling
+from icestream.plan.events.dataflow import Dataflow
+from icestream.plan.joins.multi_join import Equal, joined
+from icestream.plan.joins.spilling import Spilling
 from icestream.runtime.local import Splits
 from icestream.testing.stories.dataflow_plans import SECOND, Stream, dataflow
 

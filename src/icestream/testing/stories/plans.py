@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from icestream.core.units import parse_bytes, parse_interval
 from icestream.operators.aggregates import Aggregate, applicable
-from icestream.operators.panes import Windows
+from icestream.operators.windows.panes import Windows
 from icestream.plan.nodes import Plan, Source, WindowKind
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.settings import Settings
+from icestream.runtime.versions.settings import Settings
 from icestream.state.files import Files, LocalFiles, NewFile
 
 #: type of the time column in tests

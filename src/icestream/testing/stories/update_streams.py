@@ -20,7 +20,7 @@ from icestream.operators.updates.step import UpdateStep
 from icestream.plan.nodes import Computation, Source
 from icestream.plan.updates import Latest, Updates
 from icestream.runtime.local import LocalQuery, Splits
-from icestream.runtime.settings import Settings
+from icestream.runtime.versions.settings import Settings
 from icestream.state.files import Files
 from icestream.testing.trials.rehearsal import Script
 

@@ -24,10 +24,11 @@ from unittest import mock
 
 import pyarrow as pa
 
-from icestream.operators import groups, slice_log, window
+from icestream.operators.windows import groups, slice_log, window
 from icestream.plan.nodes import Plan
-from icestream.runtime import exchange, settings
+from icestream.runtime import exchange
 from icestream.runtime.local import LocalQuery, Splits
+from icestream.runtime.versions import settings
 from icestream.state import snapshots
 from icestream.testing.faults.faulty_files import SimulatedDisk
 from icestream.testing.oracles.arrivals import Row

@@ -29,10 +29,12 @@ import pyarrow as pa
 from icestream.core.times import INFINITY
 from icestream.operators.dataflow import component
 from icestream.operators.dataflow.results import CHANGE, LIFETIME
-from icestream.plan.dataflow import Dataflow
-from icestream.runtime import dataflow_work, sending, settings
+from icestream.plan.events.dataflow import Dataflow
+from icestream.runtime.dataflows import sending
+from icestream.runtime.dataflows import work as dataflow_work
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.settings import Settings
+from icestream.runtime.versions import settings
+from icestream.runtime.versions.settings import Settings
 from icestream.state import snapshots
 from icestream.state.files import Files
 from icestream.state.synopses import directory, heap

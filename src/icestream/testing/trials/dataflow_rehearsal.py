@@ -18,8 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.operators.aggregates import Aggregate
-from icestream.plan.dataflow import Dataflow
-from icestream.runtime import dataflow_work, spilling
+from icestream.plan.events.dataflow import Dataflow
+from icestream.runtime.dataflows import spilling
+from icestream.runtime.dataflows import work as dataflow_work
 from icestream.runtime.local import Splits
 from icestream.state.versions import BASE, COMMITS, PLAN, RESULTS, SEGMENTS, VersionStore
 from icestream.testing.faults.rot import Rot

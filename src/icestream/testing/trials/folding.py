@@ -17,8 +17,8 @@ import pyarrow as pa
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.columns import ARRIVAL, TIME, Column
 from icestream.operators.fields import Layout
-from icestream.operators.fold import EntryTable
-from icestream.operators.runs import sorted_run
+from icestream.operators.windows.fold import EntryTable
+from icestream.operators.windows.runs import sorted_run
 from icestream.state.keys import KeyCodec
 
 

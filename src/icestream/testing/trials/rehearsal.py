@@ -29,13 +29,13 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.errors import IcestreamError, StorageError
-from icestream.operators import window
 from icestream.operators.aggregates import Aggregate
-from icestream.operators.panes import Windows
+from icestream.operators.windows import window
+from icestream.operators.windows.panes import Windows
 from icestream.plan.nodes import Computation, Plan, Source
-from icestream.runtime import settings
 from icestream.runtime.local import LocalQuery, Splits, read_rows
-from icestream.runtime.settings import Settings
+from icestream.runtime.versions import settings
+from icestream.runtime.versions.settings import Settings
 from icestream.state import snapshots
 from icestream.state.files import Files
 from icestream.testing.faults.faulty_files import Crash, CrashMode, SimulatedDisk

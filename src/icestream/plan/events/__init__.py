@@ -1,0 +1,1 @@
+"""Plans over events with lifetimes: graphs of nodes and the dataflows they become."""

@@ -1,0 +1,262 @@
+"""Dataflows: grouped sub-queries over events with lifetimes, as components with edges between them.
+
+Idea: a dataflow is a graph of steps cut into components where the partitioning changes. Inside a
+component all steps of a shard work on the same key groups; an *edge* carries changes from a source
+or a component to another one, by the identity of its key columns. Components are numbered so that
+edges lead forward, and a version runs them in that order.
+
+Invariants:
+1. Dataflows that compute something else describe themselves otherwise
+   (`test_every_step_shows_in_the_description`).
+2. Edges lead from sources or earlier components to later ones
+   (`test_edges_lead_forward`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from graphlib import TopologicalSorter
+from typing import Any
+
+import pyarrow as pa
+
+from icestream.core.times import Micros
+from icestream.core.units import format_interval
+from icestream.operators.dataflow.results import LifetimeRows
+from icestream.operators.dataflow.spec import ComponentSpec
+from icestream.operators.dataflow.steps import (
+    Emit,
+    JoinMany,
+    Map,
+    Receive,
+    Regroup,
+    Send,
+    Stateful,
+    Step,
+    Trace,
+)
+from icestream.operators.dataflow.stores import ColdOptions
+from icestream.plan.adaptation.operators_graph import Graph, Link
+from icestream.plan.joins.spilling import Spilling
+from icestream.plan.nodes import KEY_GROUPS, SOURCE, TIME, Source, watermark_of
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A way that changes take between two components, or from a source."""
+
+    #: number of the source, or None where a component sends
+    source: int | None
+    #: number of the component that sends, or None where a source does
+    origin: int | None
+    target: int
+    keys: tuple[str, ...]
+    payload: pa.Schema
+    #: what is done to the changes of a source before they are sent
+    maps: tuple[Callable[[pa.RecordBatch], pa.RecordBatch], ...] = ()
+    texts: tuple[str, ...] = ()
+    #: whether both ends are partitioned by the same values, so that changes stay in their shard
+    aligned: bool = False
+
+
+@dataclass(frozen=True)
+class Output:
+    """Rows that a dataflow hands out."""
+
+    payload: pa.Schema
+    #: `append`: events that are final; `update`: changes; `complete`: all that is alive
+    mode: str
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    """Sub-queries over the events of one or more sources."""
+
+    sources: tuple[Source, ...]
+    #: columns of each source, under the user's names
+    columns: tuple[pa.Schema, ...]
+    components: tuple[tuple[Step, ...], ...]
+    edges: tuple[Edge, ...]
+    views: tuple[Output, ...]
+    time: pa.DataType
+    #: how long after the last event something may still happen
+    reach: Micros = 0
+    late: str = "drop"
+    key_groups: int = KEY_GROUPS
+    cold: ColdOptions = field(default_factory=ColdOptions)
+    #: how joins that defer results give up memory; None if there are none
+    spilling: Spilling | None = None
+    #: names of the operators of each component, where they have some
+    names: tuple[tuple[str, ...], ...] = ()
+    #: whether components run together as measured rates ask for
+    measured: bool = False
+
+    @property
+    def batch_schema(self) -> pa.Schema:
+        """Return the columns of the batches that ingest reads."""
+        columns = [
+            pa.field(source_column(number, place), field.type)
+            for number, schema in enumerate(self.columns)
+            for place, field in enumerate(schema)
+        ]
+        return pa.schema([pa.field(TIME, self.time), pa.field(SOURCE, pa.int32()), *columns])
+
+    @property
+    def jobs(self) -> int:
+        """Return the number of components."""
+        return len(self.components)
+
+    @property
+    def given_names(self) -> tuple[str, ...]:
+        """Return the user's names of the columns of all sources."""
+        return tuple(name for schema in self.columns for name in schema.names)
+
+    def results(self, view: Output) -> pa.Schema:
+        """Return the columns of the rows of a view."""
+        return LifetimeRows(view.payload, self.time, view.mode).schema
+
+    @cached_property
+    def specs(self) -> tuple[ComponentSpec, ...]:
+        """Return what each component runs."""
+        rows = tuple(LifetimeRows(view.payload, self.time, view.mode) for view in self.views)
+        spilling = self.spilling
+        traced = () if spilling is None else (spilling.partitions, spilling.sample)
+        return tuple(ComponentSpec(steps, rows, *traced) for steps in self.components)
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        """Return how many components changes pass, at most, before they come to each."""
+        depths = [0] * len(self.components)
+        for target in range(len(depths)):
+            origins = [e.origin for e in self.edges if e.target == target and e.origin is not None]
+            depths[target] = 1 + max((depths[origin] for origin in origins), default=-1)
+        return tuple(depths)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """Return the components as fusion sees them: those on an aligned edge can run together."""
+        links = (
+            Link(edge.origin, edge.target, 0.0, int(edge.aligned))
+            for edge in self.edges
+            if edge.origin is not None
+        )
+        return Graph((1,) * len(self.components), tuple(links))
+
+    @cached_property
+    def join_components(self) -> dict[int, int]:
+        """Return the component of each join that may defer results, by its number."""
+        return {
+            spec.join.number: component
+            for component, spec in enumerate(self.specs)
+            if spec.join is not None
+        }
+
+    def late_before(self, watermark: Micros) -> Micros:
+        """Return the instant before which an event comes too late."""
+        return watermark
+
+    def settled_by(self, latest: Micros) -> Micros:
+        """Return the watermark that settles all that an event at `latest` can still cause."""
+        return latest + self.reach + 1
+
+    def watermark(self, before: Micros, seen: tuple[Micros | None, ...]) -> Micros:
+        """Return the watermark once the sources have reached `seen`; it never goes back."""
+        return watermark_of(self.sources, before, seen)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the dataflow as JSON, for the checkpoint and for people."""
+        told = {} if self.spilling is None else {"spilling": self.spilling.describe()}
+        return {
+            **told,
+            "sources": [
+                {"name": s.name, "slack": format_interval(s.slack), "nulls": s.nulls}
+                for s in self.sources
+            ],
+            "columns": [[_field(each) for each in schema] for schema in self.columns],
+            "time": str(self.time),
+            "edges": [
+                {
+                    "from": _end("source", edge.source) or _end("component", edge.origin),
+                    "to": f"component {edge.target}",
+                    "by": list(edge.keys),
+                    "after": list(edge.texts),
+                }
+                for edge in self.edges
+            ],
+            "components": [
+                [f"{number}: {described(step)}" for number, step in enumerate(steps)]
+                for steps in self.components
+            ],
+            "views": [
+                {"mode": view.mode, "result": [_field(each) for each in view.payload]}
+                for view in self.views
+            ],
+            "late": self.late,
+            "durability": self.cold.store.durability,
+            "key groups": self.key_groups,
+        }
+
+
+def component_order(components: Iterable[int], edges: Sequence[Edge]) -> list[int]:
+    """Return the numbers of components in an order in which edges lead forward."""
+    before: dict[int, set[int]] = {number: set() for number in sorted(components)}
+    for edge in edges:
+        if edge.origin is not None:
+            before[edge.target].add(edge.origin)
+    return list(TopologicalSorter(before).static_order())
+
+
+def in_order(
+    components: Mapping[int, Sequence[Step]], edges: Sequence[Edge]
+) -> tuple[tuple[tuple[Step, ...], ...], tuple[Edge, ...]]:
+    """Return components and edges, numbered so that edges lead forward."""
+    order = component_order(components, edges)
+    place = {number: at for at, number in enumerate(order)}
+    numbered = tuple(
+        replace(
+            edge,
+            origin=None if edge.origin is None else place[edge.origin],
+            target=place[edge.target],
+        )
+        for edge in edges
+    )
+    return tuple(tuple(components[number]) for number in order), numbered
+
+
+def source_column(source: int, place: int) -> str:
+    """Return the name under which a column of a source travels to ingest."""
+    return f"s{source}_{place}"
+
+
+def described(step: Step) -> str:
+    """Return a step as people read it."""
+    after = f" of {', '.join(map(str, step.inputs))}" if step.inputs else ""
+    match step:
+        case Receive():
+            what = f"receive edge {step.edge}"
+        case Map() | Stateful():
+            what = step.text
+        case JoinMany():
+            what = f"{step.spec.text}, join {step.spec.number}"
+        case Trace():
+            joins = ", ".join(str(each.join) for each in step.lineages)
+            what = f"trace {'stored rows' if step.stored else 'results'} to joins {joins}"
+        case Regroup():
+            what = f"group by {', '.join(step.keys)}"
+        case Send():
+            what = f"send by {', '.join(step.keys)} on edge {step.edge}"
+        case Emit():
+            what = f"emit view {step.view}"
+        case _:
+            what = "union"
+    return what + after
+
+
+def _field(field: pa.Field) -> str:
+    return f"{field.name} {field.type}"
+
+
+def _end(kind: str, number: int | None) -> str:
+    return "" if number is None else f"{kind} {number}"

@@ -1,0 +1,74 @@
+"""Dataflows in words: components, what enters and leaves them, and the groups they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from icestream.operators.multi_join.spec import MultiJoinSpec
+from icestream.plan.events.dataflow import Dataflow, described
+from icestream.plan.joins.cost import (
+    ASSUMED_KEYS,
+    ASSUMED_ROWS,
+    assumed,
+    join_plans,
+    measured,
+)
+from icestream.plan.joins.spilling import WRITTEN, Spilling
+
+
+def explained_dataflow(plan: Dataflow, progress: Mapping[str, Any] | None = None) -> str:
+    """Return a dataflow as text for people; joins by what a progress report says they hold."""
+    told = progress["icestream"].get("joins", ()) if progress is not None else ()
+    streams = {each["join"]: each["streams"] for each in told}
+    lines = [f"{'source':>16}  {_source(plan, number)}" for number in range(len(plan.sources))]
+    for number, steps in enumerate(plan.components):
+        lines.append("")
+        lines.append(f"{'component':>16}  {number}")
+        for edge in plan.edges:
+            if edge.target == number:
+                origin = (
+                    f"source {edge.source}" if edge.origin is None else f"component {edge.origin}"
+                )
+                after = f" after {', '.join(edge.texts)}" if edge.texts else ""
+                lines.append(f"{'enters':>16}  {origin}, by {', '.join(edge.keys)}{after}")
+        lines += [f"{place:>16}  {described(step)}" for place, step in enumerate(steps)]
+        join = plan.specs[number].join
+        if join is not None:
+            lines.append(f"{'because':>16}  {_why_flat(join, streams.get(join.number))}")
+        for grouping, synopses in enumerate(plan.specs[number].groupings):
+            if synopses:
+                names = ", ".join(each.name for each in synopses)
+                lines.append(f"{'groups':>16}  grouping {grouping} keeps {names}")
+    if plan.spilling is not None:
+        lines += ["", *_spilling(plan.spilling)]
+    return "\n".join(lines)
+
+
+def _why_flat(join: MultiJoinSpec, streams: Sequence[Mapping[str, int]] | None) -> str:
+    """Say why the streams of a join meet at once, by what that keeps and what others would."""
+    if streams is None or not all(each["rows"] for each in streams):
+        why = join_plans(assumed(join.inputs)).why
+        sizes = f"assumed for {ASSUMED_ROWS:,} rows and {ASSUMED_KEYS:,} keys of each stream"
+    else:
+        found = [(each["rows"], each["keys"]) for each in streams]
+        why = join_plans(measured(join.inputs, found)).why
+        shown = ", ".join(f"{rows:,} rows of {keys:,} keys" for rows, keys in found)
+        sizes = f"measured for what is in memory: {shown}"
+    return why if join.ports == 2 else f"{why}, {sizes}"
+
+
+def _spilling(spilling: Spilling) -> list[str]:
+    """Say when joins give up memory, and what."""
+    order = "as written" if spilling.order == WRITTEN else "by what they are expected to keep"
+    return [
+        f"{'order':>16}  joins {order}",
+        f"{'spills':>16}  by {spilling.strategy}, of {spilling.partitions} partitions of each join",
+        f"{'':>16}  when joins fill more than {spilling.threshold:.0%} of the memory: "
+        f"{spilling.amount:.0%} of what they hold",
+    ]
+
+
+def _source(plan: Dataflow, number: int) -> str:
+    source, columns = plan.sources[number], plan.columns[number]
+    return f"{number}: {source.name} ({', '.join(f'{each.name} {each.type}' for each in columns)})"

@@ -1,0 +1,1 @@
+"""Plans of map, compute and consolidate: operators, windows, fusion."""

@@ -1,0 +1,343 @@
+"""Streams of tuples that are put together operator by operator.
+
+Idea: what users write and what tests write is the same graph; this makes its nodes, one method for
+each operator, and refuses what cannot work. The API has the same methods, and adds where tuples
+come from and where they go.
+
+References: Madsen, Zhou, Su (2016), sections 4.1, 4.2 and figure 5.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self, TypeAlias
+
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
+from icestream.core.units import parse_interval
+from icestream.operators.jobs.folding import Fold, Merge
+from icestream.operators.jobs.inference import initial_of, map_columns, state_columns
+from icestream.operators.jobs.mapping import MapTuples
+from icestream.operators.jobs.spans import Spanning, Spans
+from icestream.operators.user_defined.ddl import schema_of
+from icestream.operators.windows.panes import Windows
+from icestream.plan.jobs.nodes import (
+    JobNode,
+    compute_node,
+    consolidate_node,
+    map_node,
+    partial_windows,
+)
+from icestream.plan.jobs.windows import JobStatistics, chosen_windows, tilings_of
+
+Schema: TypeAlias = pa.Schema | str
+Function = Callable[..., Any]
+
+#: when compute tells something
+EMITS: tuple[str, ...] = ("window", "tuple")
+
+
+@dataclass(frozen=True)
+class JobWindow:
+    """Windows by start, length and frequency, and where tuples over a border count.
+
+    Examples:
+        >>> ice.JobWindow("1 hour", every="10 minutes").windows.slide
+        600000000
+    """
+
+    length: str | Micros
+    every: str | Micros | None = None
+    start: str | Micros = 0
+    spanning: Spanning = "begin"
+
+    @property
+    def windows(self) -> Windows:
+        """Return the windows in microseconds."""
+        length = parse_interval(self.length)
+        every = length if self.every is None else parse_interval(self.every)
+        start = parse_interval(self.start)
+        return Windows(length, every, start % every if every > 0 else start)
+
+
+Window = JobWindow | str | Micros
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A compute whose windows are those that a consolidate asks for."""
+
+    inputs: tuple[JobNode, ...]
+    fold: Fold
+    key: tuple[str, ...]
+
+
+class JobOperators(ABC):
+    """What can be done with tuples: one method for each kind of operator."""
+
+    @property
+    @abstractmethod
+    def _stream(self) -> JobStream:
+        """Return the tuples."""
+
+    @abstractmethod
+    def _then(self, stream: JobStream) -> Self:
+        """Return the same with other tuples."""
+
+    def map(
+        self,
+        function: Function,
+        *,
+        output: Schema | None = None,
+        keeps: Sequence[str] | None = None,
+        partition: Sequence[str] | None = None,
+        vectorised: bool = False,
+        name: str | None = None,
+    ) -> Self:
+        """Turn each tuple into any number of others; without state.
+
+        Args:
+            function: takes a tuple as a dict, with `ts1` and `ts2` in microseconds, and returns a
+                dict of new attributes, several of them, or None. With `vectorised` it takes an
+                Arrow batch of tuples and returns arrays by name, one value for each tuple, or with
+                an array `row` that tells of which tuple each value is. `ts1` and `ts2` may be
+                returned, too: a map may move tuples to later times.
+            output: the new attributes, as `"rate double"` or an Arrow schema; found out by trying
+                unless given.
+            keeps: attributes that are copied; unless given, all that the function does not make.
+                What is copied is known to be unchanged, so the job can be partitioned by it.
+            partition: attributes by which tuples may be partitioned; all unless given.
+            vectorised: whether the function takes many tuples at once.
+            name: what to call the operator; the name of the function unless given.
+
+        Examples:
+            >>> ice.job(calls).map(
+            ...     lambda call: {"minutes": call["busyTime"] / 60}, output="minutes double"
+            ... ).columns[-1]
+            'minutes'
+        """
+        inputs, name = self._stream.inputs, name or _name_of(function)
+        payload = inputs[0].payload
+        kept = payload.names if keeps is None else list(keeps)
+        unknown = sorted(set(kept) - set(payload.names))
+        if unknown:
+            msg = f"{name} keeps {unknown}; its input has {payload.names}"
+            raise DefinitionError(msg)
+        if output is None:
+            made = map_columns(function, name, payload, vectorised=vectorised)
+        else:
+            made = schema_of(output) if output else pa.schema([])
+        anew = set(made.names)
+        if keeps is not None and anew & set(kept):
+            msg = f"{name} both keeps and makes {sorted(anew & set(kept))}: choose one"
+            raise DefinitionError(msg)
+        stay = pa.schema([payload.field(each) for each in kept if each not in anew])
+        change = MapTuples(function, name, made, stay, vectorised)
+        chosen = None if partition is None else tuple(partition)
+        return self._then(JobStream((map_node(inputs, change, chosen),)))
+
+    def compute(
+        self,
+        function: Function,
+        *,
+        key: str | Sequence[str],
+        state: Schema | None = None,
+        initial: Mapping[str, Any] | None = None,
+        window: Window | Sequence[Window] | None = None,
+        emit: Literal["window", "tuple"] = "window",
+        output: Schema | None = None,
+        vectorised: bool = False,
+        name: str | None = None,
+    ) -> Self:
+        """Build the state of each key and window from its tuples.
+
+        A window is told when it is complete: a tuple with the key, the state, and the window as its
+        time span. Without `window` the operator must be followed by `consolidate`, which says which
+        windows there are.
+
+        Args:
+            function: takes the state and a tuple, both dicts, and returns the new state, or changes
+                the state it is given. With `vectorised` it takes the states of many keys and
+                windows as arrays by name, and their tuples (`TupleBatch`), and returns arrays.
+            key: attributes that say which tuples belong together; none, `()`, for all tuples.
+            state: columns of the state, as `"n long, total double"`; by `initial` unless given.
+            initial: the state before the first tuple; zeros unless given.
+            window: a length such as `"10 minutes"`, a `JobWindow`, or several of these.
+            emit: `window` tells complete windows; `tuple` answers each tuple at once: the function
+                then returns a pair of state and answer.
+            output: attributes of answers beside the key; unless given tuples go on as they are.
+            vectorised: whether the function takes many keys at once.
+            name: what to call the operator; the name of the function unless given.
+
+        Examples:
+            >>> ice.job(calls).compute(
+            ...     lambda state, call: {"n": state["n"] + 1},
+            ...     key="agent",
+            ...     initial={"n": 0},
+            ...     window="1 hour",
+            ... ).columns
+            ['agent', 'n']
+        """
+        inputs, name = self._stream.inputs, name or _name_of(function)
+        if state is None and not initial:
+            msg = f"{name} does not say what its state is: give state='n long' or initial={{...}}"
+            raise DefinitionError(msg)
+        columns = state_columns(initial or {}) if state is None else schema_of(state)
+        if emit not in EMITS:
+            msg = f"emit must be 'window' or 'tuple'; got {emit!r}"
+            raise DefinitionError(msg)
+        eager = emit == "tuple"
+        if output is not None and not eager:
+            msg = f"{name} tells its state; output=... is for emit='tuple'. Use map(...) after it"
+            raise DefinitionError(msg)
+        answers = None if output is None else schema_of(output)
+        start = initial_of(columns, initial)
+        fold = Fold(function, name, columns, start, vectorised, answers, eager)
+        names = _names(key)
+        if window is None and not eager:
+            return self._then(JobStream(inputs, _Open(inputs, fold, names)))
+        spans = None if window is None else _spans(window)
+        return self._then(JobStream((compute_node(inputs, fold, names, spans),)))
+
+    def consolidate(
+        self,
+        function: Function,
+        *,
+        windows: Window | Sequence[Window],
+        key: str | Sequence[str] | None = None,
+        output: Schema | None = None,
+        sharing: str = "auto",
+        statistics: JobStatistics | None = None,
+        vectorised: bool = False,
+        name: str | None = None,
+    ) -> Self:
+        """Merge partial results into complete windows.
+
+        Args:
+            function: takes the partial results of a key and window, a list of dicts, and returns
+                one. With `vectorised` it takes those of many as a `TupleBatch` and returns arrays
+                with a value for each key and window.
+            windows: the windows to make: lengths or `JobWindow`s.
+            key: attributes that say which partials belong together, all of the partials' own
+                unless given; `()` for all partials.
+            output: what the function returns, if it is not a partial result again.
+            sharing: `partials` lets windows share partial results, `each` computes each by itself;
+                `auto` chooses by cost.
+            statistics: what is known of the tuples, to choose by.
+            vectorised: whether the function takes many keys at once.
+            name: what to call the operator; the name of the function unless given.
+
+        Examples:
+            >>> counted = ice.job(calls).compute(
+            ...     lambda state, call: {"n": state["n"] + 1}, key="agent", initial={"n": 0}
+            ... )
+            >>> counted.consolidate(
+            ...     lambda parts: {"n": sum(part["n"] for part in parts)},
+            ...     windows=["1 hour", "1 day"],
+            ... ).columns
+            ['agent', 'n']
+        """
+        name, known = name or _name_of(function), statistics or JobStatistics()
+        spans = _spans(windows)
+        if self._stream.open is not None:
+            state = self._stream.open.fold.state
+            result = state if output is None else schema_of(output)
+            chosen = chosen_windows(
+                spans.windows,
+                known,
+                sharing=sharing,
+                composable=result.equals(state),
+                divisible=spans.spanning in {"begin", "end"},
+            )
+            folded = Spans(chosen.folded, spans.spanning)
+            before = compute_node(
+                self._stream.open.inputs, self._stream.open.fold, self._stream.open.key, folded
+            )
+            inputs: tuple[JobNode, ...] = (before,)
+            tilings, because = chosen.tilings, chosen.because
+        else:
+            inputs = self._stream.inputs
+            given = partial_windows(inputs, name)
+            because = "windows of partials that are given"
+        old = inputs[0].key
+        names = old if key is None else _names(key)
+        values = pa.schema([each for each in inputs[0].payload if each.name not in {*old, *names}])
+        result = values if output is None else schema_of(output)
+        if self._stream.open is None:
+            composable = result.equals(values)
+            tilings, _ = tilings_of(spans.windows, given, known.keys, composable=composable)
+        merge = Merge(function, name, result, vectorised)
+        node = consolidate_node(inputs, merge, names, values, tilings, because)
+        return self._then(JobStream((node,)))
+
+
+@dataclass(frozen=True)
+class JobStream(JobOperators):
+    """Tuples of one or more operators or sources."""
+
+    nodes: tuple[JobNode, ...]
+    #: a compute that waits to hear its windows
+    open: _Open | None = None
+
+    @property
+    def node(self) -> JobNode:
+        """Return the operator whose tuples these are, if it is one."""
+        if self.open is not None:
+            msg = (
+                f"{self.open.fold.name} never tells its state: give it window=..., follow it by "
+                "consolidate(...), or let it answer each tuple with emit='tuple'"
+            )
+            raise DefinitionError(msg)
+        if len(self.nodes) != 1:
+            msg = "tuples of several operators are no result: map or compute them together first"
+            raise DefinitionError(msg)
+        return self.nodes[0]
+
+    @property
+    def payload(self) -> pa.Schema:
+        """Return the columns of the tuples."""
+        return self.inputs[0].payload
+
+    def union(self, *others: JobStream) -> JobStream:
+        """Take the tuples of several streams; their columns must agree."""
+        nodes = tuple(node for each in (self, *others) for node in each.inputs)
+        for node in nodes[1:]:
+            if not node.payload.equals(nodes[0].payload):
+                msg = f"a union needs equal columns: {nodes[0].payload} and {node.payload}"
+                raise DefinitionError(msg)
+        return JobStream(nodes)
+
+    @property
+    def inputs(self) -> tuple[JobNode, ...]:
+        """Return the operators and sources that tuples come from."""
+        return self.nodes if self.open is None else (self.node,)
+
+    @property
+    def _stream(self) -> JobStream:
+        return self
+
+    def _then(self, stream: JobStream) -> Self:
+        return replace(self, nodes=stream.nodes, open=stream.open)
+
+
+def _spans(given: Window | Sequence[Window]) -> Spans:
+    several = [given] if isinstance(given, (JobWindow, str, int)) else list(given)
+    found = [each if isinstance(each, JobWindow) else JobWindow(each) for each in several]
+    rules = {each.spanning for each in found}
+    if len(rules) != 1:
+        msg = f"the windows of an operator have one rule for spanning; got {sorted(rules)}"
+        raise DefinitionError(msg)
+    return Spans(tuple(each.windows for each in found), rules.pop())
+
+
+def _names(key: str | Sequence[str]) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else tuple(key)
+
+
+def _name_of(function: Function) -> str:
+    name = getattr(function, "__name__", type(function).__name__)
+    return "function" if name == "<lambda>" else str(name)

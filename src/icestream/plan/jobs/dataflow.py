@@ -1,0 +1,302 @@
+"""The dataflow of a job: components of steps, and edges between them.
+
+Idea: walking from the results back, every operator becomes a step of its component; tuples that
+come from another component or from a source are received over an edge, by the attributes that the
+component is partitioned by. Inside, they are grouped anew only where an operator has another key.
+
+Invariants:
+1. A stream that several operators of a component take crosses the exchange once
+   (`test_a_stream_crosses_an_exchange_once`).
+2. Edges lead forward (`test_parity_any_fusion_gives_equal_results`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError
+from icestream.operators.dataflow.steps import (
+    Emit,
+    Map,
+    Receive,
+    Regroup,
+    Send,
+    Stateful,
+    Step,
+)
+from icestream.operators.jobs.compute import Compute
+from icestream.operators.jobs.consolidate import Consolidate
+from icestream.operators.temporal.changes import HEAD, TemporalOperator
+from icestream.plan.events.dataflow import Dataflow, Edge, Output, component_order, in_order
+from icestream.plan.jobs.fused import JobPlan
+from icestream.plan.jobs.nodes import (
+    ComputeNode,
+    ConsolidateNode,
+    JobNode,
+    MapNode,
+    TupleSource,
+)
+from icestream.plan.nodes import Source
+
+#: attribute that all tuples of an operator without a key have in common
+ALL = "__all"
+_ALL = pa.field(ALL, pa.int8(), nullable=False)
+
+Change = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+def compiled_job(
+    plan: JobPlan,
+    numbers: Mapping[int, int],
+    sources: tuple[Source, ...],
+    columns: tuple[pa.Schema, ...],
+    time: pa.DataType,
+) -> Dataflow:
+    """Return the dataflow of a job; `numbers` are those of the sources by their tags."""
+    building = _Building(plan, numbers)
+    for view, node in enumerate(plan.outputs):
+        building.emit(node, view)
+    components, edges = in_order(building.components, building.edges)
+    order = component_order(building.components, building.edges)
+    return Dataflow(
+        sources=sources,
+        columns=columns,
+        components=components,
+        edges=edges,
+        views=tuple(Output(node.payload, "append") for node in plan.outputs),
+        time=time,
+        reach=max(node.settles for node in plan.outputs),
+        names=tuple(
+            tuple(plan.operators[each].name for each in plan.components[number]) for number in order
+        ),
+        measured=plan.measured,
+    )
+
+
+@dataclass(frozen=True)
+class WithAll:
+    """Adds the attribute that all tuples have in common."""
+
+    def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        """Return tuples with it, before all others."""
+        everyone = pa.array(np.zeros(changes.num_rows, dtype=np.int8))
+        return changes.add_column(len(HEAD), _ALL, everyone)
+
+
+@dataclass(frozen=True)
+class WithoutAll:
+    """Takes it out again."""
+
+    def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        """Return tuples without it."""
+        return changes.drop_columns([ALL])
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the tuples of a node are: a step of a component, or a source with maps."""
+
+    payload: pa.Schema
+    component: int | None = None
+    step: int = 0
+    #: columns that the identity of tuples is made of; None if they have changed
+    identity: tuple[str, ...] | None = None
+    source: int = 0
+    maps: tuple[Change, ...] = ()
+    texts: tuple[str, ...] = ()
+
+
+class _Building:
+    """A dataflow in the making."""
+
+    def __init__(self, plan: JobPlan, numbers: Mapping[int, int]) -> None:
+        self._plan = plan
+        self._sources = numbers
+        self._number = {id(node): at for at, node in enumerate(plan.operators)}
+        self.components: dict[int, list[Step]] = {}
+        #: groupings of each component by the columns of their identity
+        self._groupings: dict[int, dict[tuple[str, ...], int]] = {}
+        self.edges: list[Edge] = []
+        self._places: dict[int, _Place] = {}
+        self._received: dict[tuple[int, int, tuple[str, ...]], _Place] = {}
+
+    def emit(self, node: JobNode, view: int) -> None:
+        """Let the tuples of a node be the rows of a view."""
+        place = self._place(node)
+        if place.component is None:
+            msg = (
+                f"{node.name} only maps tuples of a source, which Spark does itself: end the job "
+                "with compute or consolidate, or maps behind them"
+            )
+            raise DefinitionError(msg)
+        step = Emit((place.step,), node.payload, self._of(place), view)
+        self._add(place.component, step)
+
+    def _place(self, node: JobNode) -> _Place:
+        """Return where the tuples of a node are, computed once."""
+        if id(node) not in self._places:
+            self._places[id(node)] = self._placed(node)
+        return self._places[id(node)]
+
+    def _placed(self, node: JobNode) -> _Place:
+        if isinstance(node, TupleSource):
+            return _Place(node.payload, source=self._sources[node.source])
+        component = self._plan.place[self._number[id(node)]]
+        if not self._plan.has_tasks(component):
+            assert isinstance(node, MapNode)
+            return self._on_the_way(node)
+        if isinstance(node, MapNode):
+            return self._mapped(node, self._inside(node, node.inputs[0], component))
+        return self._stateful(node, component)
+
+    def _on_the_way(self, node: MapNode) -> _Place:
+        """Map tuples where they come from."""
+        if len(node.inputs) > 1:
+            msg = f"{node.name} maps a union: put union(...) after map(...)"
+            raise DefinitionError(msg)
+        place = self._place(node.inputs[0])
+        if place.component is not None:
+            return self._mapped(node, place)
+        change: Change = node.change
+        texts = (*place.texts, _text(node))
+        return replace(place, payload=node.payload, maps=(*place.maps, change), texts=texts)
+
+    def _mapped(self, node: MapNode, place: _Place) -> _Place:
+        assert place.component is not None
+        step = Map((place.step,), node.payload, self._of(place), node.change, _text(node))
+        kept = set(node.unchanged)
+        stays = place.identity is not None and kept.issuperset(place.identity)
+        return replace(
+            place,
+            payload=node.payload,
+            step=self._add(place.component, step),
+            identity=place.identity if stays else None,
+        )
+
+    def _stateful(self, node: JobNode, component: int) -> _Place:
+        """Let tuples meet by the key of an operator with state."""
+        keys = node.key or (ALL,)
+        places = [self._grouped(node, each, component, keys) for each in node.inputs]
+        operator, result = _operator(node, places[0].payload)
+        steps = tuple(each.step for each in places)
+        grouping = self._of(places[0])
+        applied = Stateful(steps, result, grouping, operator, _text(node))
+        step = self._add(component, applied)
+        if not node.key:
+            dropped = Map((step,), node.payload, grouping, WithoutAll(), "of all")
+            step = self._add(component, dropped)
+        identity = keys if node.key and set(keys) <= set(node.payload.names) else None
+        return _Place(node.payload, component, step, identity)
+
+    def _grouped(
+        self, node: JobNode, before: JobNode, component: int, keys: tuple[str, ...]
+    ) -> _Place:
+        """Return the tuples of an input under the identity of some columns."""
+        place = self._inside(node, before, component)
+        grouping = self._groupings[component].setdefault(keys, len(self._groupings[component]))
+        if place.identity == keys and self._of(place) == grouping:
+            return place
+        step = self._add(component, Regroup((place.step,), place.payload, grouping, keys))
+        return replace(place, step=step, identity=keys)
+
+    def _inside(self, node: JobNode, before: JobNode, component: int) -> _Place:
+        """Return the tuples of an input inside a component, over an exchange if need be."""
+        place = self._place(before)
+        if place.component == component:
+            return place
+        keys = self._plan.attributes(component, self._number[id(node)]) or (ALL,)
+        known = (id(before), component, keys)
+        if known not in self._received:
+            origin = place.component
+            aligned = origin is not None and self._aligned(before, origin, component)
+            self._received[known] = self._over_exchange(place, component, keys, aligned=aligned)
+        return self._received[known]
+
+    def _aligned(self, before: JobNode, origin: int, target: int) -> bool:
+        """Tell whether two components, with maps between them, are partitioned by equal values."""
+        plan = self._plan
+        both = {*plan.components[origin], *plan.components[target]}
+        while plan.place[self._number[id(before)]] != origin:
+            both.add(self._number[id(before)])
+            before = before.inputs[0]
+        tracks = plan.tracks(origin) & plan.job.graph.common(both)
+        return tracks != 0 and tracks == plan.tracks(origin) == plan.tracks(target)
+
+    def _over_exchange(
+        self, place: _Place, component: int, keys: tuple[str, ...], *, aligned: bool
+    ) -> _Place:
+        if keys == (ALL,):
+            place = self._with_all(place)
+        number = len(self.edges)
+        source = place.source if place.component is None else None
+        self.edges.append(
+            Edge(
+                source,
+                place.component,
+                component,
+                keys,
+                place.payload,
+                place.maps,
+                place.texts,
+                aligned,
+            )
+        )
+        if place.component is not None:
+            send = Send((place.step,), place.payload, self._of(place), number, keys)
+            self._add(place.component, send)
+        groupings = self._groupings.setdefault(component, {keys: 0})
+        received = Receive(number, place.payload)
+        step = self._add(component, received)
+        return _Place(place.payload, component, step, keys if groupings.get(keys) == 0 else None)
+
+    def _with_all(self, place: _Place) -> _Place:
+        payload = pa.schema([_ALL, *place.payload])
+        if place.component is None:
+            change: Change = WithAll()
+            texts = (*place.texts, "all together")
+            return replace(place, payload=payload, maps=(*place.maps, change), texts=texts)
+        step = Map((place.step,), payload, self._of(place), WithAll(), "all together")
+        return replace(place, payload=payload, step=self._add(place.component, step))
+
+    def _of(self, place: _Place) -> int:
+        assert place.component is not None
+        return self.components[place.component][place.step].grouping
+
+    def _add(self, component: int, step: Step) -> int:
+        steps = self.components.setdefault(component, [])
+        steps.append(step)
+        return len(steps) - 1
+
+
+def _operator(node: JobNode, payload: pa.Schema) -> tuple[TemporalOperator, pa.Schema]:
+    """Return the operator of a node over tuples of a payload, and the columns it makes."""
+    keys = pa.schema([payload.field(name) for name in node.key or (ALL,)])
+    operator: TemporalOperator
+    if isinstance(node, ComputeNode):
+        operator = Compute(node.fold, keys, payload, node.spans, node.waits)
+    else:
+        assert isinstance(node, ConsolidateNode)
+        operator = Consolidate(node.merge, keys, node.values, node.tilings, node.given, node.waits)
+    return operator, operator.result
+
+
+def _text(node: JobNode) -> str:
+    """Return an operator as people and checkpoints read it."""
+    columns = ", ".join(f"{each.name} {each.type}" for each in node.payload)
+    match node:
+        case MapNode():
+            return f"map {node.name} to {columns}"
+        case ComputeNode():
+            how = "answers of" if node.fold.eager else "windows of"
+            spans = "all time" if node.spans is None else str(node.spans)
+            by = ", ".join(node.key) or "all"
+            return f"compute {node.name} by {by}, {how} {spans}, to {columns}"
+        case ConsolidateNode():
+            by = ", ".join(node.key) or "all"
+            ways = "; ".join(str(each) for each in node.tilings)
+            return f"consolidate {node.name} by {by}, {ways}, to {columns}"
+    return node.name

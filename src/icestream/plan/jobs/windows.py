@@ -1,0 +1,169 @@
+"""How the windows of a job are made: once for each, or of partials that windows share.
+
+Idea: a tuple that is in W windows can be folded W times, or once, into a partial that W windows are
+merged of. The first costs W calls for a tuple, the second one call and the merging of rows, which
+the composition of windows from each other makes few. Both are counted in rows a second.
+
+    each      rate x W
+    partials  rate + rows merged
+
+Invariant: whatever is chosen, results are equal
+(`test_parity_partials_and_each_give_equal_results`).
+
+References: Madsen, Zhou, Su (2016), sections 4.2 and 6.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from icestream.core.errors import DefinitionError
+from icestream.operators.jobs.consolidate import Tiling
+from icestream.operators.jobs.spans import named
+from icestream.operators.windows.panes import Grid, Windows
+from icestream.plan.windows.compose import Composition, Making, Recipe, compose, tiles_of
+from icestream.plan.windows.cost import SECOND, KeyCounts
+
+SHARING = ("auto", "partials", "each")
+
+
+@dataclass(frozen=True)
+class JobStatistics:
+    """What is known of the tuples that windows are made of.
+
+    Examples:
+        >>> ice.JobStatistics(rate=50_000).rate
+        50000
+    """
+
+    #: tuples per second of event time
+    rate: float = 1000.0
+    #: keys by length of a stretch
+    keys: KeyCounts = field(default_factory=lambda: KeyCounts(((1, 100.0),)))
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """How windows are made."""
+
+    #: windows that compute folds tuples into
+    folded: tuple[Windows, ...]
+    tilings: tuple[Tiling, ...]
+    because: str
+
+
+def chosen_windows(
+    windows: Sequence[Windows],
+    statistics: JobStatistics,
+    *,
+    sharing: str = "auto",
+    composable: bool = True,
+    divisible: bool = True,
+) -> Chosen:
+    """Choose what is folded and how windows are made of it.
+
+    Args:
+        windows: the windows that are asked for.
+        statistics: what is known of the tuples.
+        sharing: `partials`, `each`, or `auto` to choose by cost.
+        composable: whether merged windows can be merged again.
+        divisible: whether a tuple counts in one partial only; if not, each window is folded.
+    """
+    if sharing not in SHARING:
+        msg = f"sharing must be one of {', '.join(SHARING)}; got {sharing!r}"
+        raise DefinitionError(msg)
+    if sharing == "partials" and not divisible:
+        msg = "tuples that count in every window they touch cannot be shared: use sharing='each'"
+        raise DefinitionError(msg)
+    grid = Grid.of(windows)
+    pane = Windows(grid.pane, grid.pane, grid.origin % grid.pane)
+    tilings, rows = tilings_of(windows, (pane,), statistics.keys, composable=composable)
+    each = statistics.rate * sum(w.range / w.slide for w in windows)
+    shared = statistics.rate + rows
+    counted = f"{shared:,.0f} rows a second with partials, {each:,.0f} without"
+    if sharing == "each" or not divisible or (sharing == "auto" and each <= shared):
+        whole = tuple(Tiling(w, (((w.range, 0),),)) for w in windows)
+        return Chosen(tuple(windows), whole, f"each window by itself: {counted}")
+    return Chosen((pane,), tilings, f"partials of {named(pane)}: {counted}")
+
+
+def tilings_of(
+    windows: Sequence[Windows],
+    given: Sequence[Windows],
+    keys: KeyCounts,
+    *,
+    composable: bool = True,
+) -> tuple[tuple[Tiling, ...], float]:
+    """Return how windows are made of partials that are windows themselves, and rows a second."""
+    if composable and len(given) == 1 and given[0].tumbles:
+        return _composed(windows, given[0], keys)
+    tilings: list[Tiling] = []
+    rows = 0.0
+    for window in sorted(windows, key=lambda each: each.range):
+        options = list(given) + [each.window for each in tilings if composable]
+        tiling, more = _uniform(window, options, keys)
+        tilings.append(tiling)
+        rows += more
+    return tuple(tilings), rows
+
+
+def _composed(
+    windows: Sequence[Windows], pane: Windows, keys: KeyCounts
+) -> tuple[tuple[Tiling, ...], float]:
+    """Compose windows of partials that do not overlap, and of each other."""
+    if any(tiles_of(pane, window) is None for window in windows):
+        raise _unfilled(windows, [pane])
+    grid = Grid(pane.range, pane.offset)
+    composition = compose(windows, keys, grid=grid, invertible=False, factors=False)
+    tilings, rows = [], 0.0
+    for recipe in composition.recipes:
+        if recipe.window == pane:
+            tilings.append(Tiling(pane, (((pane.range, 0),),)))
+            rows += recipe.rows
+        elif recipe.method == "anew":
+            tilings.append(Tiling(recipe.window, _tiles(recipe, composition), recipe.wanted))
+            rows += recipe.rows
+        else:
+            tiling, more = _uniform(recipe.window, [pane, *(t.window for t in tilings)], keys)
+            tilings.append(tiling)
+            rows += more
+    return tuple(tilings), rows
+
+
+def _tiles(recipe: Recipe, composition: Composition) -> tuple[tuple[tuple[int, int], ...], ...]:
+    return tuple(_placed(making, composition.grid.pane) for making in recipe.makings)
+
+
+def _placed(making: Making, pane: int) -> tuple[tuple[int, int], ...]:
+    """Return length and place of every tile of a window."""
+    placed, at = [], 0
+    for part in making.add:
+        length = pane if part.source is None else part.source.range
+        for _ in range(part.count):
+            placed.append((length, at))
+            at += length
+    return tuple(placed)
+
+
+def _uniform(window: Windows, options: Sequence[Windows], keys: KeyCounts) -> tuple[Tiling, float]:
+    """Return the cheapest way to fill a window by windows of one kind."""
+    ways = [
+        (count * keys.rows(each.range), each.range, count)
+        for each in options
+        if (count := tiles_of(each, window)) is not None
+    ]
+    if not ways:
+        raise _unfilled([window], options)
+    rows, length, count = min(ways)
+    tiles = tuple((length, place * length) for place in range(count))
+    return Tiling(window, (tiles,)), rows * SECOND / window.slide
+
+
+def _unfilled(windows: Sequence[Windows], given: Sequence[Windows]) -> DefinitionError:
+    asked = ", ".join(named(each) for each in windows)
+    told = ", ".join(named(each) for each in given)
+    return DefinitionError(
+        f"windows of {asked} cannot be filled by partials of {told}: choose partials whose length "
+        "divides length and frequency of every window"
+    )

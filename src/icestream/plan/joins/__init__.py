@@ -1,0 +1,1 @@
+"""Plans of joins: their tree, their order, their cost, what spills."""

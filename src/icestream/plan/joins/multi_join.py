@@ -1,0 +1,151 @@
+"""Joins of any number of streams, as users define them.
+
+Idea: a join names columns with equal values, by one name that all streams have or by a name for
+each stream. Equal values are shown once where their columns share a name. Joins on other columns
+are other joins, whose results are streams again: a tree.
+
+Invariants:
+1. A null equals nothing (`test_a_null_in_a_key_joins_nothing`).
+2. What may come after the watermark has passed it meets nothing that waits for the watermark
+   (`test_what_needs_the_watermark_is_refused_after_a_join_that_defers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError
+from icestream.operators.dataflow.identity import identified
+from icestream.operators.dataflow.steps import Filtering
+from icestream.operators.expressions import Predicate
+from icestream.plan.events.nodes import Joined, Mapped, Node, upstream
+from icestream.plan.joins.spilling import Spilling
+
+#: a column that all streams have, or a column of each stream
+Equal = str | Sequence[str]
+#: how the names of columns begin that travel beside those of users
+HIDDEN = "__join"
+
+
+def joined(
+    nodes: Sequence[Node], on: str | Sequence[Equal], where: str | None, spilling: Spilling
+) -> Joined:
+    """Return the join of streams by columns with equal values."""
+    keys = _keys(nodes, on)
+    inputs = tuple(_without_nulls(node, names) for node, names in zip(nodes, keys, strict=True))
+    columns = _columns(inputs, keys)
+    payload = pa.schema(
+        [inputs[port].payload.field(name).with_name(shown) for port, name, shown in columns]
+    )
+    condition = None if where is None else Predicate.bind(payload, where).text
+    return Joined(
+        payload,
+        None,
+        grows=True,
+        reach=max(node.reach for node in inputs),
+        inputs=inputs,
+        keys=keys,
+        columns=columns,
+        where=condition,
+        spilling=spilling,
+    )
+
+
+def refuse_after_joins(nodes: Sequence[Node], what: str) -> None:
+    """Refuse something that needs the watermark after a join that makes some results later."""
+    if any(isinstance(each, Joined) for node in nodes for each in upstream(node)):
+        msg = (
+            f"{what} needs to know up to when events are complete, and it comes after a join with "
+            "onPressure='defer', which makes some of its results later. Give that join "
+            "onPressure='fetch', or look at the rows that this query writes"
+        )
+        raise DefinitionError(msg)
+
+
+def told(node: Joined) -> str:
+    """Return a join as people read it."""
+    equal = ", ".join(
+        names[0] if len(set(names)) == 1 else " = ".join(names)
+        for names in zip(*node.keys, strict=True)
+    )
+    condition = f" where {node.where}" if node.where else ""
+    return f"join {len(node.inputs)} streams by {equal}{condition}"
+
+
+def _keys(nodes: Sequence[Node], on: str | Sequence[Equal]) -> tuple[tuple[str, ...], ...]:
+    """Return the key columns of each stream."""
+    equals = [on] if isinstance(on, str) else list(on)
+    if not equals:
+        msg = "a join needs columns with equal values: on='k', or on=[('a', 'b', 'c')]"
+        raise DefinitionError(msg)
+    rows = [(each,) * len(nodes) if isinstance(each, str) else tuple(each) for each in equals]
+    for row in rows:
+        if len(row) != len(nodes):
+            msg = f"on={row} must name a column of each of the {len(nodes)} streams, in order"
+            raise DefinitionError(msg)
+        for node, name in zip(nodes, row, strict=True):
+            if name not in node.payload.names:
+                msg = f"join names {name!r}; the columns are {node.payload.names}"
+                raise DefinitionError(msg)
+        kinds = [node.payload.field(name).type for node, name in zip(nodes, row, strict=True)]
+        if any(kind != kinds[0] for kind in kinds):
+            told = ", ".join(f"{name} {kind}" for name, kind in zip(row, kinds, strict=True))
+            msg = f"columns of a join must have one type; got {told}: cast them with select(...)"
+            raise DefinitionError(msg)
+    keys = tuple(zip(*rows, strict=True))
+    for node, names in zip(nodes, keys, strict=True):
+        identified(_nothing(node), names)
+    return keys
+
+
+def _nothing(node: Node) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.nulls(0, each.type) for each in node.payload], schema=node.payload
+    )
+
+
+def _without_nulls(node: Node, names: tuple[str, ...]) -> Node:
+    """Keep the events that have a value in all key columns."""
+    shown = _key_names(node) if isinstance(node, Joined) else set()
+    missing = [name for name in names if node.payload.field(name).nullable and name not in shown]
+    if not missing:
+        return node
+    quoted = ["`" + name.replace("`", "``") + "`" for name in missing]
+    condition = Predicate.bind(node.payload, " AND ".join(f"{n} IS NOT NULL" for n in quoted))
+    return Mapped(
+        node.payload,
+        node.scope,
+        node.grows,
+        node.reach,
+        before=node,
+        change=Filtering(condition),
+        text=f"where {condition.text}",
+    )
+
+
+def _key_names(node: Joined) -> set[str]:
+    """Return the columns of a join's results that are keys of one of its inputs."""
+    return {shown for port, name, shown in node.columns if name in node.keys[port]}
+
+
+def _columns(
+    inputs: Sequence[Node], keys: tuple[tuple[str, ...], ...]
+) -> tuple[tuple[int, str, str], ...]:
+    """Return the columns of combinations: all, but equal values under one name once."""
+    columns: list[tuple[int, str, str]] = []
+    of: dict[str, int | None] = {}
+    for port, node in enumerate(inputs):
+        for name in node.payload.names:
+            place = keys[port].index(name) if name in keys[port] else None
+            if name not in of:
+                of[name] = place
+                columns.append((port, name, name))
+            elif place is None or of[name] != place:
+                msg = f"several streams of the join have {name!r}: rename it with select('x AS y')"
+                raise DefinitionError(msg)
+    return tuple(columns)
+
+
+__all__ = ["HIDDEN", "Equal", "joined", "refuse_after_joins", "told"]

@@ -1,0 +1,315 @@
+"""The joins of a plan before it is compiled: flattened where they share a key, rows made traceable.
+
+Idea: a join of a join's results by that join's own key is one join of more streams, without state
+for results between the two. What remains is a tree. To tell which partitions of which joins a row
+comes from, it must carry the key of every join behind it: a projection that drops one keeps it
+under a hidden name, which later joins pass on and results do not show. Joins are merged where
+`join_cost` expects the flat join to cost less, of streams of which only the columns are known yet.
+
+Invariants:
+1. Flattening changes no result (`test_oracle_flat_and_nested_joins_agree`).
+2. A hidden column is in no result (`test_hidden_columns_are_not_in_results`).
+3. A join is numbered after those whose results it takes (`test_joins_are_numbered_leaves_first`).
+
+Limits: rows of a union are not traced further back; a join whose results are used twice is not
+merged into another.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError
+from icestream.operators.dataflow.steps import Filtering, Projecting
+from icestream.operators.expressions import Projection
+from icestream.operators.multi_join.tracing import Lineage
+from icestream.operators.temporal.lifetimes import Forever, Hopping, Point, Shifted, Windowed
+from icestream.plan.events.nodes import (
+    Applied,
+    Entered,
+    Joined,
+    Left,
+    Mapped,
+    Node,
+    United,
+    before,
+    upstream,
+)
+from icestream.plan.joins.cost import FLAT, assumed, join_plans
+from icestream.plan.joins.multi_join import HIDDEN
+from icestream.plan.joins.order import reordered
+from icestream.plan.joins.spilling import Spilling
+
+Lineages = tuple[Lineage, ...]
+
+
+@dataclass
+class JoinTree:
+    """The nodes of some outputs, with joins that are numbered and rows that can be traced."""
+
+    outputs: tuple[Node, ...]
+    #: of each join, by the id of its node
+    numbers: dict[int, int] = field(default_factory=dict)
+    #: keys of joins that the rows of a node carry, by its id
+    lineages: dict[int, Lineages] = field(default_factory=dict)
+    #: what all joins say about memory
+    spilling: Spilling | None = None
+    #: nodes that are kept, so that their ids are theirs
+    made: list[Node] = field(default_factory=list)
+
+    def lineage(self, node: Node) -> Lineages:
+        """Return the keys of joins that the rows of a node carry."""
+        return self.lineages.get(id(node), ())
+
+
+def join_tree(outputs: Sequence[Node]) -> JoinTree:
+    """Return the nodes to compile instead of those that users composed."""
+    together = United(outputs[0].payload, parts=tuple(outputs))
+    if not any(isinstance(node, Joined) for node in upstream(together)):
+        return JoinTree(tuple(outputs))
+    ordered = _ordered(together)
+    assert isinstance(ordered, United)
+    uses, flat = _uses(ordered), dict[int, Node]()
+    return _traceable([_flattened(node, uses, flat) for node in ordered.parts])
+
+
+def _uses(last: Node) -> Counter[int]:
+    """Return how many nodes take the events of each, by id."""
+    return Counter(id(each) for node in upstream(last) for each in before(node))
+
+
+def _rebuilt(node: Node, make: Callable[[Node], Node]) -> Node:
+    """Return a node over what became of those it takes events of."""
+    match node:
+        case Mapped() | Entered() | Left():
+            made = make(node.before)
+            return node if made is node.before else replace(node, before=made)
+        case United():
+            parts = tuple(map(make, node.parts))
+            return node if parts == node.parts else replace(node, parts=parts)
+        case Applied() | Joined():
+            inputs = tuple(map(make, node.inputs))
+            return node if inputs == node.inputs else replace(node, inputs=inputs)
+    return node
+
+
+# -- joins in the order that keeps the least ------------------------------------------------
+
+
+def _ordered(last: Node) -> Node:
+    """Return a node over joins in an order of their own."""
+    uses = _uses(last)
+    known: dict[int, Node] = {}
+
+    def made(node: Node, needed: frozenset[str] | None = None) -> Node:
+        if id(node) not in known:
+            known[id(node)] = _in_order(node, needed if uses[id(node)] == 1 else None, uses, made)
+        return known[id(node)]
+
+    return made(last)
+
+
+def _in_order(
+    node: Node,
+    needed: frozenset[str] | None,
+    uses: Counter[int],
+    made: Callable[..., Node],
+) -> Node:
+    """Return a node of whose columns some are needed behind it, None for all."""
+    match node:
+        case Joined():
+            found = reordered(node, uses, needed, made)
+            return _rebuilt(node, made) if found is None else found
+        case Mapped(change=Projecting() as change):
+            read = frozenset(change.projection.columns)
+            return _rebuilt(node, lambda each: made(each, read))
+        case Mapped(change=Filtering() as change) if needed is not None:
+            source = made(node.before, needed | change.predicate.columns)
+            return replace(node, before=source, payload=source.payload)
+    return _rebuilt(node, made)
+
+
+# -- one join of many instead of joins of joins ---------------------------------------------
+
+
+def _flattened(node: Node, uses: Counter[int], known: dict[int, Node]) -> Node:
+    if id(node) not in known:
+        made = _rebuilt(node, lambda each: _flattened(each, uses, known))
+        if isinstance(node, Joined) and isinstance(made, Joined):
+            made = _merged(made, [uses[id(each)] == 1 for each in node.inputs])
+        known[id(node)] = made
+    return known[id(node)]
+
+
+def _merged(outer: Joined, alone: Sequence[bool]) -> Joined:
+    """Take the inputs of joins by the same key instead of their results."""
+    inputs: list[Node] = []
+    keys: list[tuple[str, ...]] = []
+    conditions: list[str] = []
+    #: where the columns of each input of the outer join come from
+    origins: list[dict[str, tuple[int, str]]] = []
+    for port, node in enumerate(outer.inputs):
+        first = len(inputs)
+        order = _same_key(node, outer, port) if alone[port] else None
+        if order is None or not isinstance(node, Joined):
+            inputs.append(node)
+            keys.append(outer.keys[port])
+            origins.append({name: (first, name) for name in node.payload.names})
+            continue
+        inputs += node.inputs
+        keys += [tuple(names[place] for place in order) for names in node.keys]
+        origins.append({shown: (first + each, name) for each, name, shown in node.columns})
+        conditions += [node.where] if node.where else []
+    conditions += [outer.where] if outer.where else []
+    columns = tuple((*origins[port][name], shown) for port, name, shown in outer.columns)
+    where = " AND ".join(f"({each})" for each in conditions) or None
+    if len(inputs) == len(outer.inputs):
+        return outer
+    if join_plans(assumed([node.payload for node in inputs])).chosen != FLAT:
+        return outer
+    return replace(outer, inputs=tuple(inputs), keys=tuple(keys), columns=columns, where=where)
+
+
+def _same_key(node: Node, outer: Joined, port: int) -> list[int] | None:
+    """Return where the key columns of a join are among those of the one before it, if they are."""
+    if not isinstance(node, Joined) or node.spilling != outer.spilling:
+        return None
+    places = {
+        shown: node.keys[port].index(name)
+        for port, name, shown in node.columns
+        if name in node.keys[port]
+    }
+    order = [places.get(name, -1) for name in outer.keys[port]]
+    return order if sorted(order) == list(range(len(node.keys[0]))) else None
+
+
+# -- rows that tell where they come from ----------------------------------------------------
+
+
+def _traceable(outputs: Sequence[Node]) -> JoinTree:
+    tree = JoinTree(())
+    known: dict[int, Node] = {}
+
+    def made(node: Node) -> Node:
+        if id(node) not in known:
+            result, lineages = _carrying(node, made, tree)
+            tree.made += [node, result]
+            tree.lineages[id(result)] = lineages
+            known[id(node)] = result
+        return known[id(node)]
+
+    tree.outputs = tuple(map(made, outputs))
+    return tree
+
+
+def _carrying(node: Node, made: Callable[[Node], Node], tree: JoinTree) -> tuple[Node, Lineages]:
+    """Return a node whose rows carry the keys of joins behind them, and under which names."""
+    match node:
+        case Joined():
+            return _carried_join(node, made, tree)
+        case Mapped(change=Projecting() as change):
+            source = made(node.before)
+            wider, lineages = _wider(change.projection, source, tree.lineage(source))
+            if source is node.before and wider is change.projection:
+                return node, lineages
+            return (
+                replace(node, before=source, payload=wider.schema, change=Projecting(wider)),
+                lineages,
+            )
+        case Mapped(change=Filtering() | Forever() | Hopping() | Point() | Shifted() | Windowed()):
+            source = made(node.before)
+            if source is node.before:
+                return node, tree.lineage(source)
+            return replace(node, before=source, payload=source.payload), tree.lineage(source)
+    return _rebuilt(node, lambda each: shown_only(made(each), each.payload)), ()
+
+
+def shown_only(node: Node, payload: pa.Schema) -> Node:
+    """Drop the hidden columns of a node."""
+    if len(node.payload) == len(payload):
+        return node
+    chosen = _projection(node.payload, payload.names)
+    return Mapped(
+        chosen.schema,
+        node.scope,
+        node.grows,
+        node.reach,
+        before=node,
+        change=Projecting(chosen),
+        text="drop hidden columns",
+    )
+
+
+def _carried_join(
+    node: Joined, made: Callable[[Node], Node], tree: JoinTree
+) -> tuple[Node, Lineages]:
+    inputs = tuple(map(made, node.inputs))
+    number = len(tree.numbers)
+    columns = node.columns
+    for port, each in enumerate(inputs):
+        for name in each.payload.names[len(node.inputs[port].payload) :]:
+            twice = any(shown == name for _, _, shown in columns)
+            columns = (*columns, (port, name, f"{name}_{number}_{port}" if twice else name))
+    payload = pa.schema(
+        [inputs[port].payload.field(name).with_name(shown) for port, name, shown in columns]
+    )
+    result = replace(node, inputs=inputs, columns=columns, payload=payload)
+    shown_as = _names_shown(result)
+    own = Lineage(number, tuple(shown_as[0, name] for name in node.keys[0]))
+    lineages = [own]
+    for port, each in enumerate(inputs):
+        lineages += [
+            Lineage(old.join, tuple(shown_as[port, name] for name in old.columns))
+            for old in tree.lineage(each)
+        ]
+    tree.numbers[id(result)] = number
+    if tree.spilling not in (None, node.spilling):
+        msg = (
+            f"the joins of a query spill by one rule, and these say {tree.spilling} and "
+            f"{node.spilling}: give all of them the same strategy, threshold, amount and partitions"
+        )
+        raise DefinitionError(msg)
+    tree.spilling = node.spilling
+    return result, tuple(lineages)
+
+
+def _names_shown(node: Joined) -> dict[tuple[int, str], str]:
+    """Return under which name a join shows each column of its inputs, or one equal to it."""
+    names = {(port, name): shown for port, name, shown in node.columns}
+    for place in range(len(node.keys[0])):
+        equal = [(port, keys[place]) for port, keys in enumerate(node.keys)]
+        shown = next(names[each] for each in equal if each in names)
+        for each in equal:
+            names.setdefault(each, shown)
+    return names
+
+
+def _wider(projection: Projection, source: Node, lineages: Lineages) -> tuple[Projection, Lineages]:
+    """Let a projection pass on the columns that rows are traced by, hidden if need be."""
+    items, fields, found = list(projection.items), list(projection.schema), []
+    for lineage in lineages:
+        names = []
+        for place, name in enumerate(lineage.columns):
+            (plain,) = _projection(source.payload, [name]).items
+            same = [item for item in items if replace(item, name=name) == plain]
+            if not same:
+                same = [replace(plain, name=f"{HIDDEN}{lineage.join}_{place}")]
+                items += same
+                fields.append(same[0].field)
+            names.append(same[0].name)
+        found.append(Lineage(lineage.join, tuple(names)))
+    if len(items) == len(projection.items):
+        return projection, tuple(found)
+    return Projection(tuple(items), pa.schema(fields)), tuple(found)
+
+
+def _projection(schema: pa.Schema, names: Sequence[str]) -> Projection:
+    quoted = ["`" + name.replace("`", "``") + "`" for name in names]
+    return Projection.bind(schema, quoted)
+
+
+__all__ = ["JoinTree", "join_tree", "shown_only"]

@@ -1,0 +1,36 @@
+"""The process that Spark forks Python workers from, with the kernels loaded before the first fork.
+
+Idea: a worker that is forked from here shares compiled kernels, pyarrow and numpy with all others
+instead of loading them again. Memory that a worker frees stays with it: the arrays of a batch would
+be mapped, cleared and given back again and again. Set through `spark.python.daemon.module`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+
+from pyspark.daemon import manager
+
+from icestream.runtime.windows import warm_up
+
+#: parameters of malloc: the least block that is mapped by itself, and the most free memory kept
+_MMAP_THRESHOLD = -3
+_TRIM_THRESHOLD = -1
+
+
+def keep_freed_memory() -> None:
+    """Let this process and its forks keep memory they free, up to 64 MB each."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(_MMAP_THRESHOLD, 16 << 20)
+        library.mallopt(_TRIM_THRESHOLD, 64 << 20)
+
+
+if __name__ == "__main__":
+    keep_freed_memory()
+    warm_up.kernels()
+    # a worker collects garbage after every task: what is loaded here is never garbage
+    gc.collect()
+    gc.freeze()
+    manager()
