@@ -45,7 +45,7 @@ from icestream.plan import lower
 from icestream.plan.nodes import Plan
 from icestream.plan.windows.parts import parts_of
 from icestream.state.log.ipc import read_table
-from icestream.state.synopses.directory import distinct
+from icestream.state.synopses.directory import distinct, identities
 from icestream.state.synopses.spec import Ids, Ints
 from icestream.state.versions import BASE, Commit
 
@@ -109,7 +109,7 @@ class PaneState:
         """Yield the panes of a shard."""
         keys = Keys(space, history, len(self.spec.keys))
         for panes, entries in self.entries(space, commit.watermark):
-            hi, lo = ids_of(entries)
+            hi, lo = identities(entries)
             rows = self.rows(panes, entries, keys.of(hi, lo))
             yield chosen(self.table, shard, rows, hi, lo, asked)
 
@@ -275,12 +275,6 @@ class Keys:
                 yield hi, lo, fresh.select(list(range(first, fresh.num_columns)))
 
 
-def ids_of(entries: Table) -> tuple[Ids, Ids]:
-    """Return the groups of entries."""
-    hi, lo = np.ascontiguousarray(entries[:, :2].T).view(np.uint64)
-    return hi, lo
-
-
 def _whole_panes(slices: npt.NDArray[np.void]) -> Iterator[npt.NDArray[np.void]]:
     """Cut slices, in the order of their panes, where panes end, into about so many rows."""
     begin = 0
@@ -296,4 +290,4 @@ def _whole_panes(slices: npt.NDArray[np.void]) -> Iterator[npt.NDArray[np.void]]
 _EXTREMES = (words.MIN, words.MAX)
 _NO_SLICES = np.dtype([("marker", np.uint64), ("group", np.int64), ("rows", np.uint32)])
 
-__all__ = ["PANE", "Keys", "PaneState", "ids_of", "obstacle"]
+__all__ = ["PANE", "Keys", "PaneState", "obstacle"]

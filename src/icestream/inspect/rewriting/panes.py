@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.errors import CheckpointError, InputError
-from icestream.inspect.adapters.panes import Keys, PaneState, ids_of, obstacle
+from icestream.inspect.adapters.panes import Keys, PaneState, obstacle
 from icestream.inspect.edited import Edited
 from icestream.inspect.rewriting.changes import Change, Rewriter
 from icestream.inspect.scratch import ScratchShard
@@ -37,7 +37,7 @@ from icestream.plan.nodes import Plan
 from icestream.state import snapshots
 from icestream.state.keys import KeyCodec
 from icestream.state.snapshots import SnapshotSchedule
-from icestream.state.synopses.directory import distinct
+from icestream.state.synopses.directory import distinct, identities
 from icestream.state.synopses.spec import Ids, Ints
 from icestream.state.versions import Commit
 
@@ -76,18 +76,18 @@ class PaneRewriter(Rewriter):
         owners, rows = self._given.rows_of(hi, lo)
         wanted = self._taken(rows, hi[owners], lo[owners], there)
         keys = KeyCodec(state.spec.keys).canonical(rows.select(state.spec.keys.names))
-        identities = [(hi[owners], lo[owners], _keyed(pa.Table.from_batches([keys]), state))]
+        known_groups = [(hi[owners], lo[owners], _keyed(pa.Table.from_batches([keys]), state))]
         if self._keep:
             rest = there.of_others(hi, lo)
             wanted = _Panes.joined([wanted.arrays, rest.arrays], state)
-            known = Keys(space, history, len(state.spec.keys)).of(*ids_of(rest.entries))
-            identities.append((*ids_of(rest.entries), _keyed(known, state)))
+            known = Keys(space, history, len(state.spec.keys)).of(*identities(rest.entries))
+            known_groups.append((*identities(rest.entries), _keyed(known, state)))
         groups = there.groups_that_differ(wanted)
         if not groups:
             return None
         SnapshotSchedule(space.arena.header).resume(snapshots.AT_LATEST, 0)
         operator = lower.operator(self._plan, space, PANES)
-        operator.on_batch(_Batch(wanted, _keys(wanted, identities)))
+        operator.on_batch(_Batch(wanted, _keys(wanted, known_groups)))
         for _ in operator.on_watermark(watermark):
             pass
         return Change(groups, rows.num_rows, snapshot=True, released=before)
@@ -152,7 +152,7 @@ class _Panes:
 
     def of_others(self, hi: Ids, lo: Ids) -> _Panes:
         """Return the entries of groups that are not given."""
-        rest = places_among(*ids_of(self.entries), hi, lo) < 0
+        rest = places_among(*identities(self.entries), hi, lo) < 0
         return _Panes(self.panes[rest], self.entries[rest])
 
     def places(self, panes: Ints, entries: Table) -> Ints:
@@ -169,7 +169,7 @@ class _Panes:
         both = [np.column_stack([each.panes, each.entries]) for each in (self, other)]
         rows, counts = np.unique(np.concatenate(both), axis=0, return_counts=True)
         alone = rows[counts == 1]
-        return len(distinct(*ids_of(alone[:, 1:]))[0])
+        return len(distinct(*identities(alone[:, 1:]))[0])
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def _keyed(keys: pa.Table, state: PaneState) -> pa.Table:
 
 def _keys(wanted: _Panes, parts: Sequence[tuple[Ids, Ids, pa.Table]]) -> pa.Table:
     """Return identity, latest pane and key of each group."""
-    hi, lo, numbers = distinct(*ids_of(wanted.entries))
+    hi, lo, numbers = distinct(*identities(wanted.entries))
     last = np.full(len(hi), np.iinfo(np.int64).min)
     np.maximum.at(last, numbers, wanted.panes)
     given = [np.concatenate([each[half] for each in parts]) for half in range(2)]

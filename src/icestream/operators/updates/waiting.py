@@ -52,7 +52,7 @@ from icestream.kernels.updates.staleness import FROM, NONE
 from icestream.operators.updates.folding import COUNT, HI, LAST, LO, Folded
 from icestream.state.arena import Arena
 from icestream.state.budget import Account
-from icestream.state.synopses.directory import distinct
+from icestream.state.synopses.directory import distinct, identities
 from icestream.state.synopses.spec import Ids, Ints
 from icestream.state.update_queue.cells import KeyCells
 from icestream.state.update_queue.cold_keys import ColdKeys
@@ -248,7 +248,7 @@ class Waiting:
     def described(self, rows: Ints) -> list[tuple[str, Any]]:
         """Return what a snapshot says of keys beside their values, by name."""
         reader = self.cold.of_reader(rows, 0).view(np.float64)
-        hi, lo = (np.ascontiguousarray(rows[:, word]).view(np.uint64) for word in (k.HI, k.LO))
+        hi, lo = identities(rows)
         return [
             (HI, hi),
             (LO, lo),

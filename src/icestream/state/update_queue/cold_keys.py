@@ -41,6 +41,7 @@ from icestream.kernels.words import Ints
 from icestream.state.arena import Arena
 from icestream.state.keys import Identity
 from icestream.state.synopses.cold_index import ColdIndex
+from icestream.state.synopses.directory import identities
 from icestream.state.update_queue.cold_table import ColdTable
 from icestream.state.update_queue.cold_values import ColdValues
 from icestream.state.update_queue.order import KeyOrder
@@ -208,7 +209,7 @@ class ColdKeys:
                 rows[:, first : first + READER_WORDS] = self._settled(rows, reader, at)
             is_open = self._is_open(rows)
             self._open.over(rows[is_open])
-            self._open.take(*_identity(rows[~is_open]))
+            self._open.take(*identities(rows[~is_open]))
             self._idle.put(rows[~is_open])
             self._count(rows[~is_open], rows[is_open], 1)
 
@@ -216,7 +217,7 @@ class ColdKeys:
         """Forget idle keys without an update since `before`, but not how stale they were."""
         areas = [list(each) for each in self._told["areas"]]
         while len(rows := self._some_due(before)):
-            self._idle.take(*_identity(rows))
+            self._idle.take(*identities(rows))
             self._count(rows, rows[:0], -1)
         self._told["areas"] = areas
 
@@ -272,7 +273,7 @@ class ColdKeys:
 
     def _is_due(self, entries: Ints, reader: int) -> Mask:
         """Tell which turns are those of keys that wait here."""
-        there, rows = self._open.fetch(*_identity(entries[:, 1:]))
+        there, rows = self._open.fetch(*identities(entries[:, 1:]))
         turns = entries[there, 0] ^ _SIGN
         listed = rows[:, k.CELL_WORDS + reader * READER_WORDS + LIST] > 0
         there[there] = listed & (rows[:, self._turn_word(reader)] == turns)
@@ -348,11 +349,6 @@ def _together(found: Mask, rows: Ints, others: Ints, more: Ints) -> tuple[Mask, 
     places = np.concatenate((np.flatnonzero(found), others))
     found[others] = True
     return found, np.concatenate((rows, more))[np.argsort(places)]
-
-
-def _identity(rows: Ints) -> tuple[Identity, Identity]:
-    hi, lo = (np.ascontiguousarray(rows[:, word]).view(np.uint64) for word in (0, 1))
-    return hi, lo
 
 
 def _doubled(areas: npt.NDArray[np.float64]) -> int:

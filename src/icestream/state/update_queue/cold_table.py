@@ -35,6 +35,7 @@ from icestream.kernels.words import Ints
 from icestream.state.arena import Arena
 from icestream.state.files import WINDOW, storage_error
 from icestream.state.keys import Identity
+from icestream.state.synopses.directory import identities
 
 Mask = npt.NDArray[np.bool_]
 
@@ -97,9 +98,8 @@ class ColdTable:
         """Write rows over those of the same keys, which must be there."""
         if not len(rows):
             return
-        tags, homes = self._places(*_identity(rows))
-        order = np.argsort(tags)
-        rows, tags, homes = rows[order], tags[order], homes[order]
+        order, tags, homes = self._places(*identities(rows))
+        rows = rows[order]
         found = np.empty(len(rows), dtype=np.bool_)
         for some, first, pages in self._windows(homes):
             kernels.visit_rows(
@@ -139,9 +139,7 @@ class ColdTable:
         found = np.zeros(len(hi), dtype=np.bool_)
         if not len(self) or not len(hi):
             return found, np.empty((0, self._width), dtype=np.int64)
-        tags, homes = self._places(hi, lo)
-        order = np.argsort(tags)
-        tags, homes = tags[order], homes[order]
+        order, tags, homes = self._places(hi, lo)
         rows = np.empty((len(hi), self._width), dtype=np.int64)
         rows[:, 0], rows[:, 1] = hi.view(np.int64)[order], lo.view(np.int64)[order]
         there = np.zeros(len(hi), dtype=np.bool_)
@@ -157,9 +155,8 @@ class ColdTable:
     def _put(self, rows: Ints) -> None:
         """Put rows for which there is room; where the last pages are full, after growing."""
         while len(rows):
-            tags, homes = self._places(*_identity(rows))
-            order = np.argsort(tags)
-            rows, tags, homes = rows[order], tags[order], homes[order]
+            order, tags, homes = self._places(*identities(rows))
+            rows = rows[order]
             left = len(rows)
             for some, first, pages in self._windows(homes):
                 fences = self._fences_of(first, len(pages))
@@ -198,13 +195,15 @@ class ColdTable:
                 if count:
                     yield out[:count].copy()
 
-    def _places(self, hi: Identity, lo: Identity) -> tuple[Ints, Ints]:
-        """Return tags of keys, whose unsigned order is that of their homes, and the homes."""
+    def _places(self, hi: Identity, lo: Identity) -> tuple[Ints, Ints, Ints]:
+        """Return the order of keys by home, and their tags and homes in that order."""
         mixed = (hi ^ (lo << _HALF | lo >> _HALF)) * _MIXERS[0]
         mixed = (mixed ^ (mixed >> _HALF)) * _MIXERS[1]
         # a bit less: then tags are positive, and sorted as they are
         tags = (mixed >> np.uint64(1)).view(np.int64)
-        return tags, tags >> (63 - int(self._told["bits"]))
+        order = np.argsort(tags)
+        tags = tags[order]
+        return order, tags, tags >> (63 - int(self._told["bits"]))
 
     def _windows(self, homes: Ints) -> Iterator[tuple[slice, int, Ints]]:
         """Yield which of ascending homes are in a window, its first page, and its pages."""
@@ -283,8 +282,3 @@ class ColdTable:
 
     def _path(self, file: int) -> str:
         return self._arena.path(f"{self._name}-{file}")
-
-
-def _identity(rows: Ints) -> tuple[Identity, Identity]:
-    hi, lo = (np.ascontiguousarray(rows[:, word]).view(np.uint64) for word in (0, 1))
-    return hi, lo

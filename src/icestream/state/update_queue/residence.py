@@ -50,7 +50,7 @@ from icestream.kernels.words import Ints
 from icestream.state.arena import Arena
 from icestream.state.budget import Account, Refused
 from icestream.state.keys import Identity
-from icestream.state.synopses.directory import distinct
+from icestream.state.synopses.directory import distinct, identities
 from icestream.state.update_queue.cells import KeyCells
 from icestream.state.update_queue.cold_keys import ColdKeys
 from icestream.state.update_queue.reader import Dequeued, QueueReader
@@ -175,7 +175,7 @@ class Residence:
         if not len(rows):
             return
         cells = self._cells
-        hi, lo = (np.ascontiguousarray(rows[:, word]).view(np.uint64) for word in (k.HI, k.LO))
+        hi, lo = identities(rows)
         slots = cells.register(hi, lo)
         table = cells.kernel.cells
         table[slots, 2:] = rows[:, 2 : k.CELL_WORDS]
