@@ -33,6 +33,13 @@ def cluster() -> Iterator[Cluster]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def spark(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    session = cluster.session(request.path.stem)
+    yield session
+    session.stop()
+
+
 @dataclass
 class Scene:
     """Input files, and runs of one query over them."""

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,6 @@ from icestream.testing.cluster import Cluster
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 EVENTS = 400
-
-
-@pytest.fixture(scope="module")
-def spark(cluster: Cluster) -> Iterator[SparkSession]:
-    session = cluster.session("components")
-    yield session
-    session.stop()
 
 
 def streams(spark: SparkSession, folder: Path) -> list[DataFrame]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,6 @@ BATCHES = 2
 ROWS = 120
 #: seconds after the start of the shards' tasks at which the kill comes
 MIDDLE = 0.1
-
-
-@pytest.fixture(scope="module")
-def spark(cluster: Cluster) -> Iterator[SparkSession]:
-    session = cluster.session("join-clean-up")
-    yield session
-    session.stop()
 
 
 def rows_of(name: str, number: int) -> pa.Table:

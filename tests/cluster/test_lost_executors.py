@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +17,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 EXCHANGES = ("files", "shuffle")
-
-
-@pytest.fixture(scope="module")
-def spark(cluster: Cluster) -> Iterator[SparkSession]:
-    session = cluster.session("lost-executors")
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,13 +19,6 @@ KILLS = 4
 EVERY = 4
 #: seconds after the start of the shards' tasks in which the kill comes
 MIDDLE = 0.2
-
-
-@pytest.fixture(scope="module")
-def spark(cluster: Cluster) -> Iterator[SparkSession]:
-    session = cluster.session("many-kills")
-    yield session
-    session.stop()
 
 
 def test_crash_an_executor_is_killed_in_every_fourth_batch(
