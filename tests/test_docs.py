@@ -8,7 +8,6 @@ and not started: what they give is the subject of `tests/runtime/test_spark_orac
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,12 +32,6 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 #: folders that examples name
 FOLDER = re.compile(r'"((?:events|out|chk|checkpoint)(?:/\w+)?)"')
-ORDERS = [
-    ("2026-03-01T12:00:03Z", "Oslo", 20.0),
-    ("2026-03-01T12:00:07Z", "Lisbon", 12.5),
-    ("2026-03-01T12:00:15Z", "Lisbon", 7.75),
-    ("2026-03-02T11:59:58Z", "Oslo", 5.0),
-]
 
 
 @dataclass(frozen=True)
@@ -102,8 +95,8 @@ def test_examples_run_and_print_what_is_shown(
 ) -> None:
     if document == README:
         (tmp_path / "events").mkdir()
-        lines = [json.dumps({"at": at, "shop": shop, "price": price}) for at, shop, price in ORDERS]
-        (tmp_path / "events" / "1.json").write_text("\n".join(lines))
+        [orders] = [each[2] for each in BLOCK.finditer(document.read_text()) if each[1] == "json"]
+        (tmp_path / "events" / "orders.json").write_text(orders)
     for example in examples(document):
         example.run(document, tmp_path, given)
         printed = capsys.readouterr().out.strip()

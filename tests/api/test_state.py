@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -12,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import icestream as ice
+from icestream.core.errors import CheckpointError
 from icestream.inspect.export import write_parquet
 from icestream.inspect.reading import Reading, as_text
 from icestream.testing.stories.checkpoints import make
@@ -143,3 +146,57 @@ def test_rewritten_state_goes_on_into_the_same_files(
         assert before == [(10, "a", 1, 1), (10, "b", 1, 2), (20, "a", 2, 5), (20, "b", 1, 2)]
         assert new == [(30, "a", 2, 212), (40, "a", 1, 108)]
     assert Reading(checkpoint).commit.version > version
+
+
+@pytest.mark.slow
+def test_a_restarted_query_serves_rewritten_values_that_waited(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A slow step lets shops wait; stopped, one value is edited and one is dropped; then all go."""
+    shops = [f"s{number:02}" for number in range(40)]
+    prices = orders(*((1, shop, place) for place, shop in enumerate(shops)))
+    feed = Feed(spark, str(tmp_path / "events"), prices)
+    out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+    slow = str(tmp_path / "slow")
+    Path(slow).touch()
+
+    def priced(rows: pa.RecordBatch) -> pa.RecordBatch:
+        if os.path.exists(slow):
+            time.sleep(0.05 * rows.num_rows)
+        return rows.select(["shop", "price"])
+
+    def writer() -> ice.StreamWriter:
+        latest = ice.stream(feed.stream(), time="at").latestBy("shop", budget="100 milliseconds")
+        writing = latest.apply(priced, "shop string, price long").writeStream
+        writing = writing.format("parquet").option("path", out).memory("64 MB")
+        return writing.option("checkpointLocation", checkpoint)
+
+    def told() -> dict[str, int]:
+        return {row.shop: row.price for row in spark.read.parquet(out).collect()}
+
+    query = writer().trigger(processingTime="100 milliseconds").start()
+    deadline = time.monotonic() + 60
+    while not query.recentProgress and time.monotonic() < deadline:
+        time.sleep(0.1)
+    query.stop()
+    before = told()
+    waiting = ice.read_state(spark, checkpoint, kept="waiting")
+    left = sorted(row.shop for row in waiting.collect())
+    assert len(left) > 2
+    assert sorted([*left, *before]) == shops
+    edited = waiting.where(f"shop <> '{left[0]}'").selectExpr(
+        *(
+            f"IF(shop = '{left[1]}', 1000L, price) AS price" if name == "price" else name
+            for name in waiting.columns
+        )
+    )
+    ice.write_state(edited, checkpoint, kept="waiting")
+    Path(slow).unlink()
+    with pytest.raises(CheckpointError, match="the kind of trigger it began with"):
+        writer().trigger(availableNow=True).start().awaitTermination()
+    query = writer().trigger(processingTime="100 milliseconds").start()
+    query.processAllAvailable()
+    query.stop()
+    expected = {shop: place for place, shop in enumerate(shops) if shop != left[0]}
+    assert told() == expected | {left[1]: 1000}
+    assert spark.read.parquet(out).count() == len(expected)

@@ -25,6 +25,7 @@ COMMON = {
     "cleaning": "Written and cleaned",
     "operators": "Hot, cold and on disk",
     "lag": "Watermark and lag",
+    "key-groups": "Key groups by shard",
     "shards": "Shards by load",
     "plan": "Plan",
 }
@@ -162,6 +163,37 @@ def test_shards_are_a_heat_map_of_a_measure_with_rings_for_moves(page: Page, tab
     assert "MB" in shown.inner_text("#panel-shards .said")
     shown.hover("#panel-shards .cell >> nth=3")
     assert "shard 0" in shown.inner_text("#tip")
+
+
+def test_key_groups_are_cells_by_shard_and_task_with_frames_for_moves(page: Page, tab: Tab) -> None:
+    shown = tab.open(page, "groups")
+    shown.wait_for_selector("#panel-key-groups .key-group")
+    assert shown.locator("#panel-key-groups .key-group").count() == 256
+    assert shown.locator("#panel-key-groups .shard-begins").count() == 8
+    heaviest = shown.eval_on_selector_all(
+        "#panel-key-groups .key-group",
+        """all => all.findIndex(cell => +cell.getAttribute('fill-opacity') === Math.max(
+            ...all.map(each => +each.getAttribute('fill-opacity'))))""",
+    )
+    label = shown.get_attribute("#panel-key-groups svg", "aria-label")
+    assert f"most in key group {heaviest} of shard {heaviest // 32}" in label
+    shown.hover("#panel-key-groups .key-group >> nth=40")
+    assert re.search(r"key group 40 · version 60", shown.inner_text("#tip"))
+    assert re.search(r"shard\s+1", shown.inner_text("#tip"))
+    said = shown.inner_text("#panel-key-groups .said")
+    assert re.search(r"shard \d from task \d to \d at version 50", said)
+
+
+def test_the_key_groups_of_a_shard_that_just_moved_are_framed(tmp_path: Path, tab: Tab) -> None:
+    history = History(str(tmp_path), {"name": "moving", "shards": 4})
+    history.start()
+    for report in reports("windows", 26):
+        history.progress(report)
+    with Page(Library([str(tmp_path)])) as page:
+        shown = tab.open(page)
+        shown.wait_for_selector("#panel-key-groups .moved")
+        assert shown.locator("#panel-key-groups .moved").count() == 2 * 64
+    assert tab.said == []
 
 
 def test_the_plan_has_a_box_for_each_component_and_arrows_between(page: Page, tab: Tab) -> None:

@@ -22,7 +22,14 @@ LEFT = "0: left"
 #: kinds of state that are rows by group
 GROUPED = ("groups", "pairs", "best", "processors", "jobs")
 #: other kinds that can be rewritten, by the name of their rows
-OTHERS = {"windows": "panes", "tumbling": "panes", "updates": "waiting", "update joins": "waiting"}
+OTHERS = {
+    "windows": "panes",
+    "tumbling": "panes",
+    "objects": "panes",
+    "sessions": "sessions",
+    "updates": "waiting",
+    "update joins": "waiting",
+}
 
 
 def state(
@@ -115,7 +122,7 @@ def test_crash_a_batch_before_a_rewrite_is_delivered_after_it(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "kind", ["groups", "windows", pytest.param("updates", marks=pytest.mark.slow)]
+    "kind", ["groups", "windows", "sessions", pytest.param("updates", marks=pytest.mark.slow)]
 )
 def test_crash_every_step_of_a_rewrite(kind: str, tmp_path: Path) -> None:
     root = make(kind, str(tmp_path))

@@ -63,6 +63,34 @@ def test_a_query_goes_on_with_less_memory(tmp_path: Path) -> None:
         assert delivery.progress["icestream"]["peakMemoryBytes"] <= 5 << 20
 
 
+def test_bounded_groups_that_pass_are_neither_opened_nor_written(tmp_path: Path) -> None:
+    # events of an instant: all that is made of them is over when the watermark has passed
+    total = Aggregate("sum", "rating", "total")
+
+    def best(group: Stream) -> Stream:
+        return group.apply(["item"], lambda item: item.agg(total)).top(1, "total")
+
+    flow = dataflow(Stream.of(RATINGS).apply(["user"], best), "update", slack=0)
+    count, dice = 60_000, np.random.default_rng(5)
+    times, users = np.arange(count) // 10 * 1_000, dice.integers(0, 3, count)
+    columns = [
+        pa.array(times).cast(flow.time),
+        pa.array(np.zeros(count, dtype=np.int32)),
+        *map(pa.array, (users, dice.integers(0, 5_000, count), dice.integers(1, 9, count) / 2)),
+    ]
+    events = pa.RecordBatch.from_arrays(columns, schema=flow.batch_schema)
+    query = open_dataflow(flow, tmp_path, budget=3 << 20, shards=1)
+    rows = 0
+    for first in range(0, count, 20_000):
+        (delivery,) = query.driver.batch(query.next_batch, [[events.slice(first, 20_000)]])
+        rows += query.rows([delivery]).num_rows
+        cold = delivery.progress["icestream"]["coldState"]
+        # those of the last instant may still get more; those of the batch before are gone soon
+        assert cold["groups"] <= 2 * (10 + 3)
+        assert cold["left"] == cold["demoted"] == 0
+    assert rows == len(np.unique(times * 3 + users))
+
+
 @pytest.mark.slow
 def test_bounded_final_aggregates_of_ten_times_the_budget(tmp_path: Path) -> None:
     batches, size, users, budget = 8, 10_000, 4000, 512 << 10

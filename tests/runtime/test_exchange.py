@@ -6,7 +6,7 @@ import pytest
 
 from icestream.core.errors import DamageError
 from icestream.runtime import exchange
-from icestream.runtime.exchange import ExchangeWriter, Parcels, Sent
+from icestream.runtime.exchange import ExchangeWriter, Parcels, Sent, Shelf
 from icestream.testing.faults.faulty_files import SimulatedDisk
 
 
@@ -29,8 +29,9 @@ def test_parcels_are_read_in_the_order_of_splits(monkeypatch: pytest.MonkeyPatch
             out.keys(shard, names(100 * split + 10 * shard, 5))
             out.entries(shard, table(1000 * split + 100 * shard, 5))
         assert out.finish() == Sent(None, None)
+    shelf = Shelf(disk, [f"x/{split}" for split in range(3)])
     for shard in (0, 1, 2):
-        parcels = Parcels(disk, [f"x/{split}" for split in range(3)], shard, 3)
+        parcels = Parcels(shelf, shard, 3)
         for _ in range(2):  # repeatable
             entries = list(parcels.entries())
             keys = list(parcels.groups())
@@ -41,17 +42,44 @@ def test_parcels_are_read_in_the_order_of_splits(monkeypatch: pytest.MonkeyPatch
             assert np.concatenate(entries).tolist() == expected.tolist()
             found = pa.concat_tables(keys).column("name").to_pylist()
             assert found == [f"n{100 * s + 10 * shard + i}" for s in range(3) for i in range(5)]
+    shelf.close()
     assert disk.open_handles == 0
 
 
-def test_a_reader_that_stops_early_closes_its_file() -> None:
+def test_a_shelf_opens_every_parcel_once_for_all_shards() -> None:
     disk = SimulatedDisk()
-    out = ExchangeWriter(disk, "x/0", disk, "root", "0")
-    out.entries(0, table(0, 4))
-    out.finish()
-    reading = Parcels(disk, ["x/0"], 0, 3).entries()
-    next(reading)
-    del reading
+    paths = [f"x/{split}" for split in range(3)]
+    for path in paths:
+        out = ExchangeWriter(disk, path, disk, "root", path)
+        for shard in range(5):
+            out.entries(shard, table(shard, 4))
+        out.finish()
+    shelf = Shelf(disk, paths)
+    assert disk.open_handles == 0
+    for shard in range(5):
+        assert len(list(Parcels(shelf, shard, 3).entries())) == 3
+    headers = [(path, length) for path, offset, length in disk.reads if offset == 0]
+    assert len(headers) == len(paths)
+    shelf.close()
+    assert disk.open_handles == 0
+
+
+def test_bounded_files_that_a_shelf_has_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "MOST_OPEN", 2)
+    disk = SimulatedDisk()
+    paths = [f"x/{split}" for split in range(6)]
+    for path in paths:
+        out = ExchangeWriter(disk, path, disk, "root", path)
+        out.entries(0, table(0, 4))
+        out.finish()
+    shelf = Shelf(disk, paths)
+    for _ in range(2):
+        found = 0
+        for _ in Parcels(shelf, 0, 3).entries():
+            assert disk.open_handles <= 2
+            found += 1
+        assert found == 6
+    shelf.close()
     assert disk.open_handles == 0
 
 
@@ -86,4 +114,4 @@ def test_a_flipped_bit_in_a_parcel_is_noticed() -> None:
     out.finish()
     disk.flip("x/0", 60, 4)
     with pytest.raises(DamageError, match="x/0"):
-        list(Parcels(disk, ["x/0"], 0, 3).entries())
+        list(Parcels(Shelf(disk, ["x/0"]), 0, 3).entries())

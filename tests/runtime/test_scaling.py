@@ -14,15 +14,20 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 import icestream as ice
+from icestream.bench.adaptation.operators_of_state import OPERATORS
 from icestream.core.errors import DefinitionError
 from icestream.plan.adaptation.sizing import SHRINK_AFTER, Sizing
 from icestream.runtime import local
-from icestream.runtime.scaling import next_sizing, placed, task_bounds, told
+from icestream.runtime.local import LocalQuery
+from icestream.runtime.scaling import next_sizing, placed, spare_shards, task_bounds, told
+from icestream.runtime.versions.driver import least_memory
+from icestream.runtime.versions.settings import LEAST_QUOTA, Settings
 from icestream.runtime.versions.shard import ShardReport, ShardTask
+from icestream.testing.stories.checkpoints import KINDS, events
 from icestream.testing.stories.feed import Feed, rows
-from icestream.testing.stories.plans import open_query, window_plan
+from icestream.testing.stories.plans import QuickFiles, open_query, window_plan
 from icestream.testing.stories.sources import Shape, batches_of, generate
-from icestream.testing.trials.moving_shards import SeparateDisks
+from icestream.testing.trials.moving_shards import SeparateDisks, separate_disks
 
 
 def report(shard: int, seconds: float) -> ShardReport:
@@ -108,6 +113,85 @@ def test_no_more_tasks_than_shards(wrong: int) -> None:
         task_bounds(wrong, 8)
     with pytest.raises(DefinitionError, match="1 to 8 tasks"):
         task_bounds((1, wrong), 8)
+
+
+@pytest.mark.parametrize(
+    ("memory", "components", "cores", "shards"),
+    [
+        (64, 1, 2, 8),
+        (64, 3, 2, 8),
+        (256, 1, 2, 8),
+        (512, 1, 2, 16),
+        (512, 3, 2, 8),
+        (1024, 1, 2, 32),
+        (8192, 1, 2, 64),
+        (8192, 1, 32, 128),
+        (8192, 3, 2, 21),
+        (8192, 12, 1, 8),
+        (4, 1, 2, 4),
+        (4, 1, 16, 16),
+    ],
+)
+def test_shards_leave_room_to_grow(memory: int, components: int, cores: int, shards: int) -> None:
+    least = components * LEAST_QUOTA
+    found = spare_shards(memory << 20, components, least, tasks=cores, cores=cores)
+    assert found == shards
+
+
+def grown(kind: str, folder: Path, course: Sequence[int]) -> list[str]:
+    """Run a query that said nothing of shards with 64 MB, in so many tasks batch by batch."""
+    plan, memory = KINDS[kind].plan(), 64 << 20
+    shards = spare_shards(memory, plan.jobs, least_memory(plan), tasks=2, cores=2)
+    settings = Settings(f"{folder}/checkpoint", f"{folder}/local", memory, shards, parallelism=2)
+    query = LocalQuery(plan, settings, QuickFiles())
+    found = []
+    for batch, tasks in enumerate(course):
+        query.rescale(tasks)
+        [delivery] = query.driver.batch(batch, events(plan, batch))
+        assert delivery.progress["icestream"]["parallelism"] == tasks
+        found += query.rows([delivery]).to_pylist()
+    found += query.flush().to_pylist()
+    query.close()
+    return sorted(map(repr, found))
+
+
+FAST = ("windows", "groups", "joins", "updates")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [each if each in FAST else pytest.param(each, marks=pytest.mark.slow) for each in KINDS],
+)
+def test_a_query_that_says_nothing_can_grow_to_eight_tasks(tmp_path: Path, kind: str) -> None:
+    with separate_disks():
+        found = grown(kind, tmp_path / "grown", (2, 8, 8, 3))
+    assert found == grown(kind, tmp_path / "still", (2, 2, 2, 2))
+    assert found
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "kind", ["windows of panes", "groups: join", "multi-join, defer", "updates"]
+)
+def test_a_query_on_spark_with_little_memory_can_grow_to_eight_tasks(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    instants = pa.array(np.arange(0, 40_000_000, 20_000)).cast(pa.timestamp("us", "UTC"))
+    numbers = np.arange(len(instants))
+    table = pa.table({"ts": instants, "key": numbers % 50, "value": numbers})
+    feed = Feed(spark, f"{tmp_path}/in", table)
+    kept = OPERATORS[kind]
+    writer = kept.query(feed.stream()).writeStream.options(
+        checkpointLocation=f"{tmp_path}/chk", **kept.options
+    )
+    query = writer.format("noop").memory("64 MB").start()
+    query.processAllAvailable()
+    query.rescale(8)
+    feed.add(table)
+    query.processAllAvailable()
+    assert (query.lastProgress or {})["icestream"]["parallelism"] == 8
+    query.stop()
 
 
 @pytest.mark.spark

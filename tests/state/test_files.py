@@ -239,5 +239,47 @@ def test_short_writes_and_reads_of_the_system_are_continued(
     file.close()
 
 
+@pytest.mark.parametrize("count", [0, 1, 2, 40])
+def test_files_are_synced_together_and_then_their_folders(
+    root: str, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    paths = [f"{root}/{number % 2}/{number}" for number in range(count)]
+    for path in paths:
+        LocalFiles().create(path).close()
+    synced: list[str] = []
+    real = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    LocalFiles().sync_files(paths)
+    assert sorted(synced[:count]) == sorted(paths)
+    assert synced[count:] == [f"{root}/{number}" for number in range(min(count, 2))]
+
+
+def test_a_disk_that_cannot_sync_one_of_many_files_names_it(root: str) -> None:
+    write(LocalFiles(), f"{root}/a", b"there")
+    with pytest.raises(FileNotFoundError, match=f"{root}/b"):
+        LocalFiles().sync_files([f"{root}/a", f"{root}/b"])
+
+
+@pytest.mark.parametrize("step", range(1, 6))
+def test_crash_files_that_are_synced_together_survive_together(step: int) -> None:
+    disk = SimulatedDisk()
+    paths = ["x/a", "x/b", "y/c"]
+    for path in paths:
+        file = disk.create(path)
+        file.write(b"data")
+        file.close()
+    disk.crash_at = disk.steps + step
+    with pytest.raises(Crash):
+        disk.sync_files(paths)
+    assert disk.after_crash("drop").files() == (
+        {} if step < 5 else {"x/a": b"data", "x/b": b"data"}
+    )
+
+
 def test_local_files_travel_in_closures() -> None:
     assert isinstance(pickle.loads(pickle.dumps(LocalFiles())), LocalFiles)

@@ -141,6 +141,14 @@ def test_a_commit_under_the_name_of_another_is_damage() -> None:
         store.load(2)
 
 
+def test_a_signed_commit_that_lacks_a_shard_is_damage_that_is_named() -> None:
+    store = VersionStore(SimulatedDisk(), "checkpoint")
+    store.create(commit(1, live=(LiveSegment(1, 1, BASE, info(1)),), bases=(0, 1)))
+    store.create(commit(2, bases=(0,)))
+    with pytest.raises(DamageError, match=path(2)):
+        store.live(2)
+
+
 def test_a_missing_commit_is_damage_that_is_named() -> None:
     store = VersionStore(SimulatedDisk(), "checkpoint")
     store.create(commit(1, live=()))

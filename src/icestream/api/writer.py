@@ -64,7 +64,8 @@ from icestream.runtime.on_spark.sink import (
     once,
 )
 from icestream.runtime.on_spark.spark import FileExchangeExecutor, ShuffleExchangeExecutor
-from icestream.runtime.versions.driver import Delivery, Driver
+from icestream.runtime.scaling import spare_shards
+from icestream.runtime.versions.driver import Delivery, Driver, least_memory
 from icestream.runtime.versions.history import History
 from icestream.runtime.versions.settings import Settings
 from icestream.runtime.versions.work import Executor
@@ -75,10 +76,6 @@ from icestream.state.versions import VersionStore
 
 #: memory of a query that says nothing
 DEFAULT_MEMORY = "512 MB"
-#: shards of a query that may grow: so many, or so many for each core, if each has so many bytes
-SPARE_SHARDS = 8
-SHARDS_PER_CORE = 4
-ROOMY_SHARD = 32 << 20
 
 _OWN_OPTIONS = (
     "checkpointLocation",
@@ -260,8 +257,8 @@ class StreamWriter:
     def shards(self, count: int) -> StreamWriter:
         """Set the number of shards, the units of state, for as long as the checkpoint lasts.
 
-        It is the most that `parallelism` may ever be. By default four for each core, 8 at least,
-        as far as each gets 32 MB of memory; never fewer than tasks.
+        It is the most that `parallelism` may ever be. By default one for each 32 MB of memory,
+        from 8 to 64, or to four for each core where that is more; never fewer than tasks.
 
         Examples:
             >>> writer = kpis.writeStream.shards(16)
@@ -450,10 +447,11 @@ class StreamWriter:
             return self._shards
         last = VersionStore(files, root).latest()
         if last is None:
-            cores = self._spark.sparkContext.defaultParallelism
-            roomy = self._memory // (self._built.plan.jobs * ROOMY_SHARD)
-            spare = max(SPARE_SHARDS, SHARDS_PER_CORE * cores)
-            return max(self._most_tasks or cores, min(spare, roomy))
+            cores, plan = self._spark.sparkContext.defaultParallelism, self._built.plan
+            tasks = self._most_tasks or cores
+            return spare_shards(
+                self._memory, plan.jobs, least_memory(plan), tasks=tasks, cores=cores
+            )
         return len(last.arenas) // self._built.plan.jobs
 
     @property

@@ -6,6 +6,8 @@ the window is limited by memory, as it is in engines that keep windows there.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from icestream.testing.faults.changed_files import FileInMemory
 
 
@@ -76,4 +78,7 @@ class MemoryFiles:
         return path in self._store
 
     def sync_folder(self, folder: str) -> None:
+        """Do nothing."""
+
+    def sync_files(self, paths: Collection[str]) -> None:
         """Do nothing."""

@@ -54,7 +54,10 @@ class Source:
             schema = self.schema or self._found(spark, options)
             frame = ice.files(spark, str(self.folder), self.format, schema=schema, **options)
         except AnalysisException as error:
-            msg = f"{self.folder} cannot be read: {str(error).splitlines()[0]}"
+            msg = (
+                f"{self.folder} cannot be read as {self.format}: {str(error).splitlines()[0]} Say "
+                "what the files are with --format, and their columns with --schema"
+            )
             raise DefinitionError(msg) from None
         return ice.stream(frame, time=self.time, slack=self.slack)
 

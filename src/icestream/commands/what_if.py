@@ -201,11 +201,11 @@ def past_text(runs: list[PastRun]) -> str:
             "too, and its forecast is held against what its runs took"
         )
     lines = [
-        f"{'started':<28} {'versions':>8} {'plan':<7} {'estimated':>10} {'log':>10} {'ratio':>6}"
+        f"{'started':<19} {'versions':>8} {'plan':<7} {'estimated':>10} {'log':>10} {'ratio':>6}"
     ]
     lines += [
-        f"{each.started:<28} {each.versions:>8} {each.store:<7} {format_bytes(each.estimated):>10} "
-        f"{format_bytes(each.log):>10} {each.ratio:>6.2f}"
+        f"{each.started[:19]:<19} {each.versions:>8} {each.store:<7} "
+        f"{format_bytes(each.estimated):>10} {format_bytes(each.log):>10} {each.ratio:>6.2f}"
         for each in runs
     ]
     return "\n".join(lines)

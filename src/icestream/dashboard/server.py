@@ -45,7 +45,7 @@ _FILES = {
     "icon.svg": ("icon.svg", "image/svg+xml"),
     **{
         name: (name, "text/javascript; charset=utf-8")
-        for name in ("app.js", "charts.js", "format.js", "panels.js", "plan.js")
+        for name in ("app.js", "charts.js", "format.js", "heat.js", "panels.js", "plan.js")
     },
 }
 _HEADERS = {

@@ -17,10 +17,11 @@ Invariants:
 5. A running query is left alone (`test_a_running_query_is_not_rewritten`).
 
 Cost: each shard is restored and read once; the log grows by the groups that differ, and for windows
-by all panes of the shards that have some.
+by all panes or sessions of the shards that have some.
 
-Limits: groups, panes of windows on a grid, and values that wait. What else there is follows from
-events in ways that rows do not tell, and is taken in anew with `bootstrap`.
+Limits: groups, panes of windows on a grid, sessions, and values that wait; windows and sessions
+that are alone in their query. What else there is follows from events in ways that rows do not tell,
+and is taken in anew with `bootstrap`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ import pyarrow as pa
 
 from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.inspect.adapters.dataflow import stored
+from icestream.inspect.adapters.objects import ObjectState
+from icestream.inspect.adapters.panes import PaneState
+from icestream.inspect.adapters.sessions import SessionState
 from icestream.inspect.adapters.updates import WAITING
+from icestream.inspect.adapters.windows import kept
 from icestream.inspect.checkpoint import Checkpoint
 from icestream.inspect.edited import edited
 from icestream.inspect.readable import StateTable
@@ -42,15 +47,16 @@ from icestream.inspect.reading import Reading
 from icestream.inspect.rewriting import panes
 from icestream.inspect.rewriting.changes import Change, Rewriter
 from icestream.inspect.rewriting.groups import GroupRewriter
+from icestream.inspect.rewriting.objects import ObjectRewriter
+from icestream.inspect.rewriting.sessions import SessionRewriter
 from icestream.inspect.rewriting.waiting import WaitingRewriter
 from icestream.inspect.scratch import Target, restorable
-from icestream.operators.windows.window import PANES
 from icestream.plan.legend import Groups, Waiting
 from icestream.plan.nodes import Plan
 from icestream.runtime.versions.history import running
 from icestream.state.files import folder_of
 from icestream.state.sense import sensible
-from icestream.state.versions import REWRITTEN, SEGMENTS, LiveSegment, survivors
+from icestream.state.versions import REWRITTEN, SEGMENTS, Commit, LiveSegment, survivors
 
 
 @dataclass(frozen=True)
@@ -107,19 +113,32 @@ def _rewriter(reading: Reading, table: StateTable, rows: pa.Table, *, keep: bool
     if isinstance(legend, Groups):
         stores = stored(legend, commit, table)
         return GroupRewriter(stores, edited(rows, table, commit), keep=keep)
-    if isinstance(legend, Plan) and table.name == PANES:
-        panes.check(legend, commit)
-        return panes.PaneRewriter(legend, commit, edited(rows, table, commit), keep=keep)
+    if isinstance(legend, Plan):
+        return _window_rewriter(legend, commit, table, rows, keep=keep)
     if isinstance(legend, Waiting) and legend.windowed is None and table.name == WAITING:
         return WaitingRewriter(legend, edited(rows, table, commit), keep=keep)
-    if isinstance(legend, Plan):
-        panes.check(legend, commit)
-        msg = f"open windows are made of panes: panes can be rewritten, choose {PANES!r}"
-    else:
-        msg = (
-            f"rows of {table.operator!r}, {table.name!r}, follow from others and are not rewritten"
-        )
+    msg = f"rows of {table.operator!r}, {table.name!r}, follow from others and are not rewritten"
     raise CheckpointError(msg)
+
+
+def _window_rewriter(
+    plan: Plan, commit: Commit, table: StateTable, rows: pa.Table, *, keep: bool
+) -> Rewriter:
+    """Return what writes the rows that windows are made of."""
+    state = kept(plan, commit)
+    if state is None or isinstance(state, PaneState):
+        panes.check(plan, commit)
+    assert state is not None
+    if table.name != state.table.name:
+        name = state.table.name
+        msg = f"open windows are made of {name}: these can be rewritten, choose {name!r}"
+        raise CheckpointError(msg)
+    given = edited(rows, state.table, commit)
+    if isinstance(state, SessionState):
+        return SessionRewriter(state, commit.watermark, given, keep=keep)
+    if isinstance(state, ObjectState):
+        return ObjectRewriter(state, commit.watermark, given, keep=keep)
+    return panes.PaneRewriter(plan, commit, given, keep=keep)
 
 
 class _Rewriting:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -87,6 +87,9 @@ class ScratchFiles:
         return os.path.exists(self._own(path)) or self._files.exists(path)
 
     def sync_folder(self, folder: str) -> None:
+        """Do nothing: what is here need not survive."""
+
+    def sync_files(self, paths: Collection[str]) -> None:
         """Do nothing: what is here need not survive."""
 
     def _own(self, path: str) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, cast
 
@@ -75,6 +74,16 @@ def takes_back(plan: Plan) -> bool:
     """Tell whether there are windows on panes, and all that leaves them can be subtracted."""
     folded = on_panes(plan)
     return folded is not None and window_spec(folded).layout.front_words == 0
+
+
+def sole_part(plan: Plan) -> tuple[Plan, SessionSpec | ObjectSpec] | None:
+    """Return a plan of sessions or of objects alone as its operator sees it; None for others."""
+    (part, *others) = parts_of(plan)
+    if others or part.folded or part.framed:
+        return None
+    (spec,) = _specs(part.plan)
+    assert isinstance(spec, SessionSpec | ObjectSpec)
+    return part.plan, spec
 
 
 def whole_stream(plan: Plan) -> bool:
@@ -194,7 +203,7 @@ def _opened(
     shard: Shard,
 ) -> Operator:
     if part.folded:
-        return WindowOperator(replace(window_spec(part.plan), tiled=made_of), shard, store, events)
+        return WindowOperator(window_spec(part.plan, made_of), shard, store, events)
     plan, opens = part.plan, cast("Any", _operator(part))
     specs, results = _specs(plan), [plan.results(view) for view in plan.views]
     made: Operator = opens(specs, shard, results) if part.framed else opens(*specs, shard, *results)
@@ -208,12 +217,13 @@ def tuple_keys(plan: Plan) -> pa.Schema:
 
 
 @lru_cache(maxsize=8)
-def window_spec(plan: Plan) -> WindowSpec:
-    """Return what the window operator of a plan computes."""
+def window_spec(plan: Plan, made_of: tuple[Tiled, ...] = ()) -> WindowSpec:
+    """Return what the window operator of a plan computes; some windows may be made of others."""
     return WindowSpec(
         tuple(_window_view(plan, number, view) for number, view in enumerate(plan.views)),
         plan.group_keys,
         plan.inputs,
+        made_of,
     )
 
 

@@ -2,18 +2,24 @@
 
 Idea: both carry the same bytes, one *parcel* per split and shard or one per split, in the segment
 format with its checksums. Tables of entries and keys are records; `group` is the shard, `operator`
-the part of the plan that they are for.
+the part of the plan that they are for. The shards of a task read parcels off one *shelf*, which
+opens each of them once and knows which records are whose.
 
-Invariant: a shard reads its records by split and position, whatever the order of arrival
-(`test_parcels_are_read_in_the_order_of_splits`).
+Invariants:
+1. A shard reads its records by split and position, whatever the order of arrival
+   (`test_parcels_are_read_in_the_order_of_splits`).
+2. However many parcels there are, few files are open (`test_bounded_files_that_a_shelf_has_open`).
 """
 
 from __future__ import annotations
 
 import uuid
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +50,8 @@ CHANGES = 1 << 15
 RECORD_BYTES = 1 << 20
 #: rows of keys in one record
 RECORD_KEYS = 16_384
+#: parcels that a shelf keeps open
+MOST_OPEN = 128
 
 
 @dataclass
@@ -176,11 +184,73 @@ class ExchangeWriter:
 
 
 @dataclass(frozen=True)
+class _Directory:
+    """What some parcels have, in the order of shards and kinds, then of parcels."""
+
+    rows: npt.NDArray[np.void]
+    shards: npt.NDArray[np.int64]
+    kinds: npt.NDArray[np.int64]
+    #: number of the parcel of each row
+    parcels: npt.NDArray[np.int64]
+
+    def find(self, shard: int, kind: int) -> Iterator[tuple[int, npt.NDArray[np.void]]]:
+        """Yield the parcels that have records of a kind for a shard, with their rows."""
+        first, last = np.searchsorted(self.shards, (shard, shard + 1)).tolist()
+        begin, end = (first + np.searchsorted(self.kinds[first:last], (kind, kind + 1))).tolist()
+        cuts = np.flatnonzero(np.diff(self.parcels[begin:end])) + 1 + begin
+        for start, stop in pairwise((begin, *cuts.tolist(), end)) if begin < end else ():
+            yield int(self.parcels[start]), self.rows[start:stop]
+
+
+class Shelf:
+    """The parcels of a batch, opened once for all shards that a task runs."""
+
+    def __init__(self, files: Files, paths: Sequence[str]) -> None:
+        """Open nothing yet."""
+        self._files = files
+        self._paths = paths
+        self._open: OrderedDict[int, SegmentReader] = OrderedDict()
+
+    def records(
+        self, shard: int, part: int, synopsis: int
+    ) -> Iterator[tuple[SegmentReader, npt.NDArray[np.void]]]:
+        """Yield the parcels that have such records for a shard, with the directory of them."""
+        for number, rows in self._directory.find(shard, _kind(part, synopsis)):
+            yield self._reader(number), rows
+
+    def close(self) -> None:
+        """Close what is open."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+    @cached_property
+    def _directory(self) -> _Directory:
+        found = [self._reader(number).directory for number in range(len(self._paths))]
+        rows = np.concatenate(found) if found else np.empty(0, dtype=ENTRY_DTYPE)
+        parcels = np.repeat(np.arange(len(found)), [len(each) for each in found])
+        kinds = _kind(rows["operator"].astype(np.int64), rows["synopsis"])
+        order = np.lexsort((kinds, rows["group"]))
+        rows = rows[order]
+        return _Directory(rows, rows["group"].copy(), kinds[order], parcels[order])
+
+    def _reader(self, number: int) -> SegmentReader:
+        reader = self._open.pop(number, None) or SegmentReader(self._files, self._paths[number])
+        self._open[number] = reader
+        if len(self._open) > MOST_OPEN:
+            self._open.popitem(last=False)[1].close()
+        return reader
+
+
+def _kind(part: Any, synopsis: Any) -> Any:
+    """Return one number for a part of the plan and a kind of records."""
+    return (part << 16) + synopsis
+
+
+@dataclass(frozen=True)
 class Parcels:
     """The parcels of a batch, for one shard."""
 
-    files: Files
-    paths: Sequence[str]
+    shelf: Shelf
     shard: int
     #: words of an entry with its pane
     width: int
@@ -234,9 +304,5 @@ class Parcels:
                 yield record.payload
 
     def _records(self, synopsis: int) -> Iterator[tuple[SegmentReader, npt.NDArray[np.void]]]:
-        """Yield every parcel with the directory of what it has for this shard."""
-        for path in self.paths:
-            with closing(SegmentReader(self.files, path)) as reader:
-                rows = reader.directory
-                mine = (rows["group"] == self.shard) & (rows["operator"] == self.part)
-                yield reader, rows[mine & (rows["synopsis"] == synopsis)]
+        """Yield every parcel that has such records for this shard, with the directory of them."""
+        return self.shelf.records(self.shard, self.part, synopsis)

@@ -19,7 +19,7 @@ from icestream.plan.nodes import Computation
 from icestream.runtime.exchange import ExchangeWriter, SplitReport
 from icestream.runtime.versions.driver import Delivery, Driver
 from icestream.runtime.versions.settings import Settings
-from icestream.runtime.versions.shard import ShardReport, ShardTask
+from icestream.runtime.versions.shard import ShardReport, ShardTask, run_all
 from icestream.runtime.versions.work import Parcel
 from icestream.runtime.windows.ingest import IngestTask
 from icestream.runtime.windows.tuples import Leaving
@@ -79,7 +79,7 @@ class LocalExecutor:
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
         """Run the shards in turn."""
-        return [task.run() for task in tasks]
+        return run_all(tasks)
 
 
 def _fold(

@@ -13,10 +13,13 @@ Invariants:
    (`test_oracle_spreading_moves_little_more_than_it_must`).
 3. How many tasks there are follows the load between bounds, and says why
    (`test_oracle_tasks_follow_the_load_between_bounds`).
+4. A query that did not say how many shards it has can grow to eight tasks, as long as each shard
+   has what it needs to work (`test_a_query_that_says_nothing_can_grow_to_eight_tasks`).
 
 Cost: a list of as many numbers as shards in every commit.
 
-Limits: there are no more tasks than shards, whose number is fixed when the checkpoint is made.
+Limits: there are no more tasks than shards, whose number is fixed when the checkpoint is made: by
+its user, or by `spare_shards`.
 
 References: key groups and their rebalancing (Shah et al., Flux, 2003; Madsen et al., 2016).
 """
@@ -31,12 +34,34 @@ from icestream.plan.adaptation.rebalancing import isolated, rebalanced, spread
 from icestream.plan.adaptation.sizing import Bounds, Measured, Sizing, sized
 from icestream.runtime.versions.shard import ShardReport
 
+#: shards of a query that did not say how many, in each component: as many as memory has roomy ones
+#: for, but so many at least, and in all components together so many at most
+FEWEST_SPARE = 8
+MOST_SPARE = 64
+ROOMY = 32 << 20
+#: on many cores the most in a component are so many for each
+SPARE_PER_CORE = 4
 #: weight of the last version in what a shard is expected to take
 _SMOOTHING = 0.5
 #: seconds of all shards together below which evening out is not worth it
 _WORTH = 0.2
 #: shards that change tasks between two versions, at most
 _MOVES = 4
+
+
+def spare_shards(memory: int, components: int, least: int, *, tasks: int, cores: int) -> int:
+    """Return how many shards a query has that did not say it: room to grow.
+
+    Args:
+        memory: bytes of the query.
+        components: components that it has, each with as many shards.
+        least: bytes that one shard of all components needs.
+        tasks: the most tasks that it begins with.
+        cores: tasks that can run at the same time.
+    """
+    most = max(MOST_SPARE // components, SPARE_PER_CORE * cores, FEWEST_SPARE)
+    wanted = min(most, max(FEWEST_SPARE, memory // (components * ROOMY)))
+    return max(tasks, min(wanted, memory // least))
 
 
 def task_bounds(parallelism: int | tuple[int, int], shards: int) -> Bounds:

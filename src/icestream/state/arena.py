@@ -18,8 +18,9 @@ Invariants:
     6. Parts of an arena do not meet, and come back with it
        (`test_parts_of_an_arena_have_arrays_and_books_of_their_own`).
 
-Cost: claim and release are one rename, one small JSON file and one `mmap` per array. Nothing is
-synced: after a power failure the boot id in the header differs and the arena is rebuilt.
+Cost: claim and release are one rename, one small JSON file and one `mmap` per array; the process
+that released an arena still has the mappings of large ones (`state.mappings`). Nothing is synced:
+after a power failure the boot id in the header differs and the arena is rebuilt.
 
 Limits: Linux. Where the boot id cannot be read, a power failure goes unnoticed.
 """
@@ -33,6 +34,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,7 @@ from icestream.core.errors import StorageError
 from icestream.core.units import format_bytes
 from icestream.state.budget import Account
 from icestream.state.files import PRIVATE_FOLDER
+from icestream.state.mappings import KEPT, Place, place_of
 
 PAGE = 4096
 _FORMAT = 1
@@ -54,9 +57,18 @@ class ArenaArray:
     """A growing array of numbers, or of rows of `width` numbers, over one mapped file."""
 
     def __init__(
-        self, path: str, dtype: np.dtype[Any], width: int, account: Account, mapped: int = 0
+        self,
+        path: str,
+        dtype: np.dtype[Any],
+        width: int,
+        account: Account,
+        mapped: int = 0,
+        kept: dict[Place, mmap.mmap] | None = None,
     ) -> None:
-        """Map `mapped` bytes of an existing file, already reserved, or start empty."""
+        """Map `mapped` bytes of an existing file, already reserved, or start empty.
+
+        If one of the mappings `kept` is of that file, it is taken from there.
+        """
         self.path = path
         self.dtype = dtype
         self.width = width
@@ -67,6 +79,9 @@ class ArenaArray:
         #: over the mapping, shape (capacity,) or (capacity, width); never keep it across a resize
         self.view: npt.NDArray[Any] = self._over(None)
         self._map: mmap.mmap | None = None
+        #: the file that is mapped
+        self._place: Place = (0, 0)
+        self._kept = kept or {}
         if mapped:
             self._remap(mapped)
 
@@ -111,11 +126,16 @@ class ArenaArray:
             self.account.release(before - target)
             self._clear_cut_row()
 
-    def unmap(self) -> None:
-        """Let go of the mapping; views that are still out keep their pages until they die."""
+    def unmap(self) -> tuple[Place, mmap.mmap] | None:
+        """Let go of the mapping and return it, and of which file it is.
+
+        Views that are still out keep their pages until they die.
+        """
+        left = None if self._map is None else (self._place, self._map)
         self.view = self._over(None)
         self._map = None
         self.bytes = 0
+        return left
 
     def _clear_cut_row(self) -> None:
         """Zero what is left of a row that the last page cuts, for when the array grows again."""
@@ -154,7 +174,9 @@ class ArenaArray:
                 raise BufferError(msg) from viewed
         handle = os.open(self.path, os.O_RDWR)
         try:
-            return mmap.mmap(handle, target)
+            self._place = place_of(handle)
+            kept = self._kept.pop(self._place, None)
+            return mmap.mmap(handle, target) if kept is None or len(kept) != target else kept
         finally:
             os.close(handle)
 
@@ -208,11 +230,12 @@ class Arena:
             account.release(reserved)
             return None
         arena.header = released["header"]
+        kept = KEPT.take(os.path.join(parent, name))
         try:
             with _storage(arena._folder, reserved):
                 for array, (dtype, width, mapped) in released["arrays"].items():
-                    path = arena._array_path(array)
-                    arena._arrays[array] = ArenaArray(path, np.dtype(dtype), width, account, mapped)
+                    path, kind = arena._array_path(array), np.dtype(dtype)
+                    arena._arrays[array] = ArenaArray(path, kind, width, account, mapped, kept)
         except BaseException:
             account.release(reserved - arena.bytes)
             arena.discard()
@@ -268,7 +291,7 @@ class Arena:
         return os.path.join(self._folder, _plain(name))
 
     def release(self, name: str) -> None:
-        """Write the header, unmap, and leave the arena under `parent/name` for the next task.
+        """Write the header and leave the arena under `parent/name` for the next task.
 
         Raises FileExistsError if that name is taken: names carry the attempt and are used once.
         """
@@ -285,7 +308,7 @@ class Arena:
             "arrays": arrays,
             "header": self.header,
         }
-        text = json.dumps(content)
+        text = json.dumps(content, separators=(",", ":"))
         if os.path.lexists(target):
             msg = f"{target} exists; release under a name of this attempt"
             raise FileExistsError(msg)
@@ -293,7 +316,7 @@ class Arena:
             with open(os.path.join(self._folder, _HEADER), "w", encoding="utf-8") as file:
                 file.write(text)
             os.rename(self._folder, target)
-        self._close()
+        KEPT.keep(target, self._close())
 
     def discard(self) -> None:
         """Remove the arena and give its bytes back; fine after release, or twice."""
@@ -308,11 +331,12 @@ class Arena:
     def _array_path(self, name: str) -> str:
         return os.path.join(self._folder, _plain(name) + _ARRAY)
 
-    def _close(self) -> None:
+    def _close(self) -> dict[Place, mmap.mmap]:
+        """Give the bytes back; return what was mapped."""
         self._open = False
         for array in self._arrays.values():
             array.account.release(array.bytes)
-            array.unmap()
+        return dict(filter(None, [array.unmap() for array in self._arrays.values()]))
 
     def _check_open(self) -> None:
         if not self._open:
@@ -374,6 +398,7 @@ def sweep(parent: str, keep: set[str]) -> list[str]:
                     os.rename(folder, doomed)
                     shutil.rmtree(doomed, ignore_errors=True)
                     removed.append(name)
+    KEPT.prune()
     return removed
 
 
@@ -396,6 +421,7 @@ def _read_header(folder: str) -> dict[str, Any] | None:
     return content
 
 
+@cache
 def _boot_id() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:

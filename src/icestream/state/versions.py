@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import xxhash
@@ -32,6 +32,7 @@ from icestream.core.errors import CheckpointError, DamageError
 from icestream.core.times import MINUS_INFINITY
 from icestream.state.files import Files
 from icestream.state.log.format import SegmentInfo, text, whole
+from icestream.state.sense import sensible
 
 FORMAT = 2
 #: the lifetime class that a newer snapshot of the same shard replaces
@@ -128,7 +129,8 @@ class Commit:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
-        plain = {key: value for key, value in asdict(self).items() if key not in _SEGMENT_LISTS}
+        names = (each.name for each in fields(self) if each.name not in _SEGMENT_LISTS)
+        plain = {name: getattr(self, name) for name in names}
         plain["added"] = [segment.to_json() for segment in self.added]
         plain["results"] = [info.to_json() for info in self.results]
         plain["late"] = [info.to_json() for info in self.late]
@@ -258,7 +260,8 @@ class VersionStore:
                 break
         live: tuple[LiveSegment, ...] = ()
         for commit in reversed(chain):
-            live = commit.live if commit.live is not None else survivors(live, commit)
+            with sensible(self.path(commit.version)):
+                live = commit.live if commit.live is not None else survivors(live, commit)
         return live
 
     def remember_plan(

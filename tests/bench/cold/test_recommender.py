@@ -67,6 +67,7 @@ def test_figures_are_judged_and_drawn(compared: Compared, tmp_path: Path) -> Non
     assert len(found["lines"]["enough"]) == len(found["lines"]["little"]) == ROUNDS
     figures: dict[str, Any] = {
         "recommend only": found,
+        "recommend only, large batches": found,
         "mixed": found,
         **{f"mixed: {name}": each for name, each in moved(compared).items()},
         "updates 10 %": {"memory_saved_at_the_end": 0.3},

@@ -53,8 +53,10 @@ def test_what_is_so_does_not_depend_on_how_it_is_told() -> None:
 def test_the_report_is_a_page_with_every_round() -> None:
     sizes = [9] * 4 + [1] * 4 + [2] * 4 + [7] * 4
     samples = [(at / 2, size << 20, 7 << 20, at // 4) for at, size in enumerate(sizes)]
-    done = Round("call centre", 1, 3.0, 10, 0, 4, 1, samples, samples)
-    page = report({"rounds": [{**vars(done), "growth": done.growth}]})
+    done = Round("call centre", 1, 3.0, 10, 0, 4, 1, "", samples, samples)
+    failed = Round("market", 2, failure="ended with 1: <the log>")
+    page = report({"rounds": [{**vars(each), "growth": each.growth} for each in (done, failed)]})
+    assert "ended with 1: &lt;the log&gt;" in page
     assert "call centre" in page
     assert "data:image/png;base64," in page
     assert done.growth == 2

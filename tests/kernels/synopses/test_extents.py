@@ -126,6 +126,11 @@ def test_parity_slots_beside_a_dictionary() -> None:
             remove(index, table, slot)
         kernels.close_slots(table, facts, closed)
         assert kernels.used_slots_reference(table, facts) == expected
+    rows = kernels.compact_slots_reference(table)
+    kernels.compact_slots(table, facts)
+    assert table[: len(rows)].tolist() == rows.tolist()
+    assert len(kernels.used_slots_reference(table, facts)) == len(rows) == len(expected)
+    assert (table[len(rows) :, k.STAMP] == 0).all()
 
 
 def test_parity_stamping_groups() -> None:

@@ -16,27 +16,43 @@ def entries_of(dice: np.random.Generator, count: int) -> Table:
     return np.array(rows, dtype=np.uint64).reshape(-1, 3).view(np.int64)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_parity_entries_in_pages(seed: int) -> None:
-    dice = np.random.default_rng(seed)
-    entries = entries_of(dice, int(dice.integers(0, 50)))
-    firsts = dice.integers(0, len(entries) + 1, 40)
-    lasts = np.maximum(firsts, dice.integers(0, len(entries) + 1, 40))
-    hi = dice.integers(0, 4, 40).astype(np.uint64) << np.uint64(62)
-    lo = dice.integers(0, 40, 40).astype(np.uint64)
-    found, twin = np.empty(40, dtype=np.int64), np.empty(40, dtype=np.int64)
-    kernels.find_entries(entries, firsts, lasts, hi, lo, found)
-    kernels.find_entries_reference(entries, firsts, lasts, hi, lo, twin)
-    assert found.tolist() == twin.tolist()
+def runs_of(dice: np.random.Generator, page: int) -> tuple[list[Table], Table, Table]:
+    """Return some runs, what tells of them, and their fences."""
+    runs = [entries_of(dice, int(dice.integers(1, 50))) for _ in range(int(dice.integers(0, 4)))]
+    fences = [np.column_stack((run[::page, 0], run[::page, 2])) for run in runs]
+    firsts = np.cumsum([0, *map(len, fences)])
+    told = [[run.ctypes.data, len(run), 3, first] for run, first in zip(runs, firsts, strict=False)]
+    table = np.array(told, dtype=np.int64).reshape(-1, kernels.RUN)
+    return runs, table, np.concatenate([np.empty((0, 2), dtype=np.int64), *fences])
 
 
+@pytest.mark.parametrize("page", [1, 3, 100])
 @pytest.mark.parametrize("seed", range(8))
-def test_parity_merging_entries(seed: int) -> None:
+def test_parity_entries_in_runs(seed: int, page: int) -> None:
     dice = np.random.default_rng(seed)
-    older, newer = (entries_of(dice, int(dice.integers(0, 50))) for _ in range(2))
-    out = np.empty((len(older) + len(newer), 3), dtype=np.int64)
-    count = kernels.merge_entries(older, newer, out)
-    assert out[:count].tolist() == kernels.merge_entries_reference(older, newer)
+    runs, table, fences = runs_of(dice, page)
+    asked = sorted({(int(dice.integers(0, 4)) << 62, int(n)) for n in dice.integers(0, 40, 60)})
+    hi, lo = np.array(asked, dtype=np.uint64).T.copy()
+    before = dice.random(len(asked)) < 0.1
+    found, out = before.copy(), np.zeros((len(asked), 3), dtype=np.int64)
+    kernels.find_in_runs(table, fences, page, hi, lo, found, out)
+    wanted = kernels.find_in_runs_reference(runs, hi, lo, before)
+    assert np.flatnonzero(found & ~before).tolist() == list(wanted)
+    assert out[found & ~before].tolist() == list(wanted.values())
+
+
+@pytest.mark.parametrize("room", [1, 7, 500])
+@pytest.mark.parametrize("seed", range(8))
+def test_parity_merging_runs(seed: int, room: int) -> None:
+    runs, table, _ = runs_of(np.random.default_rng(seed), 3)
+    places, made, full = np.zeros(len(runs), dtype=np.int64), [], True
+    while full:
+        out = np.empty((room, 3), dtype=np.int64)
+        count = kernels.merge_runs(table, places, out)
+        made += out[:count].tolist()
+        full = count == room
+    assert made == kernels.merge_runs_reference(runs)
+    assert places.tolist() == [len(run) for run in runs]
 
 
 @pytest.mark.parametrize("seed", range(8))

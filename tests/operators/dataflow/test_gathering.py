@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -131,3 +132,20 @@ def test_oracle_entire_pieces_have_all_changes_of_their_groups(
         assert 0 < len(mine) <= rows
         assert len(set(mine)) <= groups
         assert entire == all(mine.count(each) == identities.count(each) for each in mine)
+
+
+@given(st.lists(st.integers(0, 6), max_size=30), st.integers(1, 12), st.integers(1, 3))
+def test_groups_that_do_not_count_do_not_cut(identities: list[int], rows: int, groups: int) -> None:
+    def counted(part: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        return np.asarray(part.column(HI).to_numpy()) < 3
+
+    cut = list(pieces(changes(identities), rows, groups, counted))
+    assert rows_of([by_group(piece) for piece, _ in cut]) == rows_of(
+        [by_group(changes(identities))]
+    )
+    for piece, entire in cut:
+        mine = piece.column(HI).to_pylist()
+        assert len(mine) <= rows
+        assert len({each for each in mine if each < 3}) <= groups
+        assert entire or len(set(mine)) == 1
+    assert len(cut) <= len(list(pieces(changes(identities), rows, groups)))

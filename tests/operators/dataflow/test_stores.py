@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from icestream.operators.dataflow.stores import ColdOptions
+from icestream.operators.dataflow.stores import ColdOptions, ShardStores
 from icestream.plan.events.dataflow import Dataflow
 from icestream.runtime.dataflows.work import DataflowWork
 from icestream.runtime.local import LocalExecutor, LocalQuery
@@ -79,6 +80,31 @@ def test_bounded_groupings_share_the_quota(tmp_path: Path) -> None:
     assert cold["left"] > 0
     assert cold["returned"] > 0
     assert cold["logged"] > 0
+
+
+@pytest.mark.parametrize("budget", [3 * (160 << 10), 64 << 20])
+def test_bounded_work_follows_what_is_free(tmp_path: Path, budget: int) -> None:
+    flow, lent = plans.nested(), []
+    balance = ShardStores._balance
+
+    def balanced(self: ShardStores) -> None:
+        balance(self)
+        stores = list(self._stores.values())
+        heap = stores[0].heap
+        free = self._pool - heap.bytes - sum(store.directory.bytes for store in stores)
+        more = sum(store._residency.work - store._work for store in stores)
+        grown = max(0, heap.limit - heap.bytes) if heap.limit > self._pool // 4 else 0
+        for store in stores:
+            if store.directory.limit > store.least_directory:
+                grown += store.directory.limit - store.directory.bytes
+        assert more + grown <= max(0, free)
+        lent.append(more)
+
+    with small_sizes(quota=budget, chunk=256), mock.patch.object(ShardStores, "_balance", balanced):
+        query = open_dataflow(flow, tmp_path, budget=budget, shards=1)
+        for batch in batches_of(stream_of(flow, MANY, 2)):
+            query.feed(batch)
+    assert max(lent) > (budget // 8 if budget > 1 << 20 else 0)
 
 
 def wide(mode: str = "update") -> Dataflow:

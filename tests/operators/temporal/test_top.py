@@ -158,6 +158,34 @@ def test_bounded_events_taken_out_again_and_again_read_few_in_all() -> None:
     assert operator.reads.events < 100 * 300 / 3
 
 
+@given(DICE, st.sampled_from([1, 3]), ORDERS, st.sampled_from([4, 12]))
+@settings(max_examples=40)
+def test_oracle_top_k_of_last_changes(dice: Random, k: int, by: Sequence[Order], pace: int) -> None:
+    operator = TopK(PORT.schema, k, by)
+    groups = PlainGroups(operator.synopses)
+    batches = stories.story(dice, [PORT], stories.Kind(groups=2, revisions=14, pace=pace))
+    came: list[pa.RecordBatch] = []
+    told: list[pa.RecordBatch] = []
+    for batch, over in zip(batches, [*(b.watermark for b in batches[1:]), INFINITY], strict=True):
+        if not batch.chunks:
+            continue
+        groups.begin(batch.watermark)
+        came.append(pa.concat_batches([changes for _, changes in batch.chunks]))
+        told += operator.on_last_changes(0, came[-1], groups, batch.watermark, over)
+    oracle.assert_same_snapshots(bag_of(*told), oracle.top(bag_of(*came), k, best_first(by)))
+
+
+def test_bounded_nothing_is_kept_of_last_changes_that_end() -> None:
+    operator = TopK(NUMBERS, 1, [Order("x")])
+    groups = PlainGroups(operator.synopses)
+    changes = numbers((0, 4, 9, 1), (0, 4, 7, 1), (2, 8, 5, 1))
+    (told,) = operator.on_last_changes(0, changes, groups, 0, 5)
+    assert bag_of(told) == {Event(G, 0, 4, (9,)): 1, Event(G, 4, 8, (5,)): 1}
+    slots = groups.locate(np.array([G[0]], np.uint64), np.array([G[1]], np.uint64))
+    for synopsis in (0, 1):
+        assert groups.read(synopsis, slots).rows.column("x").to_pylist() == [5]
+
+
 def test_a_hidden_event_that_is_better_than_a_new_one_is_found() -> None:
     # 10 and 5 are alive, 10 shows; 10 goes and 1 comes in the same chunk: 5 it is
     operator = TopK(NUMBERS, 1, [Order("x")])

@@ -59,6 +59,13 @@ def test_with_shared_panes_a_combined_component_works_once_per_row() -> None:
     assert account(many, Form.SHARED_PANES).choice(99.0) is Shape.COMBINED
 
 
+def test_with_shared_panes_both_shapes_bring_every_pane_into_every_window() -> None:
+    without = account(SIMPLE, Form.SHARED_PANES).cost
+    found = account(replace(SIMPLE, consolidating=0.01), Form.SHARED_PANES).cost
+    for shape in Shape:
+        assert found[shape] - without[shape] == pytest.approx(10 * 60 * 2 * 0.01)
+
+
 @given(STATISTICS)
 def test_both_forms_agree_where_nothing_is_shared(measured: Statistics) -> None:
     plain = replace(measured, windows=1.0, sending=measured.moving)

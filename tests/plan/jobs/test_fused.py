@@ -20,6 +20,7 @@ from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.jobs.building import JobStream, JobWindow
 from icestream.plan.jobs.fused import operators_of, planned_job
 from icestream.runtime.dataflows.sending import Routing
+from icestream.runtime.exchange import Shelf
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.versions.shard import OpenShard, ShardReport, ShardTask
 from icestream.testing.oracles.jobs import Spanning, counted, told, tuples_in
@@ -374,9 +375,9 @@ def test_changes_on_an_aligned_edge_stay_in_their_shard(configuration: str, tmp_
 
     run = ShardTask.run
 
-    def running(self: ShardTask) -> ShardReport:
+    def running(self: ShardTask, shelf: Shelf) -> ShardReport:
         running_shards.append(self.shard)
-        return run(self)
+        return run(self, shelf)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Routing, "cut", noted)

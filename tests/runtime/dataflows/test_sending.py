@@ -12,7 +12,7 @@ from icestream.operators.temporal.changes import changes_of
 from icestream.operators.windows.fold import HI
 from icestream.runtime.dataflows import sending
 from icestream.runtime.dataflows.sending import Routing, Sending, Sends
-from icestream.runtime.exchange import Parcels
+from icestream.runtime.exchange import Parcels, Shelf
 from icestream.testing.faults.faulty_files import SimulatedDisk
 
 PAYLOAD = pa.schema([("k", pa.int64())])
@@ -35,7 +35,7 @@ def sends(disk: SimulatedDisk) -> Sends:
 
 
 def received(disk: SimulatedDisk, path: str, shard: int, edge: int) -> list[int]:
-    parcels = Parcels(disk, [path], shard, 0)
+    parcels = Parcels(Shelf(disk, [path]), shard, 0)
     return [key for batch in parcels.changes(edge, 0, END) for key in batch.column("k").to_pylist()]
 
 
@@ -83,7 +83,7 @@ def test_records_of_a_shard_are_in_the_order_of_groups(monkeypatch: pytest.Monke
     path = out.finish()
     assert path is not None
     for shard in range(SHARDS, 2 * SHARDS):
-        parcels = Parcels(disk, [path], shard, 0)
+        parcels = Parcels(Shelf(disk, [path]), shard, 0)
         firsts, _ = parcels.ranges(0)
         for number, batch in enumerate(parcels.changes(0, 0, END)):
             identities = batch.column(HI).to_numpy()

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 import icestream as ice
+from icestream.core.errors import IcestreamError
 from icestream.runtime.on_spark import session
 from icestream.runtime.windows import prefold, warm_up
 from icestream.testing.oracles.windows import differences
@@ -24,6 +26,15 @@ def test_the_running_session_is_returned_with_the_recommended_settings(
     assert again.sparkContext is spark.sparkContext
     for name, value in ice.settings().items():
         assert spark.conf.get(name) == value
+
+
+def test_without_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(_: object) -> SparkSession:
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", gone)
+    with pytest.raises(IcestreamError, match=r"install Java 17 or newer.*icestream doctor"):
+        ice.local_session()
 
 
 def test_settings_are_a_copy() -> None:

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from icestream.core.times import INFINITY
 from icestream.runtime.versions.shard import ShardReport
-from icestream.runtime.versions.shard_facts import shard_facts
+from icestream.runtime.versions.shard_facts import key_group_facts, shard_facts
 from icestream.state.log.format import SegmentInfo
 from icestream.state.versions import EVENTS, NO_SHARD, LiveSegment
+from icestream.testing.stories.checkpoints import events, opened
 
 
 def segment(ordinal: int, size: int) -> SegmentInfo:
@@ -43,3 +47,24 @@ def test_every_list_has_a_place_for_each_shard() -> None:
     assert {len(each) for each in facts["shards"].values()} == {6}
     assert facts["shards"]["writtenBytes"] == [5] * 6
     assert facts["shards"]["resultRows"] == [3] * 6
+
+
+def test_oracle_key_groups_add_up_to_what_was_sent() -> None:
+    told = key_group_facts([{0: 5, 3: 1}, {3: 2}], [0, 0, 1, 1, 0])
+    assert told == {
+        "keyGroups": {"entries": [5, 0, 0, 3, 0], "owners": [[0, 2], [1, 2], [0, 1]]},
+    }
+
+
+def test_a_batch_that_sent_nothing_tells_nothing_of_key_groups() -> None:
+    assert key_group_facts([{}], [0, 1]) == {}
+
+
+@pytest.mark.parametrize("kind", ["windows", "groups", "updates"])
+def test_parity_key_groups_of_a_batch_add_up_to_its_entries(kind: str, tmp_path: Path) -> None:
+    query = opened(kind, str(tmp_path))
+    [delivered] = query.driver.batch(0, events(query.plan, 0))
+    told = delivered.progress["icestream"]
+    assert sum(told["keyGroups"]["entries"]) == told["entries"] > 0
+    assert sum(many for _, many in told["keyGroups"]["owners"]) == query.plan.key_groups
+    query.close()

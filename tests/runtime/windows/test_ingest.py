@@ -12,7 +12,7 @@ from icestream.operators.aggregates import Aggregate
 from icestream.operators.windows.fold import HI, LAST, LO, EntryTable
 from icestream.plan.lower import window_spec
 from icestream.plan.nodes import Plan
-from icestream.runtime.exchange import ExchangeWriter, Parcels, SplitReport
+from icestream.runtime.exchange import ExchangeWriter, Parcels, Shelf, SplitReport
 from icestream.runtime.local import read_rows
 from icestream.runtime.windows.folding import TABLE_BYTES
 from icestream.runtime.windows.ingest import Ingest
@@ -104,7 +104,7 @@ def test_entries_go_to_the_shard_of_their_key_group() -> None:
     width = window_spec(plan).layout.entry_width + 1
     counted: Counter[int] = Counter()
     for shard in range(3):
-        parcels = Parcels(disk, ["parcel"], shard, width)
+        parcels = Parcels(Shelf(disk, ["parcel"]), shard, width)
         groups: dict[tuple[int, int], int] = {}
         for keys in parcels.groups():
             for hi, lo, last in zip(
@@ -153,7 +153,8 @@ def test_every_grouping_set_is_a_group_of_its_own() -> None:
     )
     stream = random_events(plan, Shape(events=50, groups=3, nulls=0.4), np.random.default_rng(4))
     disk = run(plan, [stream])[1]
-    found = [keys for shard in range(3) for keys in Parcels(disk, ["parcel"], shard, 4).groups()]
+    shelf = Shelf(disk, ["parcel"])
+    found = [keys for shard in range(3) for keys in Parcels(shelf, shard, 4).groups()]
     rows = pa.concat_tables(found).select(["a", "b", "grouping_id"]).to_pylist()
     a, b = (stream.column(name).to_pylist() for name in ("k0", "k1"))
     expected = {(x, y, 0) for x, y in zip(a, b, strict=True)} | {(x, None, 1) for x in a}
@@ -164,7 +165,7 @@ def test_batches_without_events_make_an_empty_parcel() -> None:
     plan = window_plan(aggregates=COUNT)
     report, disk = run(plan, [events(plan)])
     assert (report.rows, report.entries, report.seen) == (0, 0, {})
-    assert list(Parcels(disk, ["parcel"], 0, 4).entries()) == []
+    assert list(Parcels(Shelf(disk, ["parcel"]), 0, 4).entries()) == []
 
 
 def test_rows_of_an_empty_query_have_the_result_columns(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from icestream.operators.aggregates import Aggregate
 from icestream.operators.windows.panes import Windows
 from icestream.plan.lower import window_spec
 from icestream.plan.nodes import Plan
-from icestream.runtime.exchange import ExchangeWriter, Parcels, SplitReport
+from icestream.runtime.exchange import ExchangeWriter, Parcels, Shelf, SplitReport
 from icestream.runtime.windows import tuples
 from icestream.runtime.windows.tuples import Leaving, TupleWriter
 from icestream.state.log.format import SegmentInfo
@@ -50,11 +51,12 @@ def folded(
         out = ExchangeWriter(disk, path, disk, "root", path)
         reports.append(leaving.run(part, parts, out))
         out.finish()
-        for shard in range(2):
-            for family in range(len(leaving.spans)):
-                for table in Parcels(disk, [path], shard, width).leaving(family):
-                    for pane, count in zip(table[:, 0], table[:, 3], strict=True):
-                        found[family, int(pane)] += int(count)
+        with closing(Shelf(disk, [path])) as shelf:
+            for shard in range(2):
+                for family in range(len(leaving.spans)):
+                    for table in Parcels(shelf, shard, width).leaving(family):
+                        for pane, count in zip(table[:, 0], table[:, 3], strict=True):
+                            found[family, int(pane)] += int(count)
     return found, reports
 
 

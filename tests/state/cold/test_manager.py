@@ -152,6 +152,16 @@ def test_a_refused_reservation_frees_a_little_more_than_it_needs() -> None:
     assert manager.free(0) >= 90
 
 
+@pytest.mark.parametrize("classifier", ["clock", "lfu"])
+def test_bounded_a_batch_frees_a_group_too_much_at_most(classifier: str) -> None:
+    sizes = np.random.default_rng(1).permutation([10] * 900 + [5_000] * 100)
+    query = PlainSubQuery("a", sizes)
+    manager = Manager([query], Policy(classifier=classifier, urgent=0))
+    query.open(manager, np.arange(1_000))
+    for asked in (100, 20_000, 3_000, 70_000):
+        assert asked <= manager.free(asked) < asked + 5_000
+
+
 def test_what_is_freed_at_once_counts_for_the_open_plan() -> None:
     manager, _ = filled(with_policy(Policy(urgent=0.0)), [10] * 100)
     manager.plan(1000, 1000)

@@ -11,7 +11,7 @@ import pytest
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
 from icestream.state.synopses import directory
-from icestream.state.synopses.directory import Directory, is_empty_entry
+from icestream.state.synopses.directory import Directory, is_empty_entry, slot_order
 from icestream.state.synopses.spec import Ids
 
 
@@ -39,6 +39,12 @@ def test_oracle_a_directory_is_a_dictionary(tmp_path: Path) -> None:
         found = groups.find(*identities(asked)).tolist()
         assert found == [known.get(number, -1) for number in asked]
         assert sorted(groups.every().tolist()) == sorted(known.values())
+        if step % 7 == 0:
+            rows = groups.table[[known[number] for number in sorted(known)]]
+            groups.shrink(int(dice.integers(0, 200_000)))
+            slots = groups.find(*identities(sorted(known)))
+            assert groups.table[slots].tolist() == rows.tolist()
+            known = dict(zip(sorted(known), slots.tolist(), strict=True))
 
 
 def test_a_refused_open_changes_nothing(tmp_path: Path) -> None:
@@ -64,3 +70,10 @@ def test_entries_come_back_as_they_were(tmp_path: Path) -> None:
     groups.adopt(again, entries)
     assert groups.entries(again).tolist() == entries.tolist()
     assert not is_empty_entry(entries).any()
+
+
+@pytest.mark.parametrize("most", [10, 100, 1_000_000])
+def test_slots_are_put_in_order(most: int) -> None:
+    slots = np.random.default_rng(most).choice(most, 10, replace=False)
+    assert slots[slot_order(slots)].tolist() == sorted(slots.tolist())
+    assert slot_order(slots[:0]).tolist() == []

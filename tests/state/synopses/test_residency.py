@@ -94,3 +94,16 @@ def test_what_is_not_carried_is_read(tmp_path: Path) -> None:
     with space.version() as store:
         assert counts(store, groups) == [2] * len(groups)
         assert store.statistics["returned"] > 5000
+
+
+def test_groups_are_known_wherever_they_are_and_not_opened_for_that(tmp_path: Path) -> None:
+    space = GroupSpace(str(tmp_path), TOTALS, quota=QUOTA)
+    with space.version() as store:
+        count(store, np.arange(6_000))
+    asked = np.random.default_rng(3).permutation(np.arange(-3_000, 9_000))
+    with space.version() as store:
+        before = store.directory.groups
+        assert 0 < before < 6_000
+        known = store.knows(*identities(asked))
+        assert known.tolist() == ((asked >= 0) & (asked < 6_000)).tolist()
+        assert store.directory.groups == before

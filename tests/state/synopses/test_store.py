@@ -12,6 +12,7 @@ import pytest
 
 from icestream.core.errors import BudgetError, CheckpointError, DamageError
 from icestream.core.times import INFINITY
+from icestream.kernels.synopses import leaving
 from icestream.state import snapshots
 from icestream.state.cold.manager import Manager, Policy
 from icestream.state.synopses import migration
@@ -149,7 +150,7 @@ def test_a_long_chain_is_made_one_when_it_leaves(tmp_path: Path) -> None:
 
 
 def test_a_chain_of_small_pieces_is_made_one_when_it_leaves(tmp_path: Path) -> None:
-    space, few = GroupSpace(str(tmp_path), NUMBERS), migration.FEW
+    space, few = GroupSpace(str(tmp_path), NUMBERS), leaving.FEW
     for version in range(few):
         with space.version() as store:
             store.begin(0)
@@ -425,3 +426,25 @@ def test_damage_in_an_extent_names_the_file(tmp_path: Path) -> None:
         store.evict(store.candidates())
         with pytest.raises(DamageError, match=path):
             content(store, range(100))
+
+
+def test_a_directory_that_shrinks_keeps_all_groups(tmp_path: Path) -> None:
+    sizes = []
+
+    def too_large(store: GroupStore) -> None:
+        sizes.append(store.directory.bytes)
+        store.directory.ample = 60_000
+
+    space = GroupSpace(str(tmp_path), NUMBERS, prepare=too_large)
+    for version in range(4):
+        with space.version() as store:
+            store.begin(0)
+            add(store, list(range(version * 300, version * 300 + 900)), [version] * 900)
+            assert store.directory.bytes > 100_000
+    with space.version() as store:
+        store.begin(0)
+        found = content(store, list(range(1800)))
+    assert max(sizes) <= 75_000
+    assert {group: sum(rows) for group, rows in found.items()} == {
+        group: sum(v for v in range(4) if v * 300 <= group < v * 300 + 900) for group in range(1800)
+    }

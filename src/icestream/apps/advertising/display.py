@@ -23,7 +23,13 @@ from rich.text import Text
 from icestream.apps.advertising.answers import Scores, Verdict, Weights
 from icestream.apps.advertising.query import BIAS
 from icestream.apps.bars import bars, events_bar, memory_bar
-from icestream.apps.progress import Progress, show_speed, show_time, show_watermark
+from icestream.apps.progress import (
+    Progress,
+    show_speed,
+    show_time,
+    show_watermark,
+    waiting_line,
+)
 from icestream.core.times import Micros
 from icestream.core.units import format_bytes
 
@@ -83,6 +89,8 @@ def live_page(status: Status) -> RenderableType:
 def plain_line(status: Status) -> str:
     """Write the status as a line, for output that is no terminal."""
     query = status.progress
+    if not query.processed:
+        return waiting_line(status.elapsed, status.written, status.events)
     return (
         f"{status.elapsed:5.0f} s  {query.processed:,} of {status.events:,} events, "
         f"{show_speed(query.speed)}, {len(status.caught):,} bots found, "

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from icestream.apps.bars import bars, events_bar, memory_bar, show_phases
-from icestream.apps.progress import Progress, show_time, show_watermark
+from icestream.apps.progress import Progress, show_time, show_watermark, waiting_line
 from icestream.apps.recommender.answers import Answer, Request
 from icestream.core.units import format_bytes
 
@@ -107,6 +107,8 @@ def live_page(status: Status) -> RenderableType:
 def plain_line(status: Status) -> str:
     """Write the status as a line, for output that is no terminal."""
     progress = status.progress
+    if not progress.processed:
+        return waiting_line(status.elapsed, status.written, status.events)
     return (
         f"{status.elapsed:5.0f} s  {progress.processed:,} of {status.events:,} events, "
         f"{_speeds(status)}, memory {format_bytes(progress.memory)} of "

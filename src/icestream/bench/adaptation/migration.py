@@ -3,8 +3,9 @@
 Idea: the same windows on nodes with a folder each; a key group is moved from node to node between
 two batches, in each of four ways. Split, its state is the open pane of every key; combined, ten
 panes and the running windows. The pause is the time of the clock in which no node would take a row
-of the group. After each copy, one file of as many bytes is copied in the same folder: raw speed, by
-processor time, since neither waits for the disk.
+of the group. Folders and empty arenas are made on the target before, while the source still takes
+rows: that is no pause, and a row of its own (`before_ms`). After each copy, one file of as many
+bytes is copied in the same folder: raw speed, by processor time, since neither waits for the disk.
 
 Limits: one machine and one disk; a copy goes through the page cache and waits for no disk, which
 favours it. A network would slow down copies and rebuilding, not the others.
@@ -84,6 +85,7 @@ def moves(folder: Path, shape: Shape, keys: int, repeats: int) -> dict[str, dict
             if moved[-1].bytes:
                 raws.append(_raw_copy(folder, moved[-1].bytes))
         found[name] = {
+            "before_ms": 1e3 * statistics.median(each.before for each in moved),
             "pause_ms": 1e3 * statistics.median(each.pause for each in moved),
             "processor_ms": 1e3 * statistics.median(each.processor for each in moved),
         }

@@ -5,6 +5,7 @@ with another number of tasks after random batches (2, 8, 3, 1, again and again),
 waiting than a batch takes. Rows are compared by count and by the sum of their hashes; of an update
 stream, whose rows depend on the time a batch has, by the last row of each key. The pause of a
 rescale is what the batch after it takes beyond the median of the batches that follow no rescale.
+What a query pays for the room to grow, its shards, is measured beside (`shard_cost`).
 
 Limits: one machine, so a shard that changes its task finds its arena; on another machine it would
 be rebuilt from the log, which the tests do between any two batches and nothing times. Batches are
@@ -25,6 +26,7 @@ import numpy as np
 
 import icestream as ice
 from icestream.bench.adaptation.operators_of_state import OPERATORS, SCHEMA, Kept
+from icestream.bench.adaptation.shard_cost import cost_of_shards, per_shard
 from icestream.bench.harness import scratch, workspace
 from icestream.bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
 from icestream.bench.rows import write_batches
@@ -36,6 +38,8 @@ COURSE = (8, 3, 1, 2)
 EVERY = 3
 WARM = 4
 SHARDS = 8
+#: milliseconds that a shard may add to a version in one task
+SHARD_MS = 2.0
 
 
 @dataclass
@@ -74,10 +78,17 @@ def measure(size: Size, progress: Progress) -> Measurement:
     batches, events, keys = CASES[size]
     folder = scratch(workspace(), "rescale")
     write_batches(folder / "in", batches, events, keys=keys, span=4_000_000, seed=11)
-    progress.plan(2 * len(OPERATORS))
+    progress.plan(1 + 2 * len(OPERATORS))
+    progress.step("versions by shards")
+    cost = cost_of_shards(size, folder / "cost")
     spark = ice.local_session("rescale", cores=2)
-    figures: dict[str, Any] = {"events": batches * events, "keys": keys, "shards": SHARDS}
-    bars = []
+    figures: dict[str, Any] = {
+        "events": batches * events,
+        "keys": keys,
+        "shards": SHARDS,
+        "shard cost": cost,
+    }
+    bars = [Bar.at_most("ms of a version for each further shard", SHARD_MS, per_shard(cost))]
     for kind, kept in OPERATORS.items():
         progress.step(f"{kind}, undisturbed")
         calm = _run(spark, kept, folder, rescaling=False)

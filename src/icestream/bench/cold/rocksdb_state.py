@@ -32,6 +32,7 @@ import pyarrow as pa
 
 from icestream.bench.cold.keyed_rows import Floats, Ints, Stream
 from icestream.state.keys import KeyCodec
+from icestream.state.synopses.directory import slot_order
 from icestream.state.synopses.spec import GroupRows, Synopsis
 from icestream.testing.trials.group_space import GroupSpace
 
@@ -79,7 +80,7 @@ class StoreTotals:
         with self._space.version() as store:
             store.begin(0)
             slots = store.locate(*self._codec.identify(pa.record_batch([keys], schema=KEY)))
-            order = np.argsort(slots)
+            order = slot_order(slots)
             ordered = slots[order]
             for portion in store.portions(ordered):
                 is_all = len(portion) == len(ordered)

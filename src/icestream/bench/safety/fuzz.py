@@ -178,7 +178,12 @@ def measure(size: Size, progress: Progress) -> Measurement:
     total = sum(inputs.values())
     full = SHARE[size]
     return Measurement(
-        {"inputs": inputs, "findings": wrong, "inputs_per_second": rates, "total": total},
+        {
+            "inputs": dict(inputs),
+            "findings": dict(wrong),
+            "inputs_per_second": rates,
+            "total": total,
+        },
         (
             Bar.at_least("inputs", 1_000_000 * full, total),
             Bar.at_least("signed inputs of each file parser", 100_000 * full, min(signed)),

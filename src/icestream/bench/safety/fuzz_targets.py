@@ -91,6 +91,8 @@ def targets(folder: Path) -> Iterator[Target]:
     for kind, where in roots.items():
         yield _state(kind, where)
     yield _state("windows", root, kept="panes")
+    yield _state("objects", roots["objects"], kept="panes")
+    yield _state("sessions", roots["sessions"], kept="sessions")
     mark = str(folder / "mark")
     yield Target(
         "marks of delivery",
@@ -120,7 +122,7 @@ def _commits(root: str) -> Iterator[Target]:
         opened.history(opened.commit())
         opened.live(last)
 
-    yield Target("commits", partial(_bytes, samples), feed, thousands=50)
+    yield Target("commits", partial(_bytes, samples), feed, thousands=100)
 
     def make_signed(dice: random.Random) -> bytes:
         value = changed_json(dice.choice(values), dice)
@@ -169,7 +171,7 @@ def _segments(roots: dict[str, str]) -> Iterator[Target]:
                 for _ in reader.read_range(int(markers[0]), int(markers[-1])):
                     pass
 
-    yield Target("segments", partial(_bytes, samples), feed, thousands=50)
+    yield Target("segments", partial(_bytes, samples), feed, thousands=150)
     yield Target(
         "segments, signed",
         lambda dice: changed_segment(dice.choice(samples), dice.choice(PARTS), dice),

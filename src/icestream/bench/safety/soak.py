@@ -7,7 +7,7 @@ compared: all rows where rows are told once; what is so at some instants where r
 the newest row of each key where only that counts.
 Memory is sampled, pages that processes share counted once. An undisturbed run, once warm, may not
 need more in its last third than in the one before. What Java takes, which its heap bounds, is told
-apart.
+apart. A round that does not come to its end is told with the end of its log, and others go on.
 
 Limits: the disk refuses new files, not every write; the machine itself stays up.
 """
@@ -38,6 +38,7 @@ import pyarrow.parquet as pq
 from icestream.apps.results import micros_of
 from icestream.bench.harness import scratch, workspace
 from icestream.bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from icestream.core.errors import IcestreamError
 from icestream.core.times import INFINITY
 from icestream.core.units import format_bytes
 from icestream.testing.faults.killing import kill_until_done
@@ -87,6 +88,8 @@ class Round:
     differences: int = 0
     kills: int = 0
     refused: int = 0
+    #: why it did not come to its end; empty if it did
+    failure: str = ""
     #: memory of the tormented runs, and of the undisturbed one
     memory: list[Sample] = field(default_factory=list)
     calm: list[Sample] = field(default_factory=list)
@@ -261,11 +264,15 @@ def measure(size: Size, progress: Progress) -> Measurement:
         number = len(rounds)
         app = names[number % len(names)]
         progress.step(f"{app}, round {number + 1}")
-        rounds.append(one_round(app, number + 1, folder / str(number), size))
-        last = rounds[-1]
+        try:
+            last = one_round(app, number + 1, folder / str(number), size)
+        except IcestreamError as error:
+            last = Round(app, number + 1, failure=str(error))
+        rounds.append(last)
         progress.note(
             f"{app}: {last.rows} rows, {last.differences} differ, {last.kills} kills, "
             f"{last.refused} refusals of the disk, memory {_shown(last.growth)}"
+            f"{last.failure and ', failed: '}{last.failure}"
         )
     figures = {"rounds": [{**asdict(each), "growth": each.growth} for each in rounds]}
     page = folder / "soak.html"
@@ -275,6 +282,7 @@ def measure(size: Size, progress: Progress) -> Measurement:
         figures,
         (
             Bar.at_least("apps", len(names), len({each.app for each in rounds})),
+            Bar.at_most("rounds that failed", 0, sum(bool(each.failure) for each in rounds)),
             Bar.at_most("rows that differ", 0, sum(each.differences for each in rounds)),
             Bar.at_least("rows compared", 1000, sum(each.rows for each in rounds)),
             Bar.at_least("kills", KILLS[size], sum(each.kills for each in rounds)),
@@ -338,6 +346,12 @@ def report(figures: Figures) -> str:
         f"<td>{_shown(each['growth'])}"
         for each in figures["rounds"]
     )
+    failures = "".join(
+        f"<h2>{html.escape(each['app'])}, seed {each['seed']}</h2>"
+        f"<pre>{html.escape(each['failure'])}</pre>"
+        for each in figures["rounds"]
+        if each["failure"]
+    )
     heads = (
         "app",
         "seed",
@@ -353,6 +367,7 @@ def report(figures: Figures) -> str:
         f"<!doctype html><meta charset=utf-8><title>Icestream soak</title><style>{style}</style>"
         "<h1>Apps under kills, full and slow disks, clock jumps and bursts</h1>"
         f"<table><tr>{''.join(f'<th>{head}' for head in (*heads, 'growth'))}{rows}</table>"
+        f"{failures}"
         f'<img alt="memory over time" src="data:image/png;base64,'
         f'{base64.b64encode(picture.getvalue()).decode()}">'
     )

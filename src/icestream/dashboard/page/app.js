@@ -1,9 +1,9 @@
 // Asks for what is new once a second and keeps the page up to date. Everything that is shown came
 // as data and is put on the page as text.
 
-import { element, grouped } from "./charts.js";
+import { element, grouped, own } from "./charts.js";
 import * as format from "./format.js";
-import { PANELS, own } from "./panels.js";
+import { PANELS } from "./panels.js";
 
 const EVERY = 1000;
 const HELD = 1500;

@@ -8,6 +8,9 @@ const HEIGHT = 190;
 const MARGIN = { left: 62, right: 12, top: 10, bottom: 22 };
 const MOST_POINTS = 240;
 
+// what a record tells beside Spark's own fields
+export const own = (record) => record.icestream ?? {};
+
 export function element(name, attributes = {}, ...children) {
   return fill(document.createElement(name), attributes, children);
 }

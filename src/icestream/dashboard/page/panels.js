@@ -1,11 +1,10 @@
 // What each panel shows. A panel is told the query, its records and the records in groups; it says
 // whether there is anything to show, and shows it. Panels without data are not on the page.
 
-import { TimeChart, drawn, element, grouped, hideTip, legendOf, lyingBars, reduced, showTip, tipLine } from "./charts.js";
+import { TimeChart, element, legendOf, lyingBars, own, reduced } from "./charts.js";
 import * as format from "./format.js";
+import { keyGroups, shards } from "./heat.js";
 import { drawPlan } from "./plan.js";
-
-const own = (record) => record.icestream ?? {};
 
 // -- charts over versions --------------------------------------------------------------------
 
@@ -263,89 +262,6 @@ const choice = {
   drop: (node) => node.remove(),
 };
 
-// -- shards by load --------------------------------------------------------------------------
-
-const MEASURES = [
-  ["seconds", "time", format.seconds], ["memoryBytes", "memory", format.bytes],
-  ["writtenBytes", "written", format.bytes], ["resultRows", "rows", format.count], ["groups", "groups", format.count],
-];
-const COLUMNS = 60;
-
-const shards = {
-  id: "shards",
-  title: "Shards by load",
-  about: "Each row is a shard, each column some versions; a ring is a shard that changed its task.",
-  wide: true,
-  build() {
-    const state = { chosen: null, head: element("fieldset", { class: "choices" }), figure: element("div", { class: "heat" }) };
-    state.root = element("div", { class: "figure" }, state.head, state.figure);
-    return state;
-  },
-  update(state, query, records) {
-    const last = own(records.at(-1)).shards;
-    if (!last) return false;
-    const names = MEASURES.filter(([name]) => Array.isArray(last[name]) && records.some((r) => own(r).shards?.[name]?.some((v) => v > 0)));
-    if (!names.length) return false;
-    if (!names.some(([name]) => name === state.chosen)) state.chosen = names[0][0];
-    const redraw = () => shards.draw(state, records, names);
-    const key = names.map(([name]) => name).join();
-    if (state.key !== key) {
-      state.key = key;
-      state.head.replaceChildren(element("legend", { class: "hidden" }, "Measure"), ...names.map(([name, text]) => {
-        const input = element("input", { type: "radio", name: "measure", value: name });
-        input.checked = name === state.chosen;
-        input.addEventListener("change", () => { state.chosen = name; state.redraw(); });
-        return element("label", {}, input, text);
-      }));
-    }
-    state.redraw = redraw;
-    redraw();
-    return true;
-  },
-  draw(state, records, names) {
-    const [name, text, unit] = names.find(([each]) => each === state.chosen);
-    const groups = grouped(records, COLUMNS);
-    const count = own(records.at(-1)).shards[name].length;
-    const jobs = own(records.at(-1)).operators?.length || 1, per = Math.max(1, count / jobs);
-    const width = Math.max(320, state.root.clientWidth);
-    const tall = Math.max(8, Math.min(24, 340 / count)), wide = (width - 60) / Math.max(groups.length, 24);
-    const values = groups.map((group) => Array.from({ length: count }, (_, shard) =>
-      group.reduce((sum, r) => sum + (own(r).shards?.[name]?.[shard] ?? 0), 0) / group.length));
-    const most = Math.max(1e-9, ...values.flat());
-    const height = count * tall + 4;
-    const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, height, class: "chart", role: "img", tabindex: "0", "aria-label":
-      `${shards.title} by ${text}. Last: ${values.at(-1).map((value, shard) => `shard ${shard} ${unit(value)}`).join(", ")}` });
-    for (let shard = 0; shard < count; shard += 1) {
-      const every = Math.ceil(12 / tall);
-      if (shard % every === 0) {
-        const label = jobs > 1 ? `${Math.floor(shard / per)}.${shard % per}` : `${shard}`;
-        svg.append(drawn("text", { class: "tick", x: 44, y: (shard + 0.5) * tall + 4, "text-anchor": "end" }, label));
-      }
-      values.forEach((column, at) => {
-        const rect = drawn("rect", { class: "cell", x: 52 + at * wide, y: shard * tall + 1, width: Math.max(1, wide - 1), height: tall - 1, rx: 2,
-          "fill-opacity": (0.07 + 0.93 * column[shard] / most).toFixed(3) });
-        rect.addEventListener("pointermove", (event) => showTip([
-          element("div", { class: "tip-head" }, `shard ${shard} · version ${groups[at].at(-1).version}`),
-          tipLine("s1", text, unit(column[shard])),
-          ...MEASURES.filter(([other]) => other !== name && own(groups[at].at(-1)).shards?.[other]).map(([other, words, shown]) =>
-            tipLine("none", words, shown(own(groups[at].at(-1)).shards[other][shard]))),
-          ...(own(groups[at].at(-1)).taskOfShard ? [tipLine("none", "task", String(own(groups[at].at(-1)).taskOfShard[shard % per]))] : []),
-        ], event.clientX, event.clientY));
-        rect.addEventListener("pointerleave", hideTip);
-        svg.append(rect);
-        const before = groups[at - 1]?.at(-1), now = groups[at].at(-1);
-        const was = before && own(before).taskOfShard?.[shard % per], is = own(now).taskOfShard?.[shard % per];
-        if (was != null && is != null && was !== is) {
-          svg.append(drawn("circle", { class: "moved", cx: 52 + (at + 0.5) * wide, cy: (shard + 0.5) * tall, r: Math.min(4, tall / 3) }));
-        }
-      });
-    }
-    state.figure.replaceChildren(svg, element("p", { class: "said" }, `darkest: ${unit(most)}`));
-  },
-  node: (state) => state.root,
-  drop: (state) => state.root.remove(),
-};
-
 // -- the plan --------------------------------------------------------------------------------
 
 const plan = {
@@ -368,5 +284,4 @@ const plan = {
   drop: (node) => node.remove(),
 };
 
-export const PANELS = [memory, rate, phases, log, cleaning, lag, staleness, waiting, spills, owed, owing, cold, operators, choice, shards, plan];
-export { own };
+export const PANELS = [memory, rate, phases, log, cleaning, lag, staleness, waiting, spills, owed, owing, cold, operators, choice, keyGroups, shards, plan];

@@ -1,15 +1,11 @@
 """What windows on a grid keep: partial aggregates of each group and pane.
 
 Idea: segments of such windows hold entries, by pane; snapshots and new keys tell whose they are. So
-panes are read off the log, and no window is closed. A field is shown as the number it is, or as its
-words where it carries an order. Panes that have left all windows are not shown. They are read only
-where they are asked for by name: the open windows are what most people look for.
+panes are read off the log, and no window is closed. Panes that have left all windows are not shown.
+They are read only where they are asked for by name: the open windows are what most people look for.
 
-Invariants:
-1. What is shown of a group and a pane is what its events fold to, each pair once
-   (`test_oracle_panes_are_what_events_fold_to`).
-2. Fields that are shown and taken back are the same fields, but for the low word of a float sum,
-   which is below its last bit (`test_parity_fields_are_shown_and_taken_back`).
+Invariant: what is shown of a group and a pane is what its events fold to, each pair once
+(`test_oracle_panes_are_what_events_fold_to`).
 
 Cost: the entries of some panes at a time, and all keys of a shard.
 
@@ -26,17 +22,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.errors import InputError
 from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.inspect.adapters.fields import FieldColumns
 from icestream.inspect.adapters.update_arcs import chosen
 from icestream.inspect.readable import Asked, StateRows, StateTable
 from icestream.inspect.scratch import ScratchShard
-from icestream.kernels import words
 from icestream.kernels.words import Table
-from icestream.operators.aggregates.decimals import decimals_of_words
-from icestream.operators.aggregates.values import decode_ordered
-from icestream.operators.columns import Column
-from icestream.operators.fields import ENTRY_FIELDS, Field
 from icestream.operators.protocol import PastVersion
 from icestream.operators.updates.identities import places_among
 from icestream.operators.windows.runs import sorted_run
@@ -53,7 +44,6 @@ from icestream.state.versions import BASE, Commit
 PANE = "__pane"
 #: entries that are read together, about
 _ROWS_AT_ONCE = 16_384
-_DIGITS = 38
 
 
 def obstacle(plan: Plan, commit: Commit) -> str | None:
@@ -74,18 +64,14 @@ class PaneState:
         """Know the fields; there must be no obstacle."""
         self.spec = lower.window_spec(plan)
         self.layout = self.spec.layout
-        self._named = dict(zip(plan.inputs.names, plan.expressions, strict=True))
-        fields = [
-            pa.field(self._name(each), self._type(each), nullable=each.op in _EXTREMES)
-            for each in self.layout.fields
-        ]
+        self.fields = FieldColumns.of(self.layout, self.spec.types, plan)
         pane = pa.field(PANE, plan.time, nullable=False)
         self.table = StateTable(
             "windows",
             PANES,
             "partial aggregates of each group and pane",
             self.spec.keys,
-            pa.schema([pane, *self.spec.keys, *fields]),
+            pa.schema([pane, *self.spec.keys, *self.fields.schema]),
             range(len(commit.bases)),
             by_name=True,
         )
@@ -147,79 +133,13 @@ class PaneState:
         kind = self.table.columns.field(PANE).type
         instants = pa.array(panes * grid.pane + grid.origin).view(kind)
         columns = [each.combine_chunks() for each in keys.columns]
-        fields = [self._shown(each, entries) for each in self.layout.fields]
-        return pa.RecordBatch.from_arrays([instants, *columns, *fields], schema=self.table.columns)
+        shown = [instants, *columns, *self.fields.shown(entries)]
+        return pa.RecordBatch.from_arrays(shown, schema=self.table.columns)
 
-    def taken(self, rows: pa.RecordBatch) -> Table:
-        """Return the fields of rows as entries, without identities."""
-        out = np.zeros((rows.num_rows, self.layout.entry_width), dtype=np.int64)
-        for each, place in zip(self.layout.fields, self.layout.places.tolist(), strict=True):
-            count = words.WORDS[each.op]
-            out[:, place : place + count] = self._words(each, rows.column(self._name(each)))
-        return out
 
-    def as_shown(self, field: Field, entries: Table) -> Table:
-        """Return a field of entries as it comes back from what is shown of it."""
-        return self._words(field, self._shown(field, entries))
-
-    def instants(self, rows: pa.RecordBatch) -> Ints:
-        """Return the first instant of the pane of each row."""
-        return np.asarray(rows.column(PANE).view(pa.int64()).to_numpy())
-
-    def _name(self, field: Field) -> str:
-        return f"__{field.kind}({', '.join(self._named[each] for each in field.columns)})"
-
-    def _type(self, field: Field) -> pa.DataType:
-        if field.op == words.ADD_I64:
-            return pa.int64()
-        if field.op == words.ADD_I128:
-            kind = self.spec.types[str(field.column)]
-            scaled = field.kind == "sum_i128" and pa.types.is_decimal(kind)
-            return pa.decimal128(_DIGITS, kind.scale if scaled else 0)
-        if field.op == words.ADD_DD:
-            return pa.float64()
-        if field.op in _EXTREMES:
-            return self.spec.types[str(field.column)]
-        return pa.list_(pa.int64())
-
-    def _shown(self, field: Field, entries: Table) -> pa.Array:
-        place, count = self._place(field), words.WORDS[field.op]
-        own = np.ascontiguousarray(entries[:, place : place + count])
-        if field.op == words.ADD_I64:
-            return pa.array(own[:, 0])
-        if field.op == words.ADD_I128:
-            return decimals_of_words(own, np.ones(len(own), dtype=np.bool_), self._type(field))
-        if field.op == words.ADD_DD:
-            return pa.array(own.view(np.float64)[:, 0])
-        if field.op in _EXTREMES:
-            empty = own[:, 0] == words.IDENTITY[field.op]
-            return decode_ordered(own[:, 0], self._type(field), empty)
-        offsets = pa.array(np.arange(len(own) + 1, dtype=np.int32) * count)
-        return pa.ListArray.from_arrays(offsets, pa.array(own.reshape(-1)))
-
-    def _words(self, field: Field, shown: pa.Array) -> Table:
-        count = words.WORDS[field.op]
-        if field.op == words.ADD_DD:
-            pair = np.zeros((len(shown), 2))
-            pair[:, 0] = shown.to_numpy(zero_copy_only=False)
-            return pair.view(np.int64)
-        column = Column(shown)
-        if field.op == words.ADD_I128:
-            return np.stack(column.pair, axis=1)
-        if field.op in _EXTREMES:
-            there = np.asarray(shown.is_valid().to_numpy(zero_copy_only=False))
-            ordered = np.where(there, column.ordered, words.IDENTITY[field.op])
-            return ordered.reshape(-1, 1)
-        if field.op == words.ADD_I64:
-            return column.integers.reshape(-1, 1)
-        lengths = np.asarray(shown.value_lengths().to_numpy())
-        if (lengths != count).any():
-            msg = f"column {self._name(field)!r} has {count} words in each row; keep them"
-            raise InputError(msg)
-        return np.asarray(shown.flatten().to_numpy()).reshape(len(shown), count)
-
-    def _place(self, field: Field) -> int:
-        return self.layout.place(field) + ENTRY_FIELDS
+def instants_of(rows: pa.RecordBatch) -> Ints:
+    """Return the first instant of the pane of each row."""
+    return np.asarray(rows.column(PANE).view(pa.int64()).to_numpy())
 
 
 class Keys:
@@ -287,7 +207,6 @@ def _whole_panes(slices: npt.NDArray[np.void]) -> Iterator[npt.NDArray[np.void]]
         begin = end
 
 
-_EXTREMES = (words.MIN, words.MAX)
 _NO_SLICES = np.dtype([("marker", np.uint64), ("group", np.int64), ("rows", np.uint32)])
 
-__all__ = ["PANE", "Keys", "PaneState", "obstacle"]
+__all__ = ["PANE", "Keys", "PaneState", "instants_of", "obstacle"]

@@ -3,8 +3,8 @@
 Idea: what windows keep (panes, sessions, trees of objects, tuples) says little by itself. The
 operator is restored, and its windows are closed one after the other as if the watermark had reached
 their end, in a scratch folder: the rows are the running aggregates of the open windows. Windows
-that move with events show the window of each group as it stands. Panes are read where they are
-asked for (`panes`).
+that move with events show the window of each group as it stands. Panes and partial aggregates of
+sessions are read where they are asked for (`panes`, `sessions`).
 
 Invariants:
 1. The rows are those a query emits that ends here
@@ -28,14 +28,16 @@ import pyarrow.compute as pc
 
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
+from icestream.inspect.adapters.objects import ObjectState
 from icestream.inspect.adapters.panes import PaneState, obstacle
+from icestream.inspect.adapters.sessions import SessionState
 from icestream.inspect.readable import Asked, StateRows, StateTable, key_row
 from icestream.inspect.scratch import ScratchShard
 from icestream.kernels.words import Table
 from icestream.operators.ordered.frame import Frame
 from icestream.operators.ordered.operator import OrderedOperator
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.operators.session.spec import Session
+from icestream.operators.session.spec import Session, SessionSpec
 from icestream.operators.windows.levels import Tiled
 from icestream.operators.windows.panes import Cumulative, Windows
 from icestream.operators.windows.window import PANES
@@ -69,11 +71,12 @@ class WindowState:
             for number, view in enumerate(plan.views)
         ]
         self._windows = WINDOWS if self._store == PANES or _all_tumble(plan) else 1
-        self._panes = None if obstacle(plan, commit) else PaneState(plan, commit)
+        self._kept = kept(plan, commit)
         self.notes: Sequence[str] = (*self._hidden(), *self._left_out())
-        if self._panes is not None:
-            self.tables = (*self.tables, self._panes.table)
-            self.notes += (f"what windows are made of is read as {PANES!r}, see --kept",)
+        if self._kept is not None:
+            self.tables = (*self.tables, self._kept.table)
+            name = self._kept.table.name
+            self.notes += (f"what windows are made of is read as {name!r}, see --kept",)
 
     def _hidden(self) -> Iterator[str]:
         """Yield which views are not shown."""
@@ -99,10 +102,10 @@ class WindowState:
     def read(
         self, shard: int, space: Shard, history: Sequence[PastVersion], commit: Commit, asked: Asked
     ) -> Iterator[StateRows]:
-        """Restore a shard, close its windows and yield their rows; or yield its panes."""
+        """Restore a shard, close its windows and yield their rows; or yield what it keeps."""
         assert isinstance(space, ScratchShard)
-        if self._panes is not None and self._panes.table in asked.tables:
-            yield from self._panes.read(shard, space, history, commit, asked)
+        if self._kept is not None and self._kept.table in asked.tables:
+            yield from self._kept.read(shard, space, history, commit, asked)
         if not asked.tables & set(self.tables[: len(self._plan.views)]):
             return
         plan = self._plan
@@ -172,6 +175,18 @@ class WindowState:
                 rows = rows.filter(pc.fill_null(same, False))
         if rows.num_rows:
             yield StateRows(table, shard, rows)
+
+
+def kept(plan: Plan, commit: Commit) -> PaneState | SessionState | ObjectState | None:
+    """Return what windows are made of, where that can be read."""
+    if obstacle(plan, commit) is None:
+        return PaneState(plan, commit)
+    if (sole := lower.sole_part(plan)) is None:
+        return None
+    part, spec = sole
+    if isinstance(spec, SessionSpec):
+        return SessionState(part, spec, commit)
+    return ObjectState(part, spec, commit)
 
 
 class _NoInputs:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from icestream.inspect.edited import Edited
 from icestream.inspect.scratch import ScratchShard
+from icestream.kernels.words import Table
 from icestream.operators.protocol import PastVersion
 from icestream.state.synopses.spec import Ints
 
@@ -62,3 +63,18 @@ def differing(one: Ints, begins: Ints, two: Ints, others: Ints) -> npt.NDArray[n
     unequal = one[begins[owner] + within] != two[others[owner] + within]
     differ[owner[unequal]] = True
     return differ
+
+
+def places_of(rows: Table, among: Table) -> Ints:
+    """Return where each row is among others, each of which is there once; -1 for nowhere."""
+    _, numbers = np.unique(np.concatenate([among, rows]), axis=0, return_inverse=True)
+    place = np.full(len(numbers), -1, dtype=np.int64)
+    place[numbers[: len(among)]] = np.arange(len(among))
+    return place[numbers[len(among) :]]
+
+
+def alone(one: Table, other: Table) -> Table:
+    """Return the rows that are in one of two tables and not in the other; in each there once."""
+    rows, counts = np.unique(np.concatenate([one, other]), axis=0, return_counts=True)
+    found: Table = rows[counts == 1]
+    return found

@@ -22,14 +22,15 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.errors import CheckpointError, InputError
-from icestream.inspect.adapters.panes import Keys, PaneState, obstacle
+from icestream.inspect.adapters.panes import Keys, PaneState, instants_of, obstacle
 from icestream.inspect.edited import Edited
-from icestream.inspect.rewriting.changes import Change, Rewriter
+from icestream.inspect.rewriting.changes import Change, Rewriter, alone, places_of
 from icestream.inspect.scratch import ScratchShard
 from icestream.kernels.words import Table
 from icestream.operators.protocol import PastVersion
 from icestream.operators.updates.identities import places_among
 from icestream.operators.windows.fold import identified
+from icestream.operators.windows.panes import Grid
 from icestream.operators.windows.runs import sorted_run
 from icestream.operators.windows.window import PANES
 from icestream.plan import lower
@@ -95,39 +96,29 @@ class PaneRewriter(Rewriter):
     def _taken(self, rows: pa.RecordBatch, hi: Ids, lo: Ids, there: _Panes) -> _Panes:
         """Return rows as entries, in which fields that were not edited are as they are kept."""
         state = self._state
-        panes = self._panes(rows)
-        entries = state.taken(rows)
+        panes = panes_of(rows, state.spec.grid, state.first(self._commit.watermark))
+        entries = state.fields.taken(rows)
         entries[:, 0], entries[:, 1] = hi.view(np.int64), lo.view(np.int64)
-        if (entries[:, state.layout.places[0]] < 1).any():
-            msg = "a row is of no events: leave it out, and its group is in its pane no more"
-            raise InputError(msg)
-        places = there.places(panes, entries)
-        known = np.flatnonzero(places >= 0)
-        kept = there.entries[places[known]]
-        for field, first in zip(state.layout.fields, state.layout.places.tolist(), strict=True):
-            shown = state.as_shown(field, kept)
-            own = slice(first, first + shown.shape[1])
-            same = (shown == entries[known, own]).all(axis=1)
-            entries[known[same], own] = kept[same, own]
+        places = places_of(_numbered(panes, entries), _numbered(*there.arrays))
+        state.fields.keep_unedited(entries, there.entries, places)
         return _Panes(*sorted_run(panes, entries, state.layout))
 
-    def _panes(self, rows: pa.RecordBatch) -> Ints:
-        """Return the pane of each row; InputError for an instant where none begins."""
-        state, grid = self._state, self._state.spec.grid
-        instants = state.instants(rows)
-        panes = grid.panes_of(instants)
-        first = state.first(self._commit.watermark)
-        wrong = panes * grid.pane + grid.origin != instants
-        if first is not None:
-            wrong |= panes < first
-        if wrong.any():
-            row = rows.slice(int(np.flatnonzero(wrong)[0]), 1).to_pylist()[0]
-            msg = (
-                f"no pane that open windows need begins as in the row {row}: panes begin where the "
-                "export shows them"
-            )
-            raise InputError(msg)
-        return panes
+
+def panes_of(rows: pa.RecordBatch, grid: Grid, first: int | None) -> Ints:
+    """Return the pane of each row; InputError for an instant where none that is needed begins."""
+    instants = instants_of(rows)
+    panes = grid.panes_of(instants)
+    wrong = panes * grid.pane + grid.origin != instants
+    if first is not None:
+        wrong |= panes < first
+    if wrong.any():
+        row = rows.slice(int(np.flatnonzero(wrong)[0]), 1).to_pylist()[0]
+        msg = (
+            f"no pane that open windows need begins as in the row {row}: panes begin where the "
+            "export shows them"
+        )
+        raise InputError(msg)
+    return panes
 
 
 @dataclass(frozen=True)
@@ -155,21 +146,10 @@ class _Panes:
         rest = places_among(*identities(self.entries), hi, lo) < 0
         return _Panes(self.panes[rest], self.entries[rest])
 
-    def places(self, panes: Ints, entries: Table) -> Ints:
-        """Return where here each of some entries has its group and pane; -1 for nowhere."""
-        here, there = (_numbered(*each) for each in (self.arrays, (panes, entries)))
-        together = np.concatenate([here, there])
-        _, numbers = np.unique(together, axis=0, return_inverse=True)
-        place = np.full(len(together), -1, dtype=np.int64)
-        place[numbers[: len(here)]] = np.arange(len(here))
-        return place[numbers[len(here) :]]
-
     def groups_that_differ(self, other: _Panes) -> int:
         """Count the groups of which some entry is in one of both alone."""
-        both = [np.column_stack([each.panes, each.entries]) for each in (self, other)]
-        rows, counts = np.unique(np.concatenate(both), axis=0, return_counts=True)
-        alone = rows[counts == 1]
-        return len(distinct(*identities(alone[:, 1:]))[0])
+        differ = alone(*(np.column_stack(each.arrays) for each in (self, other)))
+        return len(distinct(*identities(differ[:, 1:]))[0])
 
 
 @dataclass(frozen=True)

@@ -55,9 +55,6 @@ from icestream.kernels.words import Ints, Table
 
 Mask = npt.NDArray[np.bool_]
 
-#: words of extents, on average, from which on a chain is never too long: reading them is copying
-LARGE = 1024
-
 _LEAST = -9223372036854775808
 _MOST = 9223372036854775807
 
@@ -284,6 +281,38 @@ def words_of_reference(table: Table, parts: Ints, slots: Ints, with_cold: bool, 
 
 
 @kernel
+def known_words(table: Table, block: int) -> int:
+    """Return the words of all groups, in memory or on the log, in whole blocks of so many."""
+    total = np.int64(0)
+    for slot in range(table.shape[0]):
+        if table[slot, STAMP] == 0:
+            continue
+        for at in range(GROUP, table.shape[1], PARTS):
+            words = table[slot, at + COLD] + table[slot, at + WORDS] - table[slot, at + CLEAN]
+            total += (words + block - 1) // block * block
+    return int(total)
+
+
+def known_words_reference(table: Table, block: int) -> int:
+    """Return what `known_words` does, by columns."""
+    there = table[table[:, STAMP] != 0]
+    cold, held, clean = (there[:, GROUP + c :: PARTS] for c in (COLD, WORDS, CLEAN))
+    return int((-(-(cold + held - clean) // block) * block).sum())
+
+
+@kernel
+def news_of(table: Table, at: int, slots: Ints, out: Ints) -> None:
+    """Fill in the words of groups that are not on the log."""
+    for i in range(slots.size):
+        out[i] = table[slots[i], at + WORDS] - table[slots[i], at + CLEAN]
+
+
+def news_of_reference(table: Table, at: int, slots: Ints) -> Ints:
+    """Return what `news_of` fills in, by columns."""
+    return np.asarray(table[slots, at + WORDS] - table[slots, at + CLEAN])
+
+
+@kernel
 def measure(
     table: Table, at: int, slots: Ints, whole: Mask, skipped: Ints, offsets: Ints, cleans: Ints
 ) -> int:
@@ -316,40 +345,6 @@ def measure_reference(
     sizes = table[slots, at + WORDS] - skipped
     cold = int((table[slots, at + FLAGS] & WHOLE == 0).sum())
     return skipped, np.concatenate(([0], np.cumsum(sizes))), clean - skipped, cold
-
-
-@kernel
-def judge(
-    table: Table, at: int, slots: Ints, limit: int, hot_limit: int, deltas: bool, whole: Mask
-) -> int:
-    """Fill in which groups with news have to be written whole; return how many must be read first.
-
-    A chain may have `limit` extents, `hot_limit` if all of the group is in memory, and any number
-    of extents that are large.
-    """
-    lacking = 0
-    for i in range(slots.size):
-        slot = slots[i]
-        flags = table[slot, at + FLAGS]
-        most = hot_limit if flags & WHOLE else limit
-        length = table[slot, at + CHAIN] & 0xFFFFFFFF
-        new = flags & STALE != 0 or table[slot, at + ROOT] == NO_ROOT
-        long = length >= most and table[slot, at + COLD] < length * LARGE
-        whole[i] = new or long or not deltas
-        if whole[i] and not flags & WHOLE:
-            lacking += 1
-    return lacking
-
-
-def judge_reference(
-    table: Table, at: int, slots: Ints, limit: int, hot_limit: int, deltas: bool
-) -> tuple[Mask, int]:
-    """Return what `judge` fills in and returns, by columns."""
-    flags, chain, root, cold = (table[slots, at + c] for c in (FLAGS, CHAIN, ROOT, COLD))
-    length = chain & 0xFFFFFFFF
-    long = (length >= np.where(flags & WHOLE, hot_limit, limit)) & (cold < length * LARGE)
-    whole = (flags & STALE != 0) | (root == NO_ROOT) | long | (not deltas)
-    return whole, int((whole & (flags & WHOLE == 0)).sum())
 
 
 # -- writing -------------------------------------------------------------------------------

@@ -350,6 +350,29 @@ def close_slots(table: Table, facts: Ints, slots: Ints) -> None:
         facts[FREE_SLOTS] += 1
 
 
+@kernel
+def compact_slots(table: Table, facts: Ints) -> None:
+    """Move open groups, in their order, to the first slots; they must be out of the index."""
+    count = 0
+    for slot in range(table.shape[0]):
+        if table[slot, STAMP] == 0:
+            continue
+        if slot > count:
+            for w in range(table.shape[1]):
+                table[count, w] = table[slot, w]
+        count += 1
+    for slot in range(count, table.shape[0]):
+        table[slot, STAMP] = 0
+    facts[FREE_SLOT] = 0
+    facts[FREE_SLOTS] = 0
+    facts[USED_SLOTS] = count
+
+
+def compact_slots_reference(table: Table) -> Table:
+    """Return the rows that `compact_slots` leaves, by selecting them."""
+    return np.asarray(table[table[:, STAMP] != 0])
+
+
 def used_slots_reference(table: Table, facts: Ints) -> dict[tuple[int, int], int]:
     """Return what `open_slots` and `close_slots` leave: the slot of each identity."""
     used = np.flatnonzero(table[: facts[USED_SLOTS], STAMP] != 0).tolist()

@@ -1,95 +1,164 @@
-"""Sorted entries of groups in pages: found by a binary search inside a stretch of them.
+"""Sorted runs of entries of groups: looked into together, merged together.
+
+Idea: a *run* is told by where its entries are in memory, how many they are, the words of each, and
+where the first of its *fences* is, the first hi of each page. Those who are looked for come in
+order, so each run is walked through once, in steps that grow until they are too large.
 
 Invariants:
-1. An entry that is there is found, and no other (`test_parity_entries_in_pages`).
-2. Merging keeps the newer of two entries of a group (`test_parity_merging_entries`).
+1. An entry that is there is found in the first run that has it (`test_parity_entries_in_runs`).
+2. Merging keeps the newest entry of a group (`test_parity_merging_runs`).
 3. Identities that look like hashes are put in order, others left alone
    (`test_parity_the_order_of_identities`).
 
-Cost: O(log entries of a page) per lookup; one pass to merge; O(identities) to order them.
+Cost: O(log entries of a page) per lookup and run; one pass to merge; O(identities) to order them.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
+from icestream.kernels.addresses import words_at
 from icestream.kernels.compile import kernel
 from icestream.kernels.windows.fold import Ids
 from icestream.kernels.words import Ints, Table
+
+Mask = npt.NDArray[np.bool_]
+
+#: columns of a run
+ADDRESS = 0
+COUNT = 1
+WIDTH = 2
+FENCES = 3
+RUN = 4
 
 #: first bits of identities that are looked at to put them in order, at most
 MOST_BITS = 20
 
 
 @kernel
-def find_entries(entries: Table, firsts: Ints, lasts: Ints, hi: Ids, lo: Ids, found: Ints) -> None:
-    """Fill in the row of each identity between its first and last row, -1 if it is not there."""
-    for i in range(hi.size):
-        first = firsts[i]
-        last = lasts[i]
-        end = last
-        while first < last:
-            middle = (first + last) >> 1
-            high = np.uint64(entries[middle, 0])
-            if high < hi[i] or (high == hi[i] and np.uint64(entries[middle, 1]) < lo[i]):
-                first = middle + 1
-            else:
-                last = middle
-        found[i] = -1
-        if first == end or np.uint64(entries[first, 0]) != hi[i]:
-            continue
-        if np.uint64(entries[first, 1]) == lo[i]:
-            found[i] = first
-
-
-def find_entries_reference(
-    entries: Table, firsts: Ints, lasts: Ints, hi: Ids, lo: Ids, found: Ints
-) -> None:
-    """Do what `find_entries` does, by comparing with every row."""
-    identities = entries[:, :2].view(np.uint64).tolist()
-    for i, wanted in enumerate(zip(hi.tolist(), lo.tolist(), strict=True)):
-        rows = range(int(firsts[i]), int(lasts[i]))
-        found[i] = next((row for row in rows if identities[row] == list(wanted)), -1)
+def pages_before(fences: Table, first: int, pages: int, known: int, hi: np.uint64) -> int:
+    """Return how many pages of a run begin before a hi; it is known that so many do."""
+    step = 1
+    while known + step <= pages and np.uint64(fences[first + known + step - 1, 0]) < hi:
+        known += step
+        step *= 2
+    last = min(known + step - 1, pages)
+    while known < last:
+        middle = (known + last) >> 1
+        if np.uint64(fences[first + middle, 0]) < hi:
+            known = middle + 1
+        else:
+            last = middle
+    return known
 
 
 @kernel
-def merge_entries(older: Table, newer: Table, out: Table) -> int:
-    """Merge sorted entries into `out`, newer ones instead of older ones; return how many."""
-    i = 0
-    j = 0
-    count = 0
-    width = out.shape[1]
-    while i < older.shape[0] or j < newer.shape[0]:
-        side = 0
-        if i == older.shape[0]:
-            side = 1
-        elif j < newer.shape[0]:
-            old_hi = np.uint64(older[i, 0])
-            new_hi = np.uint64(newer[j, 0])
-            old_lo = np.uint64(older[i, 1])
-            new_lo = np.uint64(newer[j, 1])
-            if new_hi < old_hi or (new_hi == old_hi and new_lo < old_lo):
-                side = 1
-            elif new_hi == old_hi and new_lo == old_lo:
-                side = 1
-                i += 1
-        if side == 0:
-            for w in range(width):
-                out[count, w] = older[i, w]
-            count += 1
-            i += 1
-        else:
-            for w in range(width):
-                out[count, w] = newer[j, w]
-            count += 1
-            j += 1
-    return count
+def find_in_runs(
+    runs: Table, fences: Table, page: int, hi: Ids, lo: Ids, found: Mask, out: Table
+) -> None:
+    """Fill in the entries of identities, in order, that are not found yet and are in a run.
+
+    Of several runs with an entry the first one counts. Pages have `page` entries; the first hi of
+    each is in `fences`.
+    """
+    known = np.zeros(runs.shape[0], dtype=np.int64)
+    for i in range(hi.size):
+        for r in range(runs.shape[0]):
+            if found[i]:
+                break
+            count, width = runs[r, COUNT], runs[r, WIDTH]
+            pages = (count + page - 1) // page
+            known[r] = pages_before(fences, runs[r, FENCES], pages, known[r], hi[i])
+            end = known[r]
+            # pages may begin with the same hi
+            while end < pages and np.uint64(fences[runs[r, FENCES] + end, 0]) == hi[i]:
+                end += 1
+            words = words_at(runs[r, ADDRESS], count * width)
+            first = max(known[r] - 1, 0) * page
+            last = min(end * page, count)
+            end = last
+            while first < last:
+                middle = (first + last) >> 1
+                high = np.uint64(words[middle * width])
+                low = np.uint64(words[middle * width + 1])
+                if high < hi[i] or (high == hi[i] and low < lo[i]):
+                    first = middle + 1
+                else:
+                    last = middle
+            if first >= end:
+                continue
+            at = first * width
+            if np.uint64(words[at]) == hi[i] and np.uint64(words[at + 1]) == lo[i]:
+                found[i] = True
+                for w in range(out.shape[1]):
+                    out[i, w] = words[at + w]
 
 
-def merge_entries_reference(older: Table, newer: Table) -> list[list[int]]:
-    """Return what `merge_entries` makes, with a dictionary."""
-    merged = {tuple(row[:2].view(np.uint64).tolist()): row.tolist() for row in older}
-    merged |= {tuple(row[:2].view(np.uint64).tolist()): row.tolist() for row in newer}
+def find_in_runs_reference(
+    runs: list[Table], hi: Ids, lo: Ids, found: Mask
+) -> dict[int, list[int]]:
+    """Return what `find_in_runs` fills in, by place, with a dictionary for each run."""
+    known = [{tuple(row[:2].view(np.uint64).tolist()): row.tolist() for row in run} for run in runs]
+    places = {}
+    for i, wanted in enumerate(zip(hi.tolist(), lo.tolist(), strict=True)):
+        there = [run[wanted] for run in known if wanted in run]
+        if there and not found[i]:
+            places[i] = there[0]
+    return places
+
+
+@kernel
+def merge_runs(runs: Table, places: Ints, out: Table) -> int:
+    """Merge runs, the oldest first, from their places on until `out` is full; return how many.
+
+    Of several entries of a group the newest stays. Places are moved on. An entry is cut to what
+    `out` has room for.
+    """
+    heads = np.empty((runs.shape[0], 2), dtype=np.uint64)
+    for r in range(runs.shape[0]):
+        if places[r] < runs[r, COUNT]:
+            read_head(runs, r, places[r], heads)
+    filled = 0
+    while filled < out.shape[0]:
+        chosen = -1
+        for r in range(runs.shape[0]):
+            if places[r] == runs[r, COUNT]:
+                continue
+            if chosen >= 0:
+                same = heads[r, 0] == heads[chosen, 0]
+                if heads[r, 0] > heads[chosen, 0] or (same and heads[r, 1] > heads[chosen, 1]):
+                    continue
+            chosen = r
+        if chosen < 0:
+            break
+        width = runs[chosen, WIDTH]
+        words = words_at(runs[chosen, ADDRESS] + 8 * width * places[chosen], width)
+        for w in range(out.shape[1]):
+            out[filled, w] = words[w]
+        filled += 1
+        high, low = heads[chosen, 0], heads[chosen, 1]
+        for r in range(chosen + 1):
+            if places[r] == runs[r, COUNT] or heads[r, 0] != high or heads[r, 1] != low:
+                continue
+            places[r] += 1
+            if places[r] < runs[r, COUNT]:
+                read_head(runs, r, places[r], heads)
+    return filled
+
+
+@kernel
+def read_head(runs: Table, r: int, place: int, heads: Ids) -> None:
+    """Fill in the identity of an entry of a run."""
+    words = words_at(runs[r, ADDRESS] + 8 * runs[r, WIDTH] * place, 2)
+    heads[r, 0] = np.uint64(words[0])
+    heads[r, 1] = np.uint64(words[1])
+
+
+def merge_runs_reference(runs: list[Table]) -> list[list[int]]:
+    """Return what `merge_runs` makes of whole runs, with a dictionary."""
+    rows = [row for run in runs for row in run]
+    merged = {tuple(row[:2].view(np.uint64).tolist()): row.tolist() for row in rows}
     return [merged[identity] for identity in sorted(merged)]
 
 

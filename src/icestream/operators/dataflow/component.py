@@ -15,6 +15,8 @@ Invariants:
    (`test_oracle_operators_that_forget_early_say_the_same`).
 4. Rows that a new watermark expires stay until the version is over, because what it settles may
    still meet them further on (`test_what_a_watermark_settles_meets_rows_that_it_expires`).
+5. Groups that are over in the version that brings them need no room
+   (`test_bounded_groups_that_pass_are_neither_opened_nor_written`).
 
 Cost: a chunk of each grouping in memory beside the stores.
 """
@@ -22,13 +24,16 @@ Cost: a chunk of each grouping in memory beside the stores.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.dataflow.gathering import collected, gathered, pieces
+from icestream.operators.dataflow.gathering import Mask, collected, gathered, pieces
 from icestream.operators.dataflow.joining import JoinStores
+from icestream.operators.dataflow.passing import PassingGroups, identities_of, lasting
 from icestream.operators.dataflow.results import Telling
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import (
@@ -47,12 +52,14 @@ from icestream.operators.dataflow.traces import Traces
 from icestream.operators.protocol import ChangeInputs, Emitted, PastVersion, Shard
 from icestream.operators.temporal.changes import PromptOperator, TemporalOperator
 from icestream.operators.temporal.current import Current
-from icestream.state.synopses.spec import Groups
+from icestream.state.synopses.spec import Groups, Ids
 
 #: rows that enter a grouping at once, at most
 CHUNK_ROWS = 65_536
 #: rows that are worth a chunk
 ENOUGH_ROWS = 16_384
+#: changes of a chunk that are looked at to tell whether most groups pass
+SAMPLE = 64
 #: part of the room for changes in which each view that tells changes adds them up
 HELD_BACK = 4
 
@@ -75,6 +82,10 @@ class Stores(Protocol):
 
     def chunk_groups(self, grouping: int) -> int:
         """Return how many groups a chunk of a grouping may name."""
+        ...
+
+    def knows(self, grouping: int, hi: Ids, lo: Ids) -> Mask:
+        """Tell of which groups of a grouping there may be something kept."""
         ...
 
     def rest(self) -> None:
@@ -139,6 +150,8 @@ class ComponentOperator:
         #: steps where groups wait of which some changes went on before
         self._entire = False
         self._torn: set[int] = set()
+        #: whether groups of the chunk under way may pass the store
+        self._passing = False
         self._telling = {
             step.view: Telling(stores.gathered_bytes // HELD_BACK)
             for step in spec.steps
@@ -164,7 +177,8 @@ class ComponentOperator:
         if isinstance(self._stores, JoinStores):
             self._stores.spill()
         self._over = watermark
-        for number, edge in self._received():
+        self._done.clear()
+        for number, edge in self._spec.received if self._inputs is not None else ():
             for changes in self._came(number, edge):
                 yield from self._push_chunks(number, changes, before)
             yield from self._settle(before)
@@ -216,26 +230,62 @@ class ComponentOperator:
         watermark: Micros,
     ) -> Iterator[pa.RecordBatch]:
         """Return what an operator makes of changes; it is told if no others can come."""
-        groups, arrivals = self._groups[number], self._spec.arrivals[number]
-        if (
-            self._entire
-            and arrivals is not None
-            and isinstance(operator, PromptOperator)
-            and operator.is_prompt
-            and sum(ways for step, ways in arrivals.items() if step not in self._done) == 1
-        ):
-            return operator.on_last_changes(port, changes, groups, watermark, self._over)
-        return operator.on_changes(port, changes, groups, watermark)
+        if self._entire and self._is_last(number):
+            prompt = self._spec.prompt[number]
+            return self._last_changes(number, prompt, port, changes, watermark)
+        return operator.on_changes(port, changes, self._groups[number], watermark)
 
-    def _received(self) -> list[tuple[int, int]]:
-        """Return the steps that receive changes, with their edges.
+    def _is_last(self, number: int) -> bool:
+        """Tell whether a step can only get what it gets in the chunk under way, and takes that."""
+        arrivals = self._spec.arrivals[number]
+        if arrivals is None or number not in self._spec.prompt:
+            return False
+        return sum(ways for step, ways in arrivals.items() if step not in self._done) == 1
 
-        Always in the same order: how lifetimes are cut, and so when they are settled, depends on
-        it.
+    def _last_changes(
+        self,
+        number: int,
+        operator: PromptOperator,
+        port: int,
+        changes: pa.RecordBatch,
+        watermark: Micros,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield what an operator makes of all changes of their groups; some groups only pass."""
+        over, stays = self._over, np.ones(changes.num_rows, dtype=np.bool_)
+        if self._passing:
+            stays = self._staying(self._spec.steps[number].grouping, changes, watermark)
+        if not stays.all():
+            passing = changes.filter(pa.array(~stays))
+            groups = PassingGroups(passing, operator.synopses)
+            yield from operator.on_last_changes(port, passing, groups, watermark, over)
+            changes = changes.filter(pa.array(stays))
+        if changes.num_rows:
+            kept = self._groups[number]
+            yield from operator.on_last_changes(port, changes, kept, watermark, over)
+
+    def _staying(self, grouping: int, changes: pa.RecordBatch, watermark: Micros) -> Mask:
+        """Tell which changes are of groups of which something is, or may be, kept."""
+        if self._over <= watermark:
+            return np.ones(changes.num_rows, dtype=np.bool_)
+        stays = lasting(changes, self._over)
+        unsure = np.flatnonzero(~stays)
+        if len(unsure):
+            hi, lo = (each[unsure] for each in identities_of(changes))
+            stays[unsure] = self._stores.knows(grouping, hi, lo)
+        return stays
+
+    def _may_pass(self, number: int, changes: pa.RecordBatch, watermark: Micros) -> bool:
+        """Tell whether groups that enter at a step keep nothing once they are over, and most are.
+
+        Looking for each group costs about as much as opening it, so a few are looked for first.
         """
-        if self._inputs is None:
-            return []
-        return [(n, s.edge) for n, s in enumerate(self._spec.steps) if isinstance(s, Receive)]
+        steps, grouping = self._spec.passed[number], self._spec.steps[number].grouping
+        if not steps or number in self._torn or not all(map(self._is_last, steps)):
+            return False
+        count = int(changes.num_rows)
+        chosen = np.arange(0, count, max(1, count // SAMPLE))
+        stays = self._staying(grouping, changes.take(pa.array(chosen)), watermark)
+        return 2 * int(np.count_nonzero(stays)) < len(chosen)
 
     def _came(self, number: int, edge: int) -> Iterator[pa.RecordBatch]:
         """Yield the changes that an edge brought, as many at a time as there is room for."""
@@ -269,9 +319,10 @@ class ComponentOperator:
         if not self._entire:
             self._torn.add(number)
         if self._rows_waiting(number) >= CHUNK_ROWS:
+            chunk = self._entire, self._passing
             self._torn |= {number, *self._spec.behind[number]}
             yield from self._push_waiting(number, watermark)
-            self._entire = False
+            self._entire, self._passing = chunk
 
     def _settle(self, watermark: Micros) -> Iterator[Emitted]:
         """Push on what still waits, nothing before what leads to it, the most changes first.
@@ -303,8 +354,11 @@ class ComponentOperator:
         received = isinstance(step, Receive)
         most = self._stores.chunk_groups(step.grouping)
         rows = max(1, CHUNK_ROWS // 2) if received and self._spec.begins else CHUNK_ROWS
-        for chunk, entire in pieces(changes, rows, most):
+        passing = self._may_pass(number, changes, watermark)
+        counted = partial(self._staying, step.grouping, watermark=watermark) if passing else None
+        for chunk, entire in pieces(changes, rows, most, counted):
             self._entire = entire and number not in self._torn
+            self._passing = passing
             if not self._entire:
                 self._torn |= self._spec.behind[number]
             self._stores.begin(step.grouping, watermark)

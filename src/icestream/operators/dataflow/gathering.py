@@ -18,10 +18,11 @@ Cost: a record is read by the passes whose range it meets, most by one or two; a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,6 +30,8 @@ from icestream.operators.protocol import ChangeInputs
 from icestream.operators.temporal.changes import LE, column_of
 from icestream.operators.windows.fold import HI
 from icestream.state.synopses.spec import Ids, Ints
+
+Mask = npt.NDArray[np.bool_]
 
 #: one more than the greatest identity
 END = 1 << 64
@@ -110,28 +113,40 @@ def taken(batch: pa.RecordBatch, order: Ints) -> pa.RecordBatch:
 
 
 def pieces(
-    changes: pa.RecordBatch, rows: int, groups: int
+    changes: pa.RecordBatch,
+    rows: int,
+    groups: int,
+    counted: Callable[[pa.RecordBatch], Mask] | None = None,
 ) -> Iterator[tuple[pa.RecordBatch, bool]]:
     """Cut changes into pieces of so many rows, of so many groups, at most.
 
     Changes are put in the order of their groups if they must be cut; a piece is told to be entire
-    if it has all changes of its groups.
+    if it has all changes of its groups. `counted` tells of which changes the groups count; a piece
+    that is not entire is of one group.
     """
-    if changes.num_rows <= rows and len(np.unique(_identities(changes))) <= groups:
-        if changes.num_rows:
+    count, identities = changes.num_rows, _identities(changes)
+    if counted is not None and groups < count <= rows:
+        identities = identities[counted(changes)]
+    if count <= rows and _has_at_most(groups, identities):
+        if count:
             yield changes, True
         return
     changes = by_group(changes)
-    identities, count = _identities(changes), changes.num_rows
+    identities = _identities(changes)
     fresh = np.ones(count + 1, dtype=np.bool_)
     fresh[1:-1] = identities[1:] != identities[:-1]
     begins = np.flatnonzero(fresh)
+    before, most = np.arange(len(begins)), min(groups, count)
+    if counted is not None and count > groups:
+        before[1:] = np.cumsum(counted(changes)[begins[:-1]])
     first = 0
     while first < count:
         group = int(np.searchsorted(begins, first, side="right")) - 1
-        end = min(first + rows, int(begins[min(group + groups, len(begins) - 1)]))
-        before = int(begins[np.searchsorted(begins, end, side="right") - 1])
-        end = before if before > first else end
+        last = int(np.searchsorted(before, before[group] + most, side="right")) - 1
+        last = max(last, group + 1) if fresh[first] else group + 1
+        end = min(first + rows, int(begins[last]))
+        begin = int(begins[np.searchsorted(begins, end, side="right") - 1])
+        end = begin if begin > first else end
         yield changes.slice(first, end - first), bool(fresh[first] and fresh[end])
         first = end
 
@@ -158,6 +173,14 @@ def _bounds(firsts: Ids, sizes: Ints, room: int) -> list[int]:
     passes = np.cumsum(sizes[order]) // room
     begins = np.flatnonzero(np.diff(passes)) + 1
     return [each for each in np.unique(firsts[order][begins]).tolist() if each > 0]
+
+
+def _has_at_most(groups: int, identities: Ids) -> bool:
+    """Tell whether there are few distinct identities; they are sorted only if need be."""
+    if len(identities) <= groups:
+        return True
+    runs = 1 + int(np.count_nonzero(identities[1:] != identities[:-1]))
+    return runs <= groups or (_falls(identities) > 0 and len(np.unique(identities)) <= groups)
 
 
 def _falls(identities: Ids) -> int:

@@ -22,11 +22,12 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.dataflow.gathering import Mask
 from icestream.operators.dataflow.stores import SMALL
 from icestream.operators.multi_join.operator import MultiJoin
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.state.synopses.spec import Groups
+from icestream.state.synopses.spec import Groups, Ids
 from icestream.state.versions import BASE
 
 #: lifetime class of the segments of a join
@@ -88,6 +89,11 @@ class JoinStores:
         """Return how many keys a chunk may name: any number."""
         del grouping
         return sys.maxsize
+
+    def knows(self, grouping: int, hi: Ids, lo: Ids) -> Mask:
+        """Return that nothing is kept beside a join."""
+        del grouping, lo
+        return np.zeros(len(hi), dtype=np.bool_)
 
     def rest(self) -> None:
         """Do nothing: the driver says who leaves."""

@@ -7,24 +7,30 @@ many ways changes can still come are read off the graph of steps once.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from icestream.operators.dataflow.joining import JOINED
+from icestream.operators.dataflow.padding import Padding
 from icestream.operators.dataflow.results import LifetimeRows
 from icestream.operators.dataflow.steps import (
+    Emit,
+    Filtering,
     JoinMany,
     Map,
     Merge,
+    Projecting,
     Receive,
     Regroup,
+    Send,
     Stateful,
     Step,
     TimedOperator,
     consumers,
 )
 from icestream.operators.multi_join.spec import MultiJoinSpec
-from icestream.operators.temporal.changes import PromptOperator
+from icestream.operators.temporal.changes import OrderedOperator, PromptOperator
 from icestream.state.synopses.options import lifetimes
 from icestream.state.synopses.spec import Synopsis
 from icestream.state.versions import BASE
@@ -79,6 +85,37 @@ class ComponentSpec:
         return consumers(self.steps)
 
     @cached_property
+    def received(self) -> tuple[tuple[int, int], ...]:
+        """Return the steps that receive changes, with their edges, in the order to take them.
+
+        It is always the same: how lifetimes are cut, and so when they are settled, depends on it.
+        What an operator wants first on one of its ports comes before what it gets on others.
+        """
+        left = [number for number, step in enumerate(self.steps) if isinstance(step, Receive)]
+        before: dict[int, set[int]] = {number: set() for number in left}
+        for step in self.steps:
+            if isinstance(step, Stateful) and isinstance(step.operator, OrderedOperator):
+                ways = [self._received_by(each) for each in step.inputs]
+                first = ways.pop(step.operator.first_port)
+                for number in frozenset().union(*ways) - first:
+                    before[number] |= first
+        order: list[int] = []
+        while left:
+            ready = [number for number in left if before[number].isdisjoint(left)]
+            order.append((ready or left)[0])
+            left.remove(order[-1])
+        edges = {n: step.edge for n, step in enumerate(self.steps) if isinstance(step, Receive)}
+        return tuple((number, edges[number]) for number in order)
+
+    def _received_by(self, number: int) -> frozenset[int]:
+        """Return the steps whose received changes lead to a step, itself among them."""
+        return frozenset(
+            n
+            for n, step in enumerate(self.steps)
+            if isinstance(step, Receive) and (n == number or number in self.behind[n])
+        )
+
+    @cached_property
     def timed(self) -> frozenset[int]:
         """Return the steps whose changes, as they are or mapped, only go where time orders them."""
         found: set[int] = set()
@@ -114,8 +151,57 @@ class ComponentSpec:
             if len(known) == len(before):
                 came = sum(known, Counter({number: 1} if isinstance(step, Receive) else {}))
             found.append(came)
-            leaving.append(None if came is None else _left(step, came))
+            leaving.append(None if came is None else self._left(number, came))
         return tuple(found)
+
+    def _left(self, number: int, came: Counter[int]) -> Counter[int] | None:
+        """Return on how many ways changes leave a step that come to it on some."""
+        match self.steps[number]:
+            case Regroup():
+                return Counter(dict.fromkeys(came, 1))
+            case JoinMany():
+                return None
+            case Stateful():
+                if number not in self.prompt:
+                    return None
+                return came if self.prompt[number].tells_at_once else came + came
+        return came
+
+    @cached_property
+    def prompt(self) -> Mapping[int, PromptOperator]:
+        """Return the operators with nothing to say at a watermark, by step."""
+        return {
+            number: step.operator
+            for number, step in enumerate(self.steps)
+            if isinstance(step, Stateful)
+            and isinstance(step.operator, PromptOperator)
+            and step.operator.is_prompt
+        }
+
+    @cached_property
+    def passed(self) -> tuple[tuple[int, ...] | None, ...]:
+        """Return the steps with state that changes of each step lead to in its grouping.
+
+        None if something might be kept there of groups that are over.
+        """
+        return tuple(self._passed(number) for number in range(len(self.steps)))
+
+    def _passed(self, number: int) -> tuple[int, ...] | None:
+        found: list[int] = []
+        waiting = [number]
+        while waiting:
+            for each, _ in self.consumers[waiting.pop()]:
+                match self.steps[each]:
+                    case Regroup() | Send() | Emit():
+                        continue
+                    case Merge() | Map(change=Filtering() | Projecting() | Padding()):
+                        waiting.append(each)
+                    case Stateful() if each in self.prompt and self.prompt[each].forgets:
+                        found.append(each)
+                        waiting.append(each)
+                    case _:
+                        return None
+        return tuple(dict.fromkeys(found))
 
     @cached_property
     def behind(self) -> tuple[frozenset[int], ...]:
@@ -125,18 +211,3 @@ class ComponentSpec:
             after = [step for step, _ in self.consumers[number]]
             found[number] = frozenset(after).union(*(found[step] for step in after))
         return tuple(found)
-
-
-def _left(step: Step, came: Counter[int]) -> Counter[int] | None:
-    """Return on how many ways changes leave a step that come to it on some."""
-    match step:
-        case Regroup():
-            return Counter(dict.fromkeys(came, 1))
-        case JoinMany():
-            return None
-        case Stateful():
-            operator = step.operator
-            if not (isinstance(operator, PromptOperator) and operator.is_prompt):
-                return None
-            return came if operator.tells_at_once else came + came
-    return came

@@ -9,7 +9,8 @@ Invariants:
 1. All stores of a shard take their snapshots in the same version
    (`test_crash_groupings_come_back_together`).
 2. Heap, directories and buffers stay inside the quota
-   (`test_bounded_groupings_share_the_quota`).
+   (`test_bounded_groupings_share_the_quota`), buffers larger where much is free
+   (`test_bounded_work_follows_what_is_free`).
 3. Stores go on in the quota that they say they need (`test_stores_go_on_in_the_quota_they_need`).
 """
 
@@ -20,12 +21,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from icestream.core.times import Micros
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.state.cold.manager import Manager, Policy
+from icestream.state.cold.manager import Manager, Mask, Policy
 from icestream.state.snapshots import SnapshotSchedule
 from icestream.state.synopses.options import StoreOptions, lifetimes
-from icestream.state.synopses.spec import Groups, Synopsis
+from icestream.state.synopses.spec import Groups, Ids, Synopsis
 from icestream.state.synopses.store import GROUPS, HEAP, WORK, GroupStore
 from icestream.state.versions import BASE
 
@@ -33,6 +36,10 @@ from icestream.state.versions import BASE
 SMALL = 1 << 16
 #: bytes of each store for what comes in whole pages: lists of segments, fences of the cold index
 LISTS = 3 << 14
+#: part of the memory for rows and directories that directories have at least
+LEAST_DIRECTORIES = 1 / 4
+#: one in so many bytes that are free is for work buffers until the next chunk
+LENT = 3
 #: part of a quota for changes in the order of groups, and that for rows and directories
 GATHERED = 1 / 6
 STATE = (1 - GATHERED) * (HEAP + GROUPS)
@@ -83,6 +90,8 @@ class ShardStores:
             )
             for number in kept
         }
+        #: whether it was said how large directories are to be
+        self._allotted = False
         for store in self._stores.values():
             store.press(self)
         header = shard.arena.header
@@ -103,16 +112,42 @@ class ShardStores:
             self._stores[grouping].begin(watermark)
 
     def _balance(self) -> None:
-        """Let rows and directories grow into what is free, half of it each until the next chunk."""
+        """Let rows and directories grow into what is free until the next chunk, half of it each.
+
+        Work buffers take a part of it before. Where not all groups fit, directories are to have the
+        part of the memory that they would have if all rows were in memory too.
+        """
         stores = self._stores.values()
         heap = next(iter(stores)).heap
         directories = sum(store.directory.bytes for store in stores)
         free = max(0, self._pool - heap.bytes - directories)
-        self._limit = max(self._pool // 4, heap.bytes + free // 2)
+        lent = free // LENT
+        free -= lent
+        if any(store.has_cold_groups for store in stores):
+            self._allot()
+        rows = free
+        for store in stores:
+            directory = store.directory
+            more = max(0, min(free // (2 * len(stores)), directory.ample - directory.bytes))
+            directory.limit = max(store.least_directory, directory.bytes + more)
+            rows -= more
+        self._limit = max(self._pool // 4, heap.bytes + rows)
         for store in stores:
             store.heap.limit = self._limit
-            more = free // (2 * len(stores))
-            store.directory.limit = max(store.least_directory, store.directory.bytes + more)
+            store.lend(lent // len(stores))
+
+    def _allot(self) -> None:
+        """Say once in a version how large directories are to be."""
+        if self._allotted:
+            return
+        self._allotted = True
+        stores = self._stores.values()
+        facts = sum(store.directory.held for store in stores)
+        rows = sum(store.bytes_known() for store in stores)
+        part = self._pool * max(LEAST_DIRECTORIES, facts / max(1, facts + rows))
+        for store in stores:
+            mine = int(part * store.directory.held / max(1, facts))
+            store.directory.ample = max(store.least_directory, mine)
 
     def rest(self) -> None:
         """Tell the manager what the last chunk touched, and let cold groups leave."""
@@ -123,6 +158,11 @@ class ShardStores:
         """Return how many groups a chunk of a grouping may name."""
         store = self._stores.get(grouping)
         return sys.maxsize if store is None else store.chunk_groups
+
+    def knows(self, grouping: int, hi: Ids, lo: Ids) -> Mask:
+        """Tell of which groups of a grouping there may be something kept."""
+        store = self._stores.get(grouping)
+        return np.zeros(len(hi), dtype=np.bool_) if store is None else store.knows(hi, lo)
 
     def free(self, size: int) -> int:
         """Let groups leave until about `size` bytes are free; return how many were freed."""

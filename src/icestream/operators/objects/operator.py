@@ -278,6 +278,21 @@ class ObjectOperator:
         columns = [window, *self._states.keys(rows)[:shown], *answers]
         return pa.RecordBatch.from_arrays(columns, schema=self._results)
 
+    # -- panes as they are kept ------------------------------------------------------------
+
+    def panes(self) -> Iterator[tuple[Ints, pa.RecordBatch]]:
+        """Yield number and states of the panes that some window still needs, by pane and group."""
+        places = self._directory.nodes(0)
+        yield from self._assembly.combined((at, self._directory.node(0, at)) for at in places)
+
+    def replace(self, panes: Ints, rows: pa.RecordBatch) -> None:
+        """Let these be all states of panes, by pane and group; no others are needed any more."""
+        self._directory.keep(np.zeros(len(self._directory.all), dtype=np.bool_))
+        if rows.num_rows:
+            self._take_in(0, np.array(list(self._write(0, panes, rows)), dtype=SLICE))
+        self._save()
+        self._shard.seal(BASE)
+
     # -- snapshot and restore --------------------------------------------------------------
 
     def _save(self) -> None:

@@ -48,12 +48,13 @@ class States:
             (each, function_of(each, types)) for each in spec.aggregates if is_object(each, types)
         ]
         words = [each for each in spec.aggregates if not is_object(each, types)]
-        self._layout = Layout.of(field for each in words for field in each.fields(types))
+        #: the fields of all word aggregates
+        self.layout = Layout.of(field for each in words for field in each.fields(types))
         self._inputs = sorted({name for each in words for name in each.columns})
         #: columns of a slice
         self.schema = pa.schema(
             [
-                pa.field("entry", pa.binary(8 * self._layout.entry_width)),
+                pa.field("entry", pa.binary(8 * self.layout.entry_width)),
                 *(pa.field(f"k{i}", key.type) for i, key in enumerate(spec.keys)),
                 *(pa.field(f"s{i}", each.state) for i, (_, each) in enumerate(self._objects)),
             ]
@@ -79,7 +80,7 @@ class States:
         slots = np.empty_like(order)
         slots[order] = owners(bounds)
         entries = self._fold(tuples, slots, hi[firsts], lo[firsts])
-        return panes[firsts], self._batch(entries, keys.columns, states)
+        return panes[firsts], self.batch(entries, keys.columns, states)
 
     def combine(self, targets: Ints, rows: pa.RecordBatch) -> tuple[Ints, pa.RecordBatch]:
         """Return target and state of each (target, group) of rows that come in arrival order."""
@@ -92,7 +93,7 @@ class States:
             return targets[order], rows.take(pa.array(order))
         merged = np.empty((len(firsts), entries.shape[1]), dtype=np.int64)
         kept = np.empty(len(firsts), dtype=np.int64)
-        layout = self._layout
+        layout = self.layout
         combine_sorted(order, targets, entries, layout.ops, layout.places, merged, kept)
         keys = len(self._spec.keys)
         places = pa.array(order)
@@ -102,7 +103,7 @@ class States:
         ]
         chosen = pa.array(firsts)
         columns = [rows.column(1 + i).take(chosen) for i in range(keys)]
-        return kept, self._batch(merged, columns, states)
+        return kept, self.batch(merged, columns, states)
 
     def lower(self, rows: pa.RecordBatch) -> list[pa.Array]:
         """Return the columns of the answers, in the order of the aggregates."""
@@ -115,7 +116,7 @@ class States:
         return [
             objects[each.alias]
             if each.alias in objects
-            else each.lower(fields, self._layout, self._spec.types)
+            else each.lower(fields, self.layout, self._spec.types)
             for each in self._spec.aggregates
         ]
 
@@ -123,9 +124,19 @@ class States:
         """Return the key columns."""
         return [rows.column(1 + i) for i in range(len(self._spec.keys))]
 
+    @property
+    def objects(self) -> list[tuple[Aggregate, pa.DataType]]:
+        """Return the object aggregates and the types of their states."""
+        return [(aggregate, each.state) for aggregate, each in self._objects]
+
+    def of_objects(self, rows: pa.RecordBatch) -> list[pa.Array]:
+        """Return the columns with states of objects."""
+        first = 1 + len(self._spec.keys)
+        return [rows.column(place) for place in range(first, rows.num_columns)]
+
     def entries(self, rows: pa.RecordBatch) -> Table:
         """Return identities and words, one row per group."""
-        width = self._layout.entry_width
+        width = self.layout.entry_width
         entry = rows.column(0)
         data = np.frombuffer(entry.buffers()[1], dtype=np.int64)
         return data[entry.offset * width : (entry.offset + len(entry)) * width].reshape(-1, width)
@@ -165,16 +176,15 @@ class States:
 
     def _fold(self, tuples: pa.RecordBatch, slots: Ints, hi: Ids, lo: Ids) -> Table:
         """Fold the words of events into the rows `slots` of groups with the given identities."""
-        entries = np.tile(self._layout.entry_identity, (len(hi), 1))
+        entries = np.tile(self.layout.entry_identity, (len(hi), 1))
         entries[:, 0], entries[:, 1] = hi.view(np.int64), lo.view(np.int64)
         columns = {name: Column(tuples.column(name)) for name in self._inputs}
-        for field, place in zip(self._layout.fields, self._layout.places, strict=True):
+        for field, place in zip(self.layout.fields, self.layout.places, strict=True):
             fold_field(field, int(place), entries, slots, columns, 0, len(slots))
         return entries
 
-    def _batch(
-        self, entries: Table, keys: list[pa.Array], states: list[pa.Array]
-    ) -> pa.RecordBatch:
+    def batch(self, entries: Table, keys: list[pa.Array], states: list[pa.Array]) -> pa.RecordBatch:
+        """Return rows of the schema, given identities and words, keys and states of objects."""
         flat = pa.py_buffer(np.ascontiguousarray(entries))
         entry = pa.Array.from_buffers(self.schema.field(0).type, len(entries), [None, flat])
         return pa.RecordBatch.from_arrays([entry, *keys, *states], schema=self.schema)

@@ -26,7 +26,7 @@ open sessions of one group fit into a fifth of the quota.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, ClassVar
 
@@ -167,11 +167,20 @@ class SessionOperator:
     # -- snapshot and restore --------------------------------------------------------------
 
     def _save(self) -> None:
+        self.record(self.open_sessions())
+        self._schedule.take()
+
+    def open_sessions(self) -> Iterator[Sessions]:
+        """Yield the sessions that are open, in the order of their groups."""
         closed = self._position["watermark"]
         for sessions in self._pages.contents():
-            self._append(OPEN_SESSIONS, sessions.where(sessions.ends > closed))
+            yield sessions.where(sessions.ends > closed)
+
+    def record(self, sessions: Iterable[Sessions]) -> None:
+        """Write these as all that are open: nothing logged before them is needed any more."""
+        for each in sessions:
+            self._append(OPEN_SESSIONS, each)
         self._shard.segment(BASE).append(json.dumps(self._position).encode(), synopsis=POSITION)
-        self._schedule.take()
 
     @property
     def took_snapshot(self) -> bool:

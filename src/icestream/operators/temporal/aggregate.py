@@ -99,6 +99,11 @@ class TemporalAggregate:
         """Tell whether it has nothing to say at a watermark."""
         return isinstance(self._kept, PromptOperator) and self._kept.is_prompt
 
+    @property
+    def forgets(self) -> bool:
+        """Tell whether it keeps nothing of groups that are over."""
+        return isinstance(self._kept, PromptOperator) and self._kept.forgets
+
     def on_last_changes(
         self,
         port: int,

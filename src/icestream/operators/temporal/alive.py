@@ -138,7 +138,13 @@ class AliveAggregate:
             np.ones(len(chosen), dtype=np.int64),
         )
         yield from self._shown.revise(
-            groups, portion, before, answer, payloads.take(pa.array(answer_heads)), watermark
+            groups,
+            portion,
+            before,
+            answer,
+            payloads.take(pa.array(answer_heads)),
+            watermark,
+            watermark,
         )
 
     def _swept(self, events: Stretches, kinds: Table) -> tuple[Segments, Table]:

@@ -91,6 +91,13 @@ class TemporalOperator(Protocol):
 
 
 @runtime_checkable
+class OrderedOperator(Protocol):
+    """An operator that keeps less if the changes on one of its ports come before all others."""
+
+    first_port: int
+
+
+@runtime_checkable
 class PromptOperator(Protocol):
     """An operator that says all there is to say about changes at once.
 
@@ -98,10 +105,14 @@ class PromptOperator(Protocol):
     concern an earlier one.
     """
 
+    #: what it keeps for each group
+    synopses: tuple[Synopsis, ...]
     #: whether it has nothing to say at a watermark
     is_prompt: bool
     #: whether all it says of a group comes in one batch
     tells_at_once: bool
+    #: whether it keeps nothing of a group all of whose events end before that instant
+    forgets: bool
 
     def on_last_changes(
         self,

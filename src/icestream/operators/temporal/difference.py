@@ -82,6 +82,9 @@ class StreamDifference(TemporalOperator):
     synopses: tuple[Synopsis, ...]
     is_prompt = True
     tells_at_once = False
+    forgets = True
+    #: left events need not wait for what covers them if that is known
+    first_port = RIGHT
 
     def __init__(self, left: pa.Schema, *, present: bool = False) -> None:
         """Take left events of a payload, and right events of any.

@@ -125,6 +125,7 @@ class EdgeAggregate:
         """Keep edges."""
         self._lifting = lifting
         self._empty = empty
+        self.forgets = not empty
         self._keys = pa.schema([payload.field(name) for name in keys])
         words = [pa.field(f"__w{n}", pa.int64(), nullable=False) for n in range(lifting.width)]
         time = pa.field(_TIME, pa.int64(), nullable=False)

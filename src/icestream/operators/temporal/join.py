@@ -67,6 +67,7 @@ class StreamJoin(TemporalOperator):
 
     is_prompt = True
     tells_at_once = False
+    forgets = True
 
     def __init__(
         self,

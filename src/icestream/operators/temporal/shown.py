@@ -68,17 +68,19 @@ class Shown:
         answer: Stretches,
         kinds: pa.RecordBatch,
         watermark: Micros,
+        over: Micros,
         *,
         owed: tuple[Stretches, Stretches] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Tell how the answers of groups change, and keep what is shown now.
+        """Tell how the answers of groups change, and keep what is shown past an instant.
 
         `kinds` has the payload of each kind; `owed` are stretches kept beside the answers, as they
         were and as they are to be.
         """
         after = revised(before, answer, watermark)
         told = after.and_(before.negative()).consolidated()
-        self._keep(groups, slots, told, after.where(after.re > watermark), kinds, owed)
+        lasting = after.where(after.re > over)
+        self._keep(groups, slots, told, before, lasting, kinds, owed)
         if len(told):
             told = told.at(np.argsort(told.count > 0, kind="stable"))
             hi, lo = groups.identities(slots[told.owner])
@@ -90,6 +92,7 @@ class Shown:
         groups: Groups,
         slots: Slots,
         told: Stretches,
+        before: Stretches,
         after: Stretches,
         kinds: pa.RecordBatch,
         owed: tuple[Stretches, Stretches] | None,
@@ -97,11 +100,16 @@ class Shown:
         changed = np.zeros(len(slots), dtype=np.bool_)
         changed[told.owner] = True
         if owed is not None:
+            before = before.and_(owed[0])
             after = after.and_(owed[1])
             more = owed[1].and_(owed[0].negative()).consolidated()
             changed[more.owner[more.count > 0]] = True
             fresh = more.where(~changed[more.owner])
             groups.append(self.number, slots[fresh.owner], self._rows(fresh, kinds).rows)
+        # of a group with nothing before and nothing after there is nothing to replace
+        there = np.zeros(len(slots), dtype=np.bool_)
+        there[before.owner] = there[after.owner] = True
+        changed &= there
         kept = self._rows(after.where(changed[after.owner]), kinds)
         owners = (np.cumsum(changed) - 1)[kept.owners]
         order = np.argsort(owners, kind="stable")

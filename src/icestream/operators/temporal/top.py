@@ -128,6 +128,10 @@ class _Scene:
 class TopK:
     """The k best events of each group."""
 
+    is_prompt = True
+    tells_at_once = True
+    forgets = True
+
     def __init__(
         self, payload: pa.Schema, k: int, by: Sequence[Order], *, partial: bool = True
     ) -> None:
@@ -149,9 +153,20 @@ class TopK:
         self.reads = Reads()
 
     def on_changes(
-        self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
+        self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
         """Tell how the best of the groups touched change."""
+        return self.on_last_changes(port, changes, groups, watermark, watermark)
+
+    def on_last_changes(
+        self,
+        _port: int,
+        changes: pa.RecordBatch,
+        groups: Groups,
+        watermark: Micros,
+        over: Micros,
+    ) -> Iterator[pa.RecordBatch]:
+        """Do the same, keeping nothing that ends by an instant."""
         changes, le, re = clipped(changes, watermark)
         if changes.num_rows == 0:
             return
@@ -166,7 +181,7 @@ class TopK:
             while len(touched.slots):
                 read = self._read(groups, touched, scale)
                 scene = self._scene(groups, touched, read, watermark)
-                yield from self._settled(groups, touched, read, scene, watermark)
+                yield from self._settled(groups, touched, read, scene, watermark, over)
                 touched = touched.only(scene.lacking)
                 scale = _ALL if scale >= _MOST else max(1, _STEP * scale)
 
@@ -255,16 +270,22 @@ class TopK:
         return full & ~sure & ((segments.totals(answer) < self._k) | (last > cut))
 
     def _settled(
-        self, groups: Groups, touched: _Touched, read: _Read, scene: _Scene, watermark: Micros
+        self,
+        groups: Groups,
+        touched: _Touched,
+        read: _Read,
+        scene: _Scene,
+        watermark: Micros,
+        over: Micros,
     ) -> Iterator[pa.RecordBatch]:
-        """Tell and keep the answers of groups of which enough is known."""
+        """Tell the answers of groups of which enough is known, and keep those that last."""
 
         def of_settled(stretches: Stretches) -> Stretches:
             return stretches.where(~scene.lacking[stretches.owner])
 
         candidates = of_settled(scene.candidates)
-        owed = candidates.where(candidates.count < 0)
-        self._keep(groups, touched.slots, read, scene)
+        owed = candidates.where((candidates.count < 0) & (candidates.re > over))
+        self._keep(groups, touched.slots, read, scene, over)
         yield from self._shown.revise(
             groups,
             touched.slots,
@@ -272,13 +293,14 @@ class TopK:
             of_settled(scene.answer),
             scene.kinds,
             watermark,
+            max(watermark, over),
             owed=(of_settled(scene.owed), owed),
         )
 
-    def _keep(self, groups: Groups, slots: Slots, read: _Read, scene: _Scene) -> None:
+    def _keep(self, groups: Groups, slots: Slots, read: _Read, scene: _Scene, over: Micros) -> None:
         """Add the changes to the events kept, or rewrite groups that were read as a whole."""
-        new = scene.changes.where(~scene.lacking[scene.changes.owner])
-        whole = scene.read.where(read.whole[scene.read.owner])
+        new = scene.changes.where(~scene.lacking[scene.changes.owner] & (scene.changes.re > over))
+        whole = scene.read.where(read.whole[scene.read.owner] & (scene.read.re > over))
         after = whole.and_(new.where(~read.whole[new.owner]))
         after = after.at(np.argsort(after.owner, kind="stable"))
         new = new.at(np.argsort(new.owner, kind="stable"))

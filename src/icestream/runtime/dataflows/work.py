@@ -38,7 +38,7 @@ from icestream.runtime.dataflows.holdings import Holdings
 from icestream.runtime.dataflows.ingest import DataflowIngest
 from icestream.runtime.dataflows.sending import Sends
 from icestream.runtime.dataflows.spilling import Decided, decided, joins_told
-from icestream.runtime.exchange import Parcels
+from icestream.runtime.exchange import Parcels, Shelf
 from icestream.runtime.quotas import quotas
 from icestream.runtime.versions.shard import ShardReport, ShardTask
 from icestream.runtime.versions.work import Executor, Made, Making, Parcel
@@ -82,13 +82,19 @@ class ComponentShard:
         stores = ShardStores(spec.groupings, space, self.plan.cold, self.targets)
         return ComponentOperator(spec, space, stores, self.version)
 
-    def inputs(self, files: Files, paths: Sequence[str], shard: int) -> Parcels:
+    def inputs(self, shelf: Shelf, shard: int) -> Parcels:
         """Return the changes that came on edges."""
-        return Parcels(files, paths, shard, 0)
+        return Parcels(shelf, shard, 0)
 
     def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
         """Return rows and changes as they are."""
         return rows
+
+
+def least_quota(plan: Dataflow) -> int:
+    """Return the bytes that any shard of a component needs."""
+    kept = max(sum(map(bool, spec.groupings)) for spec in plan.specs)
+    return max(LEAST_QUOTA, kept * LEAST_SHARE)
 
 
 class DataflowWork:
@@ -97,8 +103,7 @@ class DataflowWork:
     def __init__(self, plan: Dataflow, shards: int, budget: int) -> None:
         """Refuse a budget that the components have no room in."""
         self._plan = plan
-        kept = max(sum(map(bool, spec.groupings)) for spec in plan.specs)
-        quota = max(LEAST_QUOTA, kept * LEAST_SHARE)
+        quota = least_quota(plan)
         #: bytes that any shard of a component needs
         self._least = quota
         least = shards * plan.jobs * quota

@@ -4,7 +4,7 @@ Idea: a node keeps each of its key groups in a folder of its own, so that what a
 can be seen and timed. A group leaves in one of two ways: *copied*, every byte of its files to the
 folder of another node, or *handed over*, the log left where it lies and only its markers told. The
 arena then goes along by a rename where both nodes see one disk, and is rebuilt from the log where
-they do not.
+they do not. Room for it is made on the other node before, while it still takes rows in here.
 
 Invariants:
 1. However and whenever a group is moved, it emits what it would have emitted
@@ -138,40 +138,55 @@ class GroupState:
         )
         for each in {*live} - {*needed}:
             self._files.unlink(f"{self._log}/{SEGMENTS}/{each.info.name}")
+        self._files.sync_files([f"{self._log}/{SEGMENTS}/{info.name}" for _, info in space.sealed])
         self._progress = Progress(past.version, base, history, needed)
         space.close()
         return rows
 
-    def copied(self, folder: str) -> GroupState:
-        """Copy every byte to a folder of another node, and go on there."""
+    def room_in(self, folder: str, *, with_log: bool) -> GroupState:
+        """Return the group as it will go on in a folder of another node, once it has moved there.
+
+        With its log it is to be copied, without to be handed over. No rows may come in between.
+        """
+        arena = self._released_name if with_log else ""
+        os.makedirs(os.path.join(folder, ARENAS, arena))
+        if with_log:
+            os.mkdir(os.path.join(folder, SEGMENTS))
+        return GroupState(
+            self._work.plan,
+            self._group,
+            self._files,
+            folder,
+            self._quota,
+            log=folder if with_log else self._log,
+            progress=self._progress,
+        )
+
+    def copy_to(self, target: GroupState) -> None:
+        """Copy every byte to the room on another node."""
         name = self._released()
-        target = self._moved(folder, folder)
         pairs = [
-            (f"{self._folder}/{ARENAS}/{name}", f"{folder}/{ARENAS}/{name}"),
-            (f"{self._log}/{SEGMENTS}", f"{folder}/{SEGMENTS}"),
+            (f"{self._folder}/{ARENAS}/{name}", f"{target._folder}/{ARENAS}/{name}"),
+            (f"{self._log}/{SEGMENTS}", f"{target._log}/{SEGMENTS}"),
         ]
         for source, destination in pairs:
-            os.makedirs(destination)
             for file in os.listdir(source) if os.path.isdir(source) else ():
                 _copy_file(os.path.join(source, file), os.path.join(destination, file))
         target._claim(name)
-        return target
 
-    def handed_over(self, folder: str, *, one_disk: bool) -> GroupState:
-        """Go on in a folder of another node, with the log where it is.
+    def hand_over_to(self, target: GroupState, *, one_disk: bool) -> None:
+        """Let the room on another node go on with the log where it is.
 
         On one disk the arena is renamed; else it is rebuilt from the log.
         """
-        target = self._moved(folder, self._log)
         if one_disk:
             name = self._released()
-            os.makedirs(f"{folder}/{ARENAS}", exist_ok=True)
-            os.rename(f"{self._folder}/{ARENAS}/{name}", f"{folder}/{ARENAS}/{name}")
+            arena = f"{ARENAS}/{name}"
+            os.rename(f"{self._folder}/{arena}", f"{target._folder}/{arena}")
             target._claim(name)
         else:
             self._discard()
             target._rebuild()
-        return target
 
     def drop(self) -> None:
         """Remove all files of the group."""
@@ -187,17 +202,6 @@ class GroupState:
     def open(self) -> None:
         """Be ready to take rows in."""
         self._opened()
-
-    def _moved(self, folder: str, log: str) -> GroupState:
-        return GroupState(
-            self._work.plan,
-            self._group,
-            self._files,
-            folder,
-            self._quota,
-            log=log,
-            progress=self._progress,
-        )
 
     def _space(self, version: int, watermark: Micros) -> ShardSpace:
         task = ShardTask(
@@ -223,12 +227,15 @@ class GroupState:
             self._arena = Arena.create(f"{self._folder}/{ARENAS}", account)
         return self._arena
 
+    @property
+    def _released_name(self) -> str:
+        return f"group-{self._group}.v{self._progress.version}"
+
     def _released(self) -> str:
         """Leave the arena for whoever takes the group over; return its name."""
-        name = f"group-{self._group}.v{self._progress.version}"
-        self._opened().release(name)
+        self._opened().release(self._released_name)
         self._arena = None
-        return name
+        return self._released_name
 
     def _claim(self, name: str) -> None:
         account = self._budget.account("groups")

@@ -1,7 +1,9 @@
 """Window aggregates over key groups on several nodes, which move in any of four ways.
 
 Idea: the machine that decides (`Migrations`) tells what to do, this does it on real state. The end
-of a batch is the boundary: no row is under way, so a modification comes to all nodes at once.
+of a batch is the boundary: no row is under way, so a modification comes to all nodes at once. What
+needs no state, folders and an empty arena on the target, is made before it, while the source takes
+rows in: it is no part of a pause, and told apart.
 
     instant      the target opens the group empty; the source keeps its part, without rows, until
                  its windows have ended; both emit partial results
@@ -28,7 +30,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +75,8 @@ class Moved:
 
     group: int
     way: Way
+    #: seconds of the clock before the modification: room was made, and rows went on as before
+    before: float
     #: seconds during which no node would have taken rows of the group: of the clock, of processors
     pause: float
     processor: float
@@ -130,6 +134,8 @@ class MovingWindows:
         self._codec = KeyCodec(plan.group_keys)
         self._tables: dict[bool, EntryTable] = {}
         self._held: dict[tuple[int, int], GroupState] = {}
+        #: room that was made for key groups that move with their state
+        self._rooms: dict[int, GroupState] = {}
         self._opened = 0
         self._longest = max(each.range for each in self._windows)
         self._migrations = Migrations(Routes.of(places), self._longest)
@@ -246,24 +252,34 @@ class MovingWindows:
             raise DefinitionError(msg)
         moved: list[Moved] = []
         at = Boundary(self.watermark, self._reached)
-        began = time.perf_counter(), time.process_time()
         going = [each for each in wanted if self._migrations.refused(each, at) is None]
+        before = {each.group: self._make_room(each) for each in going}
+        began = time.perf_counter(), time.process_time()
         self._carry_out(self._migrations.modify(going, at), moved)
-        for each in going:
-            if each.way in (Way.INSTANT, Way.SMOOTH):
-                self._hold((each.group, each.target)).open()
         # nothing is under way between two batches: the modification has come to every node
         number = self._migrations.routes.version - 1
         pause = (time.perf_counter() - began[0]) / max(1, len(going))
         processor = (time.process_time() - began[1]) / max(1, len(going))
         moved += [
-            Moved(each.group, each.way, pause, processor, 0)
+            Moved(each.group, each.way, 0.0, pause, processor, 0)
             for each in going
             if each.way in (Way.INSTANT, Way.SMOOTH)
         ]
         for node in {each.source for each in self._migrations.moving}:
             self._carry_out(self._migrations.on_modified(node, number), moved)
-        return moved
+        return [replace(each, before=before[each.group]) for each in moved]
+
+    def _make_room(self, each: Move) -> float:
+        """Make room for a key group on the node that it goes to; return the seconds it takes."""
+        began = time.perf_counter()
+        place = (each.group, each.target)
+        if each.way in (Way.INSTANT, Way.SMOOTH):
+            self._hold(place).open()
+        else:
+            source = self._hold((each.group, self._migrations.routes.newest(each.group)))
+            with_log = each.way is Way.DISRUPTIVE
+            self._rooms[each.group] = source.room_in(self._fresh(*place), with_log=with_log)
+        return time.perf_counter() - began
 
     def _carry_out(self, instructions: Iterable[Instruction], moved: list[Moved]) -> None:
         for each in instructions:
@@ -289,21 +305,19 @@ class MovingWindows:
 
     def _carry(self, each: Copy | HandOver, moved: list[Moved]) -> None:
         """Take a group with its state from one node to another."""
-        source, place = self._hold((each.group, each.source)), (each.group, each.target)
-        folder = self._fresh(*place)
+        source, target = self._held.pop((each.group, each.source)), self._rooms.pop(each.group)
         began = time.perf_counter(), time.process_time()
         if isinstance(each, Copy):
-            target = source.copied(folder)
+            source.copy_to(target)
         else:
-            target = source.handed_over(folder, one_disk=self.one_disk)
+            source.hand_over_to(target, one_disk=self.one_disk)
         pause, processor = time.perf_counter() - began[0], time.process_time() - began[1]
-        del self._held[each.group, each.source]
-        self._held[place] = target
+        self._held[each.group, each.target] = target
         if isinstance(each, Copy):
-            moved.append(Moved(each.group, Way.DISRUPTIVE, pause, processor, target.bytes))
+            moved.append(Moved(each.group, Way.DISRUPTIVE, 0.0, pause, processor, target.bytes))
             source.drop()
         else:
-            moved.append(Moved(each.group, Way.HANDOVER, pause, processor, 0))
+            moved.append(Moved(each.group, Way.HANDOVER, 0.0, pause, processor, 0))
             source.leave()
 
     def _hold(self, place: tuple[int, int]) -> GroupState:

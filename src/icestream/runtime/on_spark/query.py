@@ -32,7 +32,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
-from icestream.core.errors import IcestreamError
+from icestream.core.errors import CheckpointError, IcestreamError
 from icestream.core.times import MINUS_INFINITY
 from icestream.plan.adaptation.running import Together
 from icestream.plan.explain import estimate_and_log
@@ -396,13 +396,27 @@ class Query:
                         self._hand_out(delivery)
         except StreamingQueryException as failure:
             if not self._stopping:
-                self._error = self._error or failure
+                self._error = self._error or _told(failure)
         except BaseException as error:
             self._error = self._error or error
         finally:
             self._driver.close()
             self._history.end(self._error)
             self._ended.set()
+
+
+def _told(failure: StreamingQueryException) -> Exception:
+    """Return what failed inside of Spark, as what to do about it where that is known."""
+    if "sources in the checkpoint offsets" not in str(failure):
+        return failure
+    msg = (
+        "the checkpoint began with another number of sources. A ticker is one of them, which the "
+        "option 'ticker' and latestBy with trigger(processingTime=...) bring along: start the "
+        "query with the kind of trigger it began with, or with a new checkpoint"
+    )
+    told = CheckpointError(msg)
+    told.__cause__ = failure
+    return told
 
 
 def _with_trigger(progress: dict[str, Any], spark: dict[str, int] | None) -> dict[str, Any]:

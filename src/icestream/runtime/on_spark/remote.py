@@ -16,7 +16,7 @@ atomically, object stores need the committer that Spark is configured with.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -106,6 +106,9 @@ class RemoteFiles:
 
     def sync_folder(self, folder: str) -> None:
         """Do nothing: a closed file is durable."""
+
+    def sync_files(self, paths: Collection[str]) -> None:
+        """Do nothing: closed files are durable."""
 
 
 class _RemoteNewFile:

@@ -11,8 +11,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from icestream.core.errors import IcestreamError
+
+#: what PySpark calls it
+_NO_JAVA = "JAVA_GATEWAY_EXITED"
 _DEFAULTS = {
     # small jobs with known numbers of tasks: re-planning costs more than it finds
     "spark.sql.adaptive.enabled": "false",
@@ -68,7 +73,16 @@ def local_session(
     builder = SparkSession.builder.appName(app_name).master(f"local[{cores or '*'}]")
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != _NO_JAVA:
+            raise
+        msg = (
+            "Spark could not start Java: install Java 17 or newer (Debian: apt-get install "
+            "openjdk-17-jre-headless), or set JAVA_HOME to one; `icestream doctor` checks it"
+        )
+        raise IcestreamError(msg) from error
     session.sparkContext.setLogLevel((conf or {}).get("spark.log.level", "ERROR"))
     return session
 

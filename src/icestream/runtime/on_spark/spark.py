@@ -35,7 +35,7 @@ from icestream.core.errors import DefinitionError, IcestreamError
 from icestream.runtime.direct import FileSource, UnlikeSpark, pieces_of, read, shared_out
 from icestream.runtime.exchange import ExchangeWriter, SplitReport
 from icestream.runtime.on_spark.placement import Handles, Seats, here, tidy_host
-from icestream.runtime.versions.shard import ShardReport, ShardTask
+from icestream.runtime.versions.shard import ShardReport, ShardTask, run_all
 from icestream.runtime.versions.work import Parcel
 from icestream.runtime.windows.ingest import IngestTask
 from icestream.runtime.windows.prefold import Prefold
@@ -152,8 +152,8 @@ class FileExchangeExecutor:
 
         def one(partition: int, handle: Iterable[Any]) -> Iterator[_Done]:
             _exhaust(handle)
-            for number in crews[partition]:
-                yield number, here(), _attempted(tasks[number].run)
+            mine = [tasks[number] for number in crews[partition]]
+            yield crews[partition], here(), pickle.dumps(_tried(lambda: run_all(mine)))
             if apart:
                 tidy_host(tasks[0].arenas, tasks[0].version, tasks[0].named)
 
@@ -287,9 +287,11 @@ class ShuffleExchangeExecutor:
         def one(partition: int, blobs: Iterable[Any]) -> Iterator[_Done]:
             with tempfile.TemporaryDirectory(prefix="icestream-") as local:
                 stored = _stored(blobs, local)
-                for number in crews[partition]:
-                    mine = tuple(sorted(stored.get(tasks[number].shard, ())))
-                    yield number, here(), _attempted(replace(tasks[number], parcels=mine).run)
+                mine = [
+                    replace(task, parcels=tuple(sorted(stored.get(task.shard, ()))))
+                    for task in (tasks[number] for number in crews[partition])
+                ]
+                yield crews[partition], here(), pickle.dumps(_tried(lambda: run_all(mine)))
                 tidy_host(tasks[0].arenas, tasks[0].version, tasks[0].named)
 
         try:
@@ -337,10 +339,6 @@ def _exhaust(values: Iterable[Any]) -> None:
     deque(values, maxlen=0)
 
 
-def _attempted(run: Callable[[], Any]) -> bytes:
-    return pickle.dumps(_tried(run))
-
-
 def _unpacked(data: bytes) -> Any:
     outcome: _Outcome = pickle.loads(data)
     if outcome.error is not None:
@@ -353,8 +351,8 @@ def _packed(schema: pa.Schema, *columns: list[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-#: number of a task, the executor that ran it, and what came of it
-_Done = tuple[int, str, bytes]
+#: numbers of tasks that ran together, the executor that ran them, and what came of them
+_Done = tuple[list[int], str, bytes]
 
 
 def _places(tasks: Sequence[ShardTask]) -> int:
@@ -372,14 +370,14 @@ def _crews(tasks: Sequence[ShardTask], seats: Seats) -> list[list[int]]:
 
 def _placed(handles: Handles, tasks: Sequence[ShardTask], done: list[_Done]) -> list[ShardReport]:
     """Return the reports in the order of the tasks; handles and reports hear who ran them."""
-    handles.note({tasks[number].place: executor for number, executor, _ in done})
-    found = []
-    for _, executor, data in sorted(done, key=lambda each: each[0]):
-        report: ShardReport = _unpacked(data)
-        for each in (report, *report.others):
-            each.statistics["executor"] = executor
-        found.append(report)
-    return found
+    handles.note({tasks[number].place: executor for crew, executor, _ in done for number in crew})
+    found: dict[int, ShardReport] = {}
+    for crew, executor, data in sorted(done, key=lambda each: each[0]):
+        for number, report in zip(crew, _unpacked(data), strict=True):
+            for each in (report, *report.others):
+                each.statistics["executor"] = executor
+            found[number] = report
+    return [found[number] for number in range(len(tasks))]
 
 
 def cut(path: str) -> Iterator[tuple[int, bytes]]:

@@ -27,10 +27,9 @@ from icestream.operators.updates.switching import Mode, Switch, Switching
 from icestream.operators.updates.telling import Told, told
 from icestream.operators.updates.window_serving import WindowServing, WindowServingOperator
 from icestream.plan.updates import Updates
-from icestream.runtime.exchange import Parcels
+from icestream.runtime.exchange import Parcels, Shelf
 from icestream.runtime.updates.ingest import EVERY, NEWEST, UpdatesIngest
 from icestream.runtime.versions.work import Executor, Made, Making, Parcel, total
-from icestream.state.files import Files
 
 #: part of the interval that is taken for other work before any was measured
 FIRST_GUESS = 0.4
@@ -123,9 +122,9 @@ class UpdatesShard:
         )
         return NewestOperator(ServingOperator(spec, space), every)
 
-    def inputs(self, files: Files, paths: Sequence[str], shard: int) -> UpdateInputs:
+    def inputs(self, shelf: Shelf, shard: int) -> UpdateInputs:
         """Return the updates that came."""
-        newest, every = (Parcels(files, paths, shard, 0, kind) for kind in (NEWEST, EVERY))
+        newest, every = (Parcels(shelf, shard, 0, kind) for kind in (NEWEST, EVERY))
         return UpdateInputs(newest, every)
 
     def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:

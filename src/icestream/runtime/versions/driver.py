@@ -31,7 +31,7 @@ from icestream.plan.legend import legend_of, written
 from icestream.plan.nodes import Computation, Plan, check_same_plan
 from icestream.plan.updates import Updates
 from icestream.plan.windows.parts import parts_of
-from icestream.runtime.dataflows.work import DataflowWork
+from icestream.runtime.dataflows.work import DataflowWork, least_quota
 from icestream.runtime.scaling import (
     next_sizing,
     placed,
@@ -41,12 +41,13 @@ from icestream.runtime.scaling import (
 from icestream.runtime.updates.work import UpdatesWork
 from icestream.runtime.versions.kept_versions import KeptVersions
 from icestream.runtime.versions.progress import Timer, progress_of
-from icestream.runtime.versions.settings import Settings
+from icestream.runtime.versions.settings import LEAST_QUOTA, Settings
 from icestream.runtime.versions.shard import ShardReport, ShardTask
 from icestream.runtime.versions.work import Executor, Made, Making, Parcel, Work, total
 from icestream.runtime.windows.work import WindowWork
 from icestream.state.arena import sweep
 from icestream.state.files import Files
+from icestream.state.mappings import KEPT
 from icestream.state.versions import (
     EVENTS,
     EXCHANGE,
@@ -88,9 +89,7 @@ class Driver(Generic[Batch_contra]):
     ) -> None:
         """Open the checkpoint; nothing is computed yet."""
         self._plan = plan
-        settings.check_memory(
-            sum(part.windows for part in parts_of(plan)) if isinstance(plan, Plan) else 1
-        )
+        settings.check_memory(_kinds_of_windows(plan))
         self._work = work_of(plan, files, settings)
         self._settings = settings
         self._files = files
@@ -238,6 +237,7 @@ class Driver(Generic[Batch_contra]):
     def close(self) -> None:
         """Remove the arenas and exchange files of this run."""
         shutil.rmtree(self._run, ignore_errors=True)
+        KEPT.prune()
 
     # -- one version -----------------------------------------------------------------------
 
@@ -487,7 +487,9 @@ class Driver(Generic[Batch_contra]):
         if shards != self._settings.shards:
             msg = (
                 f"the checkpoint at {self._settings.root} has {shards} shards, the query "
-                f"asks for {self._settings.shards}. Keep {shards} shards"
+                f"asks for {self._settings.shards}: its state is cut by shards, so it keeps them. "
+                f"Leave .shards(...) out; .parallelism(n) and query.rescale(n) choose the number "
+                f"of tasks, up to {shards}. For more, start a new checkpoint"
             )
             raise CheckpointError(msg)
 
@@ -518,6 +520,17 @@ def _waits(last: Commit | None) -> bool:
     return last is not None and bool(last.decisions.get("waiting"))
 
 
+def least_memory(plan: Computation) -> int:
+    """Return the bytes that one shard of every component of a plan needs."""
+    if isinstance(plan, Dataflow):
+        return plan.jobs * least_quota(plan)
+    return _kinds_of_windows(plan) * LEAST_QUOTA
+
+
+def _kinds_of_windows(plan: Computation) -> int:
+    return sum(part.windows for part in parts_of(plan)) if isinstance(plan, Plan) else 1
+
+
 def work_of(plan: Computation, files: Files, settings: Settings) -> Work:
     """Return what makes versions of a plan."""
     if isinstance(plan, Updates):
@@ -528,4 +541,4 @@ def work_of(plan: Computation, files: Files, settings: Settings) -> Work:
     return WindowWork(plan, files, settings.root)
 
 
-__all__ = ["Delivery", "Driver"]
+__all__ = ["Delivery", "Driver", "least_memory"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from icestream.core.clock import Clock
 from icestream.runtime.scaling import placement_facts
-from icestream.runtime.versions.shard_facts import shard_facts
+from icestream.runtime.versions.shard_facts import key_group_facts, shard_facts
 from icestream.runtime.versions.work import Made, Parcel, total
 from icestream.state.versions import Commit, LiveSegment
 
@@ -70,6 +70,7 @@ def progress_of(
             **placement_facts(commit.decisions["placement"]),
             "latestEventTime": max((t for t in commit.seen if t is not None), default=None),
             **shard_facts(reports, live, jobs),
+            **key_group_facts((parcel.report.load for parcel in parcels), commit.routes),
         },
     }
 

@@ -3,13 +3,16 @@
 Idea: everything durable is written under names of this attempt; the commit decides which attempt
 counts. The arena of the version before is claimed by rename; if it is gone the shard is rebuilt
 from the log, so a failed or repeated attempt costs time and nothing else. Shards of components
-that are fused run in one task, each on its own state; what one sends the next takes at once.
+that are fused run in one task, each on its own state; what one sends the next takes at once. Shards
+that run one after the other in a task are synced together, at its end.
 
 Invariants:
 1. An attempt changes no file that another attempt or version can see, except by claiming an arena
    (`test_crash_every_step_of_a_run`).
 2. The quota holds for arena, tables and buffers together, also while rebuilding
    (`test_bounded_state_of_ten_times_the_budget`).
+3. All files that reports name are durable when `run_all` returns
+   (`test_crash_every_step_of_a_run`, `test_a_rehearsal_notices_what_was_not_synced`).
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -33,7 +38,7 @@ from icestream.plan import lower
 from icestream.plan.nodes import Plan
 from icestream.plan.windows.parts import Part, parts_of
 from icestream.runtime.dataflows.sending import Sending, Sends
-from icestream.runtime.exchange import Parcels
+from icestream.runtime.exchange import Parcels, Shelf
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused, shortage
 from icestream.state.files import Files
@@ -66,6 +71,15 @@ class ShardReport:
     #: reports of the shards that ran inside this one, which tells the seconds of all
     others: tuple[ShardReport, ...] = ()
 
+    def written(self, root: str) -> Iterator[str]:
+        """Yield the paths of all files that are to last, in the checkpoint at `root`."""
+        for _, info in self.segments:
+            yield f"{root}/{SEGMENTS}/{info.name}"
+        if self.result is not None:
+            yield f"{root}/{RESULTS}/{self.result.name}"
+        for other in self.others:
+            yield from other.written(root)
+
 
 class ShardWork(Protocol):
     """What a shard computes: pure data, sent to the task."""
@@ -84,7 +98,7 @@ class ShardWork(Protocol):
         """Open the operator on the state of the shard."""
         ...
 
-    def inputs(self, files: Files, paths: Sequence[str], shard: int) -> Any:
+    def inputs(self, shelf: Shelf, shard: int) -> Any:
         """Return what the exchange brought, as the operator takes it."""
         ...
 
@@ -119,10 +133,10 @@ class WindowShard:
         """Open the operator of the plan."""
         return lower.operator(self.plan, space, self.store, self.tiled, self.events)
 
-    def inputs(self, files: Files, paths: Sequence[str], shard: int) -> Any:
+    def inputs(self, shelf: Shelf, shard: int) -> Any:
         """Return entries or tuples for each part of the plan; for the only one if there is one."""
         found = [
-            Parcels(files, paths, shard, _entry_width(part), number)
+            Parcels(shelf, shard, _entry_width(part), number)
             for number, part in enumerate(parts_of(self.plan))
         ]
         return found if len(found) > 1 else found[0]
@@ -169,13 +183,16 @@ class ShardTask:
     #: number, among this one and those fused with it, of the shard that each edge inside leads to
     hands: Mapping[int, int] = field(default_factory=dict)
 
-    def run(self) -> ShardReport:
-        """Do it, together with the shards of other components that are fused with this one."""
+    def run(self, shelf: Shelf) -> ShardReport:
+        """Do it, together with the shards of other components that are fused with this one.
+
+        What is written is durable only once it is synced.
+        """
         started = time.thread_time()
         opened: list[OpenShard] = []
         try:
             for task in (self, *self.fused):
-                opened.append(OpenShard(task))
+                opened.append(OpenShard(task, shelf))
             for each in opened:
                 for view, batch in each.emitted():
                     self._hand_on(each, view, batch, opened)
@@ -227,10 +244,22 @@ class ShardTask:
         return [_past(self._store.load(v), self.shard) for v in range(first, self.version)]
 
 
+def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
+    """Run shards of one query one after the other, then make durable what all of them wrote."""
+    reports: list[ShardReport] = []
+    for paths, alike in groupby(tasks, key=lambda task: task.parcels):
+        with closing(Shelf(tasks[0].parcel_files, paths)) as shelf:
+            reports += [task.run(shelf) for task in alike]
+    if tasks:
+        written = [path for each in reports for path in each.written(tasks[0].root)]
+        tasks[0].files.sync_files(written)
+    return reports
+
+
 class OpenShard:
     """A shard at work: its arena, its operator, and the files that it writes."""
 
-    def __init__(self, task: ShardTask) -> None:
+    def __init__(self, task: ShardTask, shelf: Shelf) -> None:
         """Open the version before and take in what the exchange brought."""
         self._task = task
         self._attempt = uuid.uuid4().hex[:16]
@@ -242,7 +271,7 @@ class OpenShard:
             self._operator = task.work.operator(self._space)
             if self._rebuilt:
                 task.restore(self._operator, self._space)
-            self._operator.on_batch(task.work.inputs(task.parcel_files, task.parcels, task.shard))
+            self._operator.on_batch(task.work.inputs(shelf, task.shard))
         except Refused as refused:
             self.discard()
             raise shortage(self._budget, refused) from refused
@@ -288,7 +317,7 @@ class OpenShard:
     def finish(self, seconds: float, others: tuple[ShardReport, ...] = ()) -> ShardReport:
         """Close all files, release the arena, and tell what there is now."""
         task, operator, space = self._task, self._operator, self._space
-        result = None if self._writer is None else self._writer.finish()
+        result = None if self._writer is None else self._writer.finish(sync=False)
         parcel = None if self._sending is None else self._sending.finish()
         space.table.expire(task.watermark)
         space.table.forget(operator.released)
@@ -356,12 +385,12 @@ class ShardSpace:
         return self._open[lifetime]
 
     def seal(self, lifetime: str) -> SegmentInfo | None:
-        """Finish the open segment of a lifetime class and make it readable."""
+        """Finish the open segment of a lifetime class and make it readable, not yet durable."""
         if lifetime not in self._open:
             return None
         if not is_base(lifetime):
             self.table.reserve()
-        info = self._open.pop(lifetime).finish()
+        info = self._open.pop(lifetime).finish(sync=False)
         self.sealed.append((lifetime, info))
         if not is_base(lifetime):
             self.table.add(info)

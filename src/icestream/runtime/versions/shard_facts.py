@@ -4,13 +4,17 @@ Idea: the driver knows what every shard reported and which segments are live; ad
 that is what each operator holds in memory and on disk, left as it is it shows where load is. Lists
 have a place for each shard, numbered through all components, so a report stays short.
 
-Invariant: the bytes of all operators, in memory and on disk, are those the report tells in all
-(`test_oracle_operators_add_up_to_the_whole`).
+Invariants:
+1. The bytes of all operators, in memory and on disk, are those the report tells in all
+   (`test_oracle_operators_add_up_to_the_whole`).
+2. What key groups were sent is all that was sent
+   (`test_oracle_key_groups_add_up_to_what_was_sent`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from icestream.runtime.versions.shard import ShardReport
@@ -46,6 +50,24 @@ def shard_facts(
             "executors": [report.statistics.get("executor") for report in reports],
         },
     }
+
+
+def key_group_facts(loads: Iterable[Mapping[int, int]], routes: Sequence[int]) -> dict[str, Any]:
+    """Return what a batch sent to each key group, and the shards that own them.
+
+    Args:
+        loads: entries by key group, of every split of the batch.
+        routes: the shard of each key group.
+    """
+    entries = [0] * len(routes)
+    for load in loads:
+        for group, count in load.items():
+            entries[group] += count
+    if not any(entries):
+        return {}
+    # key groups of a shard mostly follow one another: a shard, and how many
+    owners = [[shard, len(list(run))] for shard, run in groupby(routes)]
+    return {"keyGroups": {"entries": entries, "owners": owners}}
 
 
 def _operator(reports: Sequence[ShardReport], log_bytes: int) -> dict[str, int]:

@@ -16,14 +16,15 @@ Invariants:
    (`test_two_managers_with_joint_targets_do_what_one_does`).
 6. A few groups that would have to be written stay if clean ones can leave that are about as cold
    (`test_some_clean_groups_leave_before_colder_ones_to_be_written`).
-7. Asked for room while a batch leaves, it lets no other one leave
+7. A batch has no more groups than it takes (`test_bounded_a_batch_frees_a_group_too_much_at_most`).
+8. Asked for room while a batch leaves, it lets no other one leave
    (`test_a_batch_that_leaves_makes_no_other_leave`).
 
 Failure: when `evict` raises, the batch is not counted as gone; nothing else changes.
 
 Cost: O(hits / sample) to note hits, O(candidates) for a batch.
 
-Limits: sizes of single groups are not known here, so the last batch may free more than was asked.
+Limits: the last group of a batch may be much larger than what was missing.
 
 References: the cold state manager of ICE; low priority of migrations, sampled hits (its section 7);
 clocks of operating systems, which pass over pages that would have to be written.
@@ -44,6 +45,7 @@ from icestream.state.cold.classifiers import Classifier, Memory, classifier
 from icestream.state.cold.targets import Load, Rule, check_rule, excess, spread
 
 Mask = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
 
 #: one in so many groups that would have to be written may stay if a clean one leaves instead
 SPARED = 8
@@ -77,6 +79,10 @@ class SubQuery(Protocol):
 
     def is_clean(self, slots: Slots) -> Mask:
         """Tell which groups leave without having to be written for it."""
+        ...
+
+    def resident(self, slots: Slots) -> Ints:
+        """Return the bytes of memory that each of some groups takes, about."""
         ...
 
     def evict(self, slots: Slots) -> int:
@@ -325,6 +331,9 @@ class Manager:
         size = max(ledger.size, usual / 4 ** (trials + 1)) if ledger.batches else usual
         count = min(self.policy.k, -int(-missing // size)) if size > 0 else self.policy.k
         chosen = self._chosen(name, candidates, count)
+        # groups are of very different sizes: those behind what is enough stay
+        sums = np.cumsum(subquery.resident(chosen))
+        chosen = chosen[: int(np.searchsorted(sums, missing)) + 1]
         self._busy = True
         try:
             freed = subquery.evict(chosen)

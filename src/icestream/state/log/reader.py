@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -217,11 +218,14 @@ class SegmentReader:
         if not len(wanted):
             return
         blocks = self._blocks_of(wanted)
-        cuts = np.flatnonzero(np.diff(blocks)) + 1
-        for part in np.split(np.arange(len(wanted)), cuts):
-            block = int(blocks[part[0]])
+        cuts = [0, len(wanted)]
+        if blocks[0] != blocks[-1]:
+            cuts[1:1] = (np.flatnonzero(np.diff(blocks)) + 1).tolist()
+        for first, last in pairwise(cuts):
+            block = int(blocks[first])
             entries = self._entries(block)
-            yield from self._slice(block, entries, entries[self._find_all(entries, wanted[part])])
+            chosen = entries[self._find_all(entries, wanted[first:last])]
+            yield from self._slice(block, entries, chosen)
 
     def stretches(self, markers: npt.NDArray[np.int64]) -> Iterator[Stretch]:
         """Yield parts of the record stream, as words, that ascending markers point into.

@@ -1,10 +1,10 @@
 """Entries of cold groups that the directory has no room for: a few sorted files.
 
 Idea: the index is state too. Entries leave the directory many at a time and make a sorted run of
-their own, which takes in the runs before it that are not `GROWTH` times as large. So there are few
-runs, each larger than the next, and an entry is copied a few times in its life. A group's newest
-entry counts; what is fetched stays, out of date, until it is merged away. An empty entry says that
-the group is gone. Words beside an entry go where it goes, but are no part of it.
+their own. Runs of about the same size are a *level*; when it has `FULL` of them they are made one,
+so an entry is copied once for each level. A group's newest entry counts; what is fetched stays, out
+of date, until it is merged away. An empty entry says that the group is gone. Words beside an entry
+go where it goes, but are no part of it.
 
 Invariants:
 1. It is a dictionary of the entries merged in last (`test_oracle_an_index_is_a_dictionary`).
@@ -12,8 +12,8 @@ Invariants:
    (`test_bounded_an_index_has_few_runs`).
 3. Like all of the arena it is a cache of the log (`test_crash_restored_groups_are_those_before`).
 
-Cost: a lookup reads a page of every run until it finds the group; O(GROWTH * log(entries)) copies
-of each entry.
+Cost: a lookup reads a page of every run until it finds the group; there are up to `FULL - 1` runs
+of a level; O(log(entries)) copies of each entry.
 
 Limits: a new group costs a page of each run to see that it is new. The operating system keeps what
 is hot of the files in memory, outside the process.
@@ -23,23 +23,28 @@ References: log-structured merge trees.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
 
+from icestream.kernels.synopses import pages as kernels
 from icestream.state.arena import Arena
-from icestream.state.synopses.sorted_run import RunWriter, Shape, SortedRun, merged
+from icestream.state.synopses.directory import identities
+from icestream.state.synopses.maps import give_back
+from icestream.state.synopses.sorted_run import RunWriter, Shape, SortedRun, Source, together
 from icestream.state.synopses.spec import Ids, Ints
 
-#: a run is at least so many times as large as the next
-GROWTH = 1.5
+#: runs of a level that are made one
+FULL = 4
 #: pages read or written at once, at least
 _LEAST_PAGES = 16
-#: runs at most; each is GROWTH times as large as the next
+#: bytes of mapped runs that are looked at, about, until they are given back
+_LOOKED_AT = 16 << 20
+#: runs at most
 _MOST_RUNS = 64
 
 Mask = npt.NDArray[np.bool_]
@@ -78,6 +83,8 @@ class ColdIndex:
         page = max(1, page_bytes // (8 * width))
         self._shape = Shape(width, dues, page, max(_LEAST_PAGES, work // (8 * width * page)))
         self._is_empty = is_empty
+        #: words of runs that were looked into, by file
+        self._mapped: dict[int, Ints] = {}
         self._fences = arena.array(f"{name}.fences", np.int64, 2)
         #: number of the file and entries of each run, oldest first; before them the runs there are
         #: and the number of the last file
@@ -101,8 +108,7 @@ class ColdIndex:
         """Return which of some sorted groups have entries; those, and what is beside them."""
         found = np.zeros(len(hi), dtype=np.bool_)
         entries = np.empty((len(hi), self._shape.width), dtype=np.int64)
-        for number in reversed(range(self.runs)):
-            self._run(number).fetch(hi, lo, found, entries)
+        self._find(range(self.runs), hi, lo, found, entries)
         return found, entries[found]
 
     def scan(self, news: Ints | None = None, since: int = 0) -> Iterator[Ints]:
@@ -111,10 +117,10 @@ class ColdIndex:
         Empty ones are left out, and most of those whose hi is less than `since`. What is merged in
         meanwhile does not show.
         """
-        sources = [self._entries(number, since) for number in range(self.runs)]
+        sources = [self._source(number, since) for number in range(self.runs)]
         if news is not None:
-            sources.append(self._pieces(news))
-        for entries in _together(sources):
+            sources.append(Source(news.reshape(-1), self._entry))
+        for entries in together(sources, self._entry, self._shape.entries_at_once):
             yield entries[~self._is_empty(entries)]
 
     def due(self, synopsis: int, watermark: int) -> Iterator[Ints]:
@@ -130,24 +136,54 @@ class ColdIndex:
     def _newest(self, number: int, entries: Ints) -> Ints:
         """Leave out sorted entries of a run that those of newer runs have replaced."""
         replaced, newer = np.zeros(len(entries), dtype=np.bool_), np.empty_like(entries)
-        hi, lo = entries[:, 0].view(np.uint64), entries[:, 1].view(np.uint64)
-        for later in range(number + 1, self.runs):
-            self._run(later).fetch(hi, lo, replaced, newer)
+        later = range(number + 1, self.runs)
+        self._find(later, *identities(entries), replaced, newer)
         return entries[~replaced]
+
+    def _find(self, numbers: Iterable[int], hi: Ids, lo: Ids, found: Mask, entries: Ints) -> None:
+        """Fill in the entries of sorted groups that are not found yet, from the newest run on."""
+        told = [(*self._source(n).told[:3], self._fences_before(n)) for n in numbers]
+        runs = np.array(told[::-1], dtype=np.int64).reshape(-1, kernels.RUN)
+        some = self._looked_for_at_once(hi)
+        for first in range(0, len(hi), some):
+            at = slice(first, first + some)
+            kernels.find_in_runs(
+                runs, self._fences.view, self._shape.page, hi[at], lo[at], found[at], entries[at]
+            )
+            for words in self._mapped.values():
+                give_back(words)
+
+    def _looked_for_at_once(self, hi: Ids) -> int:
+        """Return how many groups to look for until what was looked at is given back."""
+        if not len(hi):
+            return 1
+        between = (int(hi[-1]) - int(hi[0])) / 2**64 * len(self) * 8 * self.width
+        return max(1, int(len(hi) * _LOOKED_AT / max(_LOOKED_AT, between)))
 
     def merge(self, entries: Ints) -> None:
         """Take in sorted entries, with what is beside them, instead of those that are there."""
         if not len(entries):
             return
-        first, size = self.runs, len(entries)
-        while first > 0 and self._table[first - 1, 1] < GROWTH * size:
-            first -= 1
-            size += int(self._table[first, 1])
-        sources = [self._run(number).scan() for number in range(first, self.runs)]
-        blocks = _together([*sources, self._pieces(entries)])
+        first = self._taken_in(len(entries))
+        sources = [self._source(number) for number in range(first, self.runs)]
+        sources.append(Source(entries.reshape(-1), self.width))
+        blocks = together(sources, self.width, self._shape.entries_at_once)
         if first == 0:
             blocks = map(self._filled, blocks)
         self._replace(first, blocks)
+
+    def _taken_in(self, size: int) -> int:
+        """Return the first of the runs that a new one takes in; those of a level that is full."""
+        first, sizes = self.runs, self._table[:, 1].tolist()
+        if first == _MOST_RUNS:
+            return 0
+        while True:
+            last = first
+            while first > 0 and _level(sizes[first - 1]) <= _level(size):
+                first -= 1
+            if last - first < FULL - 1:
+                return last
+            size += sum(sizes[first:last])
 
     def fill(self, blocks: Iterator[Ints]) -> None:
         """Replace all entries by others, which come in order, with nothing beside them."""
@@ -162,10 +198,12 @@ class ColdIndex:
         table: Ints = self._runs.view[1 : 1 + self.runs]
         return table
 
-    def _entries(self, number: int, since: int) -> Iterator[Ints]:
-        """Yield the entries of a run without what is beside them."""
-        for rows in self._run(number).scan(since):
-            yield np.ascontiguousarray(rows[:, : self._entry])
+    def _source(self, number: int, since: int = 0) -> Source:
+        """Return a run, mapped once in a version, about from the entries of a hi on."""
+        file, run = int(self._table[number, 0]), self._run(number)
+        if file not in self._mapped:
+            self._mapped[file] = run.mapped()
+        return Source(self._mapped[file], self.width, run.place(since) if since else 0)
 
     def _alone(self, entries: Ints) -> Ints:
         """Return entries with zeros beside them."""
@@ -187,11 +225,6 @@ class ColdIndex:
         first = self._fences_before(number)
         fences = self._fences.view[first : first + self._pages(count)]
         return SortedRun(self._path(file), self._shape, count, fences)
-
-    def _pieces(self, entries: Ints) -> Iterator[Ints]:
-        some = self._shape.entries_at_once
-        for first in range(0, len(entries), some):
-            yield entries[first : first + some]
 
     def _path(self, file: int) -> str:
         return self._arena.path(f"{self._name}.run-{file}")
@@ -217,13 +250,11 @@ class ColdIndex:
         if not writer.count:
             gone.append(file)
         for number in gone:
+            self._mapped.pop(number, None)
             with suppress(FileNotFoundError):
                 os.unlink(self._path(number))
 
 
-def _together(sources: list[Iterator[Ints]]) -> Iterator[Ints]:
-    """Merge sources of sorted entries, the oldest first.
-
-    Those are the largest: what is newer is merged before it meets them, so they are copied once.
-    """
-    return reduce(lambda newer, older: merged(older, newer), reversed(sources), iter(()))
+def _level(size: int) -> int:
+    """Return the level of a run; those of the next one are `FULL` times as large."""
+    return int(math.log(size, FULL))

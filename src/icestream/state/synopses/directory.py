@@ -6,7 +6,7 @@ what a caller holds stays valid as long as nobody closes it.
 
 Invariants:
 1. A group is found exactly while it is open (`test_oracle_a_directory_is_a_dictionary`).
-2. Growing changes no slot (same test).
+2. Growing changes no slot; shrinking changes slots and nothing else (same test).
 3. A refused `open` changes nothing (`test_a_refused_open_changes_nothing`).
 
 Cost: `8 * width + 8 to 16` bytes per group; growing rebuilds the index.
@@ -16,6 +16,7 @@ Limits: 2**31 - 1 slots.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -77,6 +78,15 @@ def distinct(hi: Ids, lo: Ids) -> tuple[Ids, Ids, Ints]:
     return high[new], low[new], numbers
 
 
+def slot_order(slots: Slots) -> Ints:
+    """Return the order of distinct slots; if they are not, of some of them or of all."""
+    if not len(slots) or int(slots.max()) > 8 * len(slots):
+        return np.argsort(slots)
+    places = np.full(int(slots.max()) + 1, -1, dtype=np.int64)
+    places[slots] = np.arange(len(slots))
+    return places[places >= 0]
+
+
 def is_empty_entry(entries: Ints) -> npt.NDArray[np.bool_]:
     """Tell which entries say that their group has no rows and wants nothing."""
     cold, due = (entries[:, 2 + ENTRY.index(c) :: len(ENTRY)] for c in (heap.COLD, heap.DUE))
@@ -90,6 +100,8 @@ class Directory:
         """Attach to the arena's rows, or start with none; they take at most `limit` bytes."""
         self.synopses = synopses
         self.limit = limit
+        #: bytes from which on it is too large; it shrinks when its version ends
+        self.ample = sys.maxsize
         width = part(synopses)
         self._rows = arena.array(f"{name}.groups", np.int64, width)
         self._index = arena.array(f"{name}.places", np.int32)
@@ -183,6 +195,18 @@ class Directory:
         if len(slots):
             groups.remove_all(self._places, self._rows.view, slots)
             kernels.close_slots(self._rows.view, self._facts.view, slots)
+
+    def shrink(self, size: int) -> None:
+        """Take about so many bytes, or what open groups need; all slots change."""
+        capacity = max(LEAST_SLOTS, self.groups, size // self._group_bytes)
+        self._index.view[:] = 0
+        kernels.compact_slots(self.table, self._facts.view)
+        places = 1 << (2 * capacity - 1).bit_length()
+        if places < self._index.capacity:
+            self._index.resize(places)
+        groups.insert_all(self._places, self._rows.view, np.arange(self.used))
+        if capacity < self._rows.capacity:
+            self._rows.resize(capacity)
 
     def every(self) -> Slots:
         """Return the slots of all groups."""

@@ -57,9 +57,8 @@ class Maps:
     def rest(self) -> None:
         """Give back the memory of what was looked at."""
         for words in self._known.values():
-            pages = None if words is None else _pages(words)
-            if pages is not None:
-                pages.madvise(mmap.MADV_DONTNEED)
+            if words is not None:
+                give_back(words)
 
     def clear(self) -> None:
         """Let go of all segments; they are mapped again if they are needed."""
@@ -74,8 +73,9 @@ class Maps:
             self.table = np.concatenate((self.table[:, :at], row, self.table[:, at:]), axis=1)
 
 
-def _pages(words: Ints) -> mmap.mmap | None:
-    """Return what words are mapped by."""
+def give_back(words: Ints) -> None:
+    """Let the pages of a mapped file leave the process; they come back when they are looked at."""
     view: Any = words.base
     owner = view.obj if isinstance(view, memoryview) else view
-    return owner if isinstance(owner, mmap.mmap) else None
+    if isinstance(owner, mmap.mmap):
+        owner.madvise(mmap.MADV_DONTNEED)

@@ -44,6 +44,16 @@ class Measured(NamedTuple):
     cold: int
 
 
+class Known(NamedTuple):
+    """Words of groups that are in memory elsewhere too."""
+
+    #: which of the groups that are gathered
+    groups: Ints
+    words: Ints
+    #: where the words of each group begin, and where the last one's end
+    offsets: Ints
+
+
 class Gathered(NamedTuple):
     """Words of groups that have not expired."""
 
@@ -91,11 +101,23 @@ class Memory:
         cold = drafts.measure(table, part(synopsis), slots, whole, skipped, offsets, cleans)
         return Measured(skipped, offsets, cleans, cold)
 
-    def gather(self, synopsis: int, slots: Slots, measured: Measured) -> Gathered:
-        """Return the live words of groups, as far as they were measured."""
+    def gather(
+        self, synopsis: int, slots: Slots, measured: Measured, known: Known | None = None
+    ) -> Gathered:
+        """Return the live words of groups, as far as they were measured.
+
+        Of those that are known it is not looked where their words are in memory.
+        """
         offsets = measured.offsets
         words = np.empty(int(offsets[-1]), dtype=np.int64)
-        self.heap.gather(synopsis, slots, measured.skipped, words, offsets[:-1].copy())
+        skipped, places = measured.skipped, offsets[:-1].copy()
+        if known is not None:
+            begins, sizes = known.offsets[:-1], np.diff(known.offsets)
+            extent_kernels.copy_pieces(known.words, begins, sizes, words, places[known.groups])
+            others = np.ones(len(slots), dtype=np.bool_)
+            others[known.groups] = False
+            slots, skipped, places = slots[others], skipped[others], places[others]
+        self.heap.gather(synopsis, slots, skipped, words, places)
         return self._live(synopsis, words, offsets, measured.cleans)
 
     def gather_behind(self, synopsis: int, slots: Slots, behind: tuple[Ints, Ints]) -> Gathered:

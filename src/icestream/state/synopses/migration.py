@@ -24,21 +24,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from icestream.kernels.synopses import drafts
+from icestream.kernels.synopses import drafts, leaving
 from icestream.kernels.synopses import heap as k
 from icestream.state.synopses.directory import part
 from icestream.state.synopses.facts import Fact
-from icestream.state.synopses.memory import Gathered, Memory
+from icestream.state.synopses.memory import Gathered, Known, Memory
 from icestream.state.synopses.options import StoreOptions
 from icestream.state.synopses.ranked import Best
 from icestream.state.synopses.rows import RowCodec
 from icestream.state.synopses.spec import Ints, Slots
 from icestream.state.synopses.writing import ExtentWriter
 
-#: words of extents, on average, below which a chain of at least `FEW` is written as one when its
-#: group leaves memory: finding the pieces once more would cost more
+#: words of extents, on average, below which a chain of several is written as one when its group
+#: leaves memory: finding the pieces once more would cost more
 SCATTERED = 64
-FEW = 8
 #: extents that a group in memory may have on the log, for each that a cold one may have
 HOT_CHAIN = 8
 
@@ -59,13 +58,12 @@ class Mover:
 
     # -- coming back -----------------------------------------------------------------------
 
-    def bring_in(self, synopsis: int, slots: Slots) -> Slots:
-        """Have all rows of some pinned groups in memory; return those that were not."""
-        flags = self.memory.column(synopsis, k.FLAGS, slots)
-        cold: Slots = slots[flags & k.WHOLE == 0]
-        if not len(cold):
-            return cold
-        at = part(synopsis)
+    def bring_in(self, synopsis: int, slots: Slots) -> Known:
+        """Have all rows of some pinned groups in memory; return which were not, and their words."""
+        which = np.flatnonzero(~self.memory.has(synopsis, k.WHOLE, slots))
+        if not len(which):
+            return Known(which, which, np.zeros(1, dtype=np.int64))
+        cold, at = slots[which], part(synopsis)
         hi, lo = self.memory.identities(cold)
         roots, expiries = (self.memory.column(synopsis, c, cold) for c in (k.ROOT, k.ROOT_EXPIRY))
         behind = self.writer.log.read_chains(
@@ -77,7 +75,7 @@ class Mover:
         self.memory.heap.install(synopsis, cold, live.words, live.offsets, live.cleans)
         self.memory.directory.table[cold, at + k.FLAGS] |= k.WHOLE
         self.memory.facts[Fact.RETURNED] += len(cold)
-        return cold
+        return Known(which, live.words, live.offsets)
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> Gathered:
         """Return at least the best rows of groups; cold ones stay cold."""
@@ -101,15 +99,12 @@ class Mover:
         """Write what is not clean, then free the memory of groups; return the bytes freed."""
         before = self.memory.heap.taken
         for synopsis in range(self.memory.directory.synopses):
-            held = slots[self._has_work(synopsis, slots)]
+            held, dirty, whole = self._judge(synopsis, slots)
             if not len(held):
                 continue
-            dirty, whole = self._judge(synopsis, held)
-            if not self.options.clean_is_free:
-                dirty |= self.memory.column(synopsis, k.WORDS, held) > 0
-                whole |= self.memory.has(synopsis, k.WHOLE, held) & dirty
-            whole = self._read_for(synopsis, held, dirty, whole)
-            self.writer.write(synopsis, held[dirty], whole[dirty], self._leaving, mirrored=True)
+            if len(dirty):
+                whole = self._read_for(synopsis, held, dirty, whole)
+                self.writer.write(synopsis, held[dirty], whole[dirty], self._leaving, mirrored=True)
             self.release(synopsis, held)
             self.memory.facts[Fact.LEFT] += len(held)
         return (before - self.memory.heap.taken) * self.memory.heap.block_bytes
@@ -130,27 +125,23 @@ class Mover:
 
     def release(self, synopsis: int, slots: Slots) -> None:
         """Free the memory of groups; what is on the log is all there is."""
-        at = part(synopsis)
         self.memory.heap.drop(synopsis, slots)
-        table = self.memory.directory.table
-        gone = table[slots, at + k.ROOT] != k.NO_ROOT
-        table[slots[gone], at + k.FLAGS] &= ~k.WHOLE
-        table[slots[~gone], at + k.FLAGS] |= k.WHOLE
+        leaving.let_go(self.memory.directory.table, part(synopsis), slots)
 
     def log_news(self, synopsis: int, slots: Slots, *, mirrored: bool = False) -> None:
         """Write what is new of groups, and there is; those that were cold are so again."""
-        cold = slots[~self.memory.has(synopsis, k.WHOLE, slots)]
-        self._write_news(synopsis, slots, self._leaving, mirrored=mirrored)
+        table, at, limit = self.memory.directory.table, part(synopsis), self.options.chain_limit
+        whole = np.empty(len(slots), dtype=np.bool_)
+        count, lacking = leaving.judge(
+            table, at, slots, limit, HOT_CHAIN * limit, self.options.deltas, whole
+        )
+        cold = slots[~self.memory.has(synopsis, k.WHOLE, slots)] if count else slots[:0]
+        if lacking:
+            whole = self._read_for(synopsis, slots, np.ones_like(whole), whole)
+        self.writer.write(synopsis, slots, whole, self._leaving, mirrored=mirrored)
         self.release(synopsis, cold)
         if mirrored:
             self.memory.facts[Fact.LEFT] += len(cold)
-
-    def _write_news(self, synopsis: int, slots: Slots, kind: Fact, *, mirrored: bool) -> None:
-        table, at, limit = self.memory.directory.table, part(synopsis), self.options.chain_limit
-        whole = np.empty(len(slots), dtype=np.bool_)
-        if drafts.judge(table, at, slots, limit, HOT_CHAIN * limit, self.options.deltas, whole):
-            whole = self._read_for(synopsis, slots, np.ones_like(whole), whole)
-        self.writer.write(synopsis, slots, whole, kind, mirrored=mirrored)
 
     @property
     def _leaving(self) -> Fact:
@@ -162,35 +153,28 @@ class Mover:
         every = np.ones(len(slots), dtype=np.bool_)
         self.writer.write(synopsis, slots, every, Fact.CONSOLIDATED, mirrored=False)
 
-    def _has_work(self, synopsis: int, slots: Slots) -> Mask:
-        held = self.memory.column(synopsis, k.WORDS, slots) > 0
-        return np.asarray(held | self.memory.has(synopsis, k.STALE, slots))
+    def _judge(self, synopsis: int, slots: Slots) -> tuple[Slots, Mask, Mask]:
+        """Return the groups with something to leave; which have to be written, and which whole.
 
-    def _judge(self, synopsis: int, slots: Slots) -> tuple[Mask, Mask]:
-        """Return which groups that leave have to be written, and which of them whole."""
-        words, clean, chain, root, cold = (
-            self.memory.column(synopsis, which, slots)
-            for which in (k.WORDS, k.CLEAN, k.CHAIN, k.ROOT, k.COLD)
-        )
-        whole_here, stale = (self.memory.has(synopsis, flag, slots) for flag in (k.WHOLE, k.STALE))
-        limit, length = self.options.chain_limit, chain & 0xFFFFFFFF
-        small = cold < length * drafts.LARGE
-        scattered = self._scattered(length, cold) & whole_here
-        long = ((length > limit) & small) | scattered
-        dirty = (words > clean) | stale | (whole_here & (words > 0) & long)
-        whole = stale | (root == k.NO_ROOT) | ((length >= limit) & small) | scattered
-        if not self.options.deltas:
-            whole[:] = True
-        return dirty, whole
-
-    def _scattered(self, length: Ints, cold: Ints) -> Mask:
-        """Tell which chains are worth writing whole when their groups leave, whatever is new.
-
-        Only where versions write what is new: what is written when groups leave is never smaller.
+        No masks if none has to be written. Chains are made one where versions write what is new:
+        what is written when groups leave is never scattered.
         """
-        if self.options.durability != "log":
-            return np.zeros(len(length), dtype=np.bool_)
-        return np.asarray((length >= FEW) & (cold < length * SCATTERED))
+        options, held = self.options, np.empty(len(slots), dtype=np.int64)
+        dirty, whole = np.empty((2, len(slots)), dtype=np.bool_)
+        count, written = leaving.judge_leaving(
+            self.memory.directory.table,
+            part(synopsis),
+            slots,
+            options.chain_limit,
+            SCATTERED if options.durability == "log" else 0,
+            options.deltas,
+            options.clean_is_free,
+            held,
+            dirty,
+            whole,
+        )
+        there = count if written else 0
+        return held[:count], dirty[:there], whole[:there]
 
     def _read_for(self, synopsis: int, slots: Slots, dirty: Mask, whole: Mask) -> Mask:
         """Read what has to be written whole and is not in memory, as far as there is room.

@@ -18,7 +18,7 @@ Invariants:
 5. A small group comes back without a read (`test_a_small_group_comes_back_without_a_read`).
 
 Cost: making room looks at all groups of the directory, and frees at least an eighth of the heap or
-a third of the directory.
+a fifth of the directory.
 
 References: admission by frequency (TinyLFU).
 """
@@ -45,7 +45,7 @@ from icestream.state.synopses.options import Pressure
 from icestream.state.synopses.spec import Ids, Ints, Slots
 
 #: one in so many entries of the directory goes to the cold index when slots run out
-DEMOTED = 3
+DEMOTED = 5
 #: heat is halved when groups were named so many times as often as the directory has places
 HALVED = 16
 
@@ -72,14 +72,15 @@ class Residency:
         budget: Budget,
         work: int,
     ) -> None:
-        """Look after the groups of one store; `work` bytes may be gathered at once."""
+        """Look after the groups of one store."""
         self._name = name
         self._directory = directory
         self._heap = heap
         self._index = index
         self._facts = facts
         self._budget = budget
-        self._work = work
+        #: bytes that may be gathered at once
+        self.work = work
         #: whom to ask for room
         self.pressure: Pressure | None = None
         self._pinned = 0
@@ -100,6 +101,14 @@ class Residency:
             slots[~known] = self._open(new_hi, new_lo)[numbers]
             self.touch(slots[~known])
         return slots
+
+    def knows(self, hi: Ids, lo: Ids) -> Mask:
+        """Tell which groups are in the directory or in the cold index."""
+        known: Mask = self._directory.find(hi, lo) >= 0
+        if self._index.runs and not known.all():
+            new_hi, new_lo, numbers = distinct(hi[~known], lo[~known])
+            known[~known] = self._index.fetch(new_hi, new_lo)[0][numbers]
+        return known
 
     def touch(self, slots: Slots) -> None:
         """Note that this chunk names groups."""
@@ -152,6 +161,14 @@ class Residency:
         self._index.merge(rows if len(needed) == len(rows) else rows[needed])
         directory.close(slots)
         self._facts[Fact.DEMOTED] += len(slots)
+
+    def shrink(self, size: int) -> None:
+        """Let the directory take about so many bytes, between two chunks."""
+        directory = self._directory
+        missing = directory.held - size + size // DEMOTED
+        if missing > 0:
+            self.demote(directory.groups * missing // directory.held)
+        directory.shrink(size)
 
     def _coldest(self, count: int) -> Slots:
         """Return up to `count` slots that this chunk does not name, those of the least heat."""
@@ -231,7 +248,7 @@ class Residency:
     @property
     def _at_once(self) -> int:
         """Words that work buffers and heap can take at once."""
-        return min(self._work // 3, self._heap.limit // 4) // 8
+        return min(self.work // 3, self._heap.limit // 4) // 8
 
     def cut(self, slots: Slots, words: Ints) -> Iterator[Slots]:
         """Cut slots into parts of so many words together that work buffers and heap can take."""

@@ -33,6 +33,7 @@ Bytes = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
 #: bits for nulls in one word
 BITS = 32
+_NULLS = (1 << BITS) - 1
 _LIST_UNITS = (8, 1)
 _BYTE_UNITS = (1,)
 
@@ -116,6 +117,9 @@ class RowCodec:
         pieces: list[tuple[_Node, Ints, list[tuple[Bytes, Ints]]]] = []
         for node, array in zip(self._columns, batch.columns, strict=True):
             self._put(node, array, fixed, pieces)
+        if not pieces:
+            fixed[:, 0] |= self.width << 32
+            return Encoded(fixed.reshape(-1), self.width * np.arange(batch.num_rows + 1))
         sizes = np.full(batch.num_rows, self.width, dtype=np.int64)
         for node, counts, _ in pieces:
             for unit in node.units:
@@ -123,8 +127,6 @@ class RowCodec:
         fixed[:, 0] |= sizes << 32
         offsets = np.zeros(batch.num_rows + 1, dtype=np.int64)
         np.cumsum(sizes, out=offsets[1:])
-        if not pieces:
-            return Encoded(fixed.reshape(-1), offsets)
         words = np.zeros(int(offsets[-1]), dtype=np.int64)
         kernels.spread_fixed(fixed, offsets[:-1], words)
         places = (offsets[:-1] + self.width) * 8
@@ -186,20 +188,22 @@ class RowCodec:
                 out = np.empty(int(counts.sum()) * unit, dtype=np.uint8)
                 kernels.take_ragged(raw, places, counts, unit, out)
                 parts[node.place].append(out)
-        arrays = [self._take(node, fixed, parts) for node in self._columns]
+        has_nulls = bool((fixed[:, : self._head] & _NULLS).any())
+        arrays = [self._take(node, fixed, parts, has_nulls) for node in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _take(self, node: _Node, fixed: Ints, parts: dict[int, list[Bytes]]) -> pa.Array:
+    def _take(
+        self, node: _Node, fixed: Ints, parts: dict[int, list[Bytes]], has_nulls: bool
+    ) -> pa.Array:
         word, bit = divmod(node.bit, BITS)
-        valid = (fixed[:, word] >> bit) & 1 == 0
+        valid = (fixed[:, word] >> bit) & 1 == 0 if has_nulls else None
         count = len(fixed)
         if pa.types.is_null(node.kind):
             return pa.nulls(count)
         if node.children:
-            children = [self._take(child, fixed, parts) for child in node.children]
-            return pa.StructArray.from_arrays(
-                children, fields=list(node.kind), mask=None if valid.all() else pa.array(~valid)
-            )
+            children = [self._take(child, fixed, parts, has_nulls) for child in node.children]
+            mask = None if valid is None or valid.all() else pa.array(~valid)
+            return pa.StructArray.from_arrays(children, fields=list(node.kind), mask=mask)
         if not node.units:
             return _array_of(fixed[:, node.place : node.place + node.width], node.kind, valid)
         wide = pa.types.is_large_list(node.kind) or str(node.kind).startswith("large_")
@@ -301,7 +305,7 @@ def _elements(
     return counts, [(np.ascontiguousarray(words).view(np.uint8), begins), (missing, begins)]
 
 
-def _array_of(words: Ints, kind: pa.DataType, valid: Mask) -> pa.Array:
+def _array_of(words: Ints, kind: pa.DataType, valid: Mask | None) -> pa.Array:
     """Return words as an array of a fixed-width type."""
     count = len(words)
     values: npt.NDArray[Any]
@@ -314,5 +318,7 @@ def _array_of(words: Ints, kind: pa.DataType, valid: Mask) -> pa.Array:
     return pa.Array.from_buffers(kind, count, [_bitmap(valid), pa.py_buffer(values)])
 
 
-def _bitmap(valid: Mask) -> pa.Buffer | None:
-    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+def _bitmap(valid: Mask | None) -> pa.Buffer | None:
+    if valid is None or valid.all():
+        return None
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))

@@ -1,36 +1,28 @@
 """Entries of groups in a sorted file of small pages.
 
 Idea: entries, sorted by identity, fill a file of the arena page by page; of each page the first hi
-and the first instant at which one of its groups is due are kept as *fences* by the owner. Lookups
-are sorted and look into the mapped file, a window of it at a time.
+and the first instant at which one of its groups is due are kept as *fences* by the owner. Who looks
+for groups, or merges runs, looks into the mapped files; what was looked at is given back.
 
 Invariants:
-1. What was written is found, and nothing else (`test_parity_a_run_beside_a_dictionary`).
-2. Few pages are in memory at a time (`test_bounded_a_run_reads_a_few_pages_at_a_time`).
-
-Cost: a lookup touches a page.
+1. What was written is read (`test_parity_a_run_beside_a_dictionary`).
+2. Few pages are read at a time (`test_bounded_a_run_reads_a_few_pages_at_a_time`).
 """
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from icestream.core.times import INFINITY
 from icestream.kernels.synopses import pages as kernels
-from icestream.state.files import WINDOW, mapped, storage_error
-from icestream.state.synopses.spec import Ids, Ints
-
-Mask = npt.NDArray[np.bool_]
-
-_SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
+from icestream.state.files import mapped, storage_error
+from icestream.state.synopses.maps import give_back
+from icestream.state.synopses.spec import Ints
 
 
 @dataclass(frozen=True)
@@ -62,43 +54,17 @@ class SortedRun:
         self._count = count
         self._fences = fences
 
-    def fetch(self, hi: Ids, lo: Ids, found: Mask, entries: Ints) -> None:
-        """Fill in the entries of sorted groups that are not found yet and are here."""
-        order = np.flatnonzero(~found)
-        if not len(order) or not self._count:
-            return
-        page, first_hi = self._shape.page, self._fences[:, 0].view(np.uint64)
-        # equal hi may begin in the page before
-        firsts, lasts = (
-            np.maximum(np.searchsorted(first_hi, hi[order], side=side) - 1, 0) for side in _SIDES
-        )
-        windows = firsts * page * 8 * self._shape.width // WINDOW
-        cuts = [0, *(np.flatnonzero(np.diff(windows)) + 1).tolist(), len(order)]
-        for begin, end in itertools.pairwise(cuts):
-            which, start = order[begin:end], int(firsts[begin]) * page
-            rows, at = self._mapped(start), np.empty(end - begin, dtype=np.int64)
-            least = firsts[begin:end] * page - start
-            most = np.minimum((lasts[begin:end] + 1) * page, self._count) - start
-            kernels.find_entries(rows, least, most, hi[which], lo[which], at)
-            there = at >= 0
-            found[which[there]] = True
-            entries[which[there]] = rows[at[there]]
-
-    def _mapped(self, first: int) -> Ints:
-        """Return the entries from `first` on, read where they are looked at."""
-        size = 8 * self._shape.width
+    def mapped(self) -> Ints:
+        """Return the words of all entries, read where they are looked at."""
         with self._reading() as handle:
-            data = mapped(handle, self._count * size, first * size)
-        return np.frombuffer(data, dtype=np.int64).reshape(-1, self._shape.width)
+            data = mapped(handle, 8 * self._shape.width * self._count)
+        return np.frombuffer(data, dtype=np.int64)
 
-    def scan(self, since: int = 0) -> Iterator[Ints]:
-        """Yield all entries in order, some at a time; pages without a hi of `since` are skipped."""
-        some = self._shape.entries_at_once
+    def place(self, since: int) -> int:
+        """Return an entry from which on all are whose hi is `since` or greater."""
         first_hi = self._fences[:, 0].view(np.uint64)
-        page = max(0, int(np.searchsorted(first_hi, np.uint64(since), side="left")) - 1)
-        with self._reading() as handle:
-            for first in range(page * self._shape.page, self._count, some):
-                yield self._read(handle, first, min(first + some, self._count))
+        page = int(np.searchsorted(first_hi, np.uint64(since), side="left")) - 1
+        return max(0, page) * self._shape.page
 
     def due(self, place: int, watermark: int) -> Iterator[Ints]:
         """Yield entries that are due by one of their instants, page by page.
@@ -207,42 +173,34 @@ class RunWriter:
         self.count += len(rows)
 
 
-def merged(older: Iterator[Ints], newer: Iterator[Ints]) -> Iterator[Ints]:
-    """Merge blocks of sorted entries; of two entries of a group the newer one stays."""
-    sides = [older, newer]
-    blocks: list[Ints | None] = [next(older, None), next(newer, None)]
-    while blocks[0] is not None and blocks[1] is not None:
-        lasts = [_identity(block[-1]) for block in blocks if block is not None]
-        shorter = 0 if lasts[0] <= lasts[1] else 1
-        longer = 1 - shorter
-        whole, cut = blocks[shorter], blocks[longer]
-        assert whole is not None
-        assert cut is not None
-        end = _end(cut, lasts[shorter])
-        pair = (whole, cut[:end]) if shorter == 0 else (cut[:end], whole)
-        yield _merge(*pair)
-        blocks[longer] = cut[end:] if end < len(cut) else next(sides[longer], None)
-        blocks[shorter] = next(sides[shorter], None)
-    for block, side in zip(blocks, sides, strict=True):
-        if block is not None:
-            yield block
-            yield from side
+@dataclass(frozen=True)
+class Source:
+    """Sorted entries to merge."""
+
+    words: Ints
+    #: words of each
+    width: int
+    #: the first one that is wanted
+    place: int = 0
+
+    @property
+    def told(self) -> tuple[int, int, int, int]:
+        """Return what tells kernels of it."""
+        return self.words.ctypes.data, len(self.words) // self.width, self.width, 0
 
 
-def _identity(entry: Ints) -> tuple[int, int]:
-    hi, lo = entry[:2].view(np.uint64).tolist()
-    return hi, lo
+def together(sources: Sequence[Source], width: int, some: int) -> Iterator[Ints]:
+    """Yield the first words of the entries of all sources in order, `some` at a time.
 
-
-def _end(entries: Ints, last: tuple[int, int]) -> int:
-    """Return how many entries are at or before an identity."""
-    hi = np.ascontiguousarray(entries[:, 0]).view(np.uint64)
-    end = int(np.searchsorted(hi, np.uint64(last[0]), side="left"))
-    while end < len(entries) and _identity(entries[end]) <= last:
-        end += 1
-    return end
-
-
-def _merge(older: Ints, newer: Ints) -> Ints:
-    out = np.empty((len(older) + len(newer), older.shape[1]), dtype=np.int64)
-    return out[: kernels.merge_entries(older, newer, out)]
+    The oldest source comes first; of several entries of a group the newest stays.
+    """
+    runs = np.array([each.told for each in sources], dtype=np.int64).reshape(-1, kernels.RUN)
+    places = np.array([each.place for each in sources], dtype=np.int64)
+    is_full = True
+    while is_full:
+        out = np.empty((some, width), dtype=np.int64)
+        count = kernels.merge_runs(runs, places, out)
+        for each in sources:
+            give_back(each.words)
+        yield out[:count]
+        is_full = count == some

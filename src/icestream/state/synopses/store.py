@@ -39,7 +39,7 @@ from icestream.state.synopses.extents import ExtentLog, picked
 from icestream.state.synopses.facts import Fact, Facts
 from icestream.state.synopses.heap import Heap
 from icestream.state.synopses.history import History
-from icestream.state.synopses.memory import Gathered, Memory
+from icestream.state.synopses.memory import Gathered, Known, Memory
 from icestream.state.synopses.migration import Mask, Mover
 from icestream.state.synopses.options import Past, Pressure, Space, StoreOptions, forever
 from icestream.state.synopses.residency import DEMOTED, Residency, taken
@@ -167,6 +167,10 @@ class GroupStore(Groups):
         """Return the slot of each group, opened if it is new; equal identities, equal slots."""
         return self._residency.locate(np.ascontiguousarray(hi), np.ascontiguousarray(lo))
 
+    def knows(self, hi: Ids, lo: Ids) -> Mask:
+        """Tell of which groups there may be something, without opening them."""
+        return self._residency.knows(np.ascontiguousarray(hi), np.ascontiguousarray(lo))
+
     def identities(self, slots: Slots) -> tuple[Ids, Ids]:
         """Return hi and lo of groups."""
         return self.memory.identities(slots)
@@ -185,14 +189,15 @@ class GroupStore(Groups):
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:
         """Return the rows of distinct groups, in the order of the slots, then of their appends."""
-        measured = self.memory.measure(synopsis, slots)
+        measured, known = self.memory.measure(synopsis, slots), None
         if measured.cold:
             with self._residency.pins(slots):
-                self._bring_in(synopsis, slots)
+                known = self._bring_in(synopsis, slots)
             measured = self.memory.measure(synopsis, slots)
         held = np.diff(measured.offsets)
         self._residency.hits.append(slots[held > 0])
-        live = self.memory.gather(synopsis, slots, measured)
+        live = self.memory.gather(synopsis, slots, measured, known)
+        del known
         for_less = np.flatnonzero(2 * np.diff(live.offsets) < held)
         if len(for_less):
             self._shrink(synopsis, slots[for_less], for_less, live)
@@ -217,7 +222,8 @@ class GroupStore(Groups):
     def rewrite(self, synopsis: int, slots: Slots, rows: GroupRows) -> None:
         """Replace all rows of distinct groups; a group without rows is empty from now on."""
         slots = np.ascontiguousarray(slots)
-        bounds = np.searchsorted(rows.owners, np.arange(len(slots) + 1))
+        bounds = np.zeros(len(slots) + 1, dtype=np.int64)
+        np.cumsum(np.bincount(rows.owners, minlength=len(slots)), out=bounds[1:])
         for first, last in self._encodable(rows.rows, bounds):
             begin, end = int(bounds[first]), int(bounds[last])
             self._replace(
@@ -269,6 +275,10 @@ class GroupStore(Groups):
         """Ask for room here; without it, and after it, groups named longest ago leave."""
         self._residency.pressure = pressure
 
+    def lend(self, more: int) -> None:
+        """Let work buffers take so many bytes beside their own, until told otherwise."""
+        self._residency.work = self._work + more
+
     @property
     def stats(self) -> Ints:
         """Two words of each slot, for a classifier."""
@@ -282,6 +292,16 @@ class GroupStore(Groups):
     def bytes_held(self) -> int:
         """Bytes of rows in memory."""
         return self.heap.owned * self.heap.block_bytes
+
+    @property
+    def has_cold_groups(self) -> bool:
+        """Tell whether a group ever left memory or the directory."""
+        return self.facts[Fact.LEFT] > 0 or self.index.runs > 0
+
+    def bytes_known(self) -> int:
+        """Bytes that the rows of all groups of the directory would take in memory."""
+        words = self.heap.block_words
+        return drafts.known_words(self.directory.table, words) // words * self.heap.block_bytes
 
     def candidates(self) -> Slots:
         """Slots of groups in memory that may leave; in the middle of a call, none of this chunk."""
@@ -328,7 +348,9 @@ class GroupStore(Groups):
         self._cleaner.clean(self)
         if self.options.durability == "log":
             self._log_news()
-        if 16 * self.directory.groups > 15 * self.directory.most:
+        if 4 * self.directory.bytes > 5 * self.directory.ample:
+            self._residency.shrink(self.directory.ample)
+        elif 16 * self.directory.groups > 15 * self.directory.most:
             self._residency.demote(self.directory.groups // DEMOTED)
         written = self.log.traffic.classes.pop(self._forever, 0)
         if written:
@@ -373,9 +395,9 @@ class GroupStore(Groups):
         """Write groups whole, in one extent each; those that were cold are so again."""
         for some in self.portions(slots):
             with self._residency.pins(some):
-                cold = self.mover.bring_in(synopsis, some)
+                cold = self.mover.bring_in(synopsis, some).groups
                 self.mover.consolidate(synopsis, some)
-                self.mover.release(synopsis, cold)
+                self.mover.release(synopsis, some[cold])
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -414,7 +436,8 @@ class GroupStore(Groups):
             first = last
 
     def _rows_at_once(self, rows: pa.RecordBatch) -> int:
-        return max(1, self._work // 2 * int(rows.num_rows) // max(1, int(rows.nbytes)))
+        work = self._residency.work
+        return max(1, work // 2 * int(rows.num_rows) // max(1, int(rows.nbytes)))
 
     def _replace(self, synopsis: int, slots: Slots, rows: pa.RecordBatch, bounds: Ints) -> None:
         encoded = self._codecs[synopsis].encode(rows)
@@ -430,10 +453,11 @@ class GroupStore(Groups):
             least, wished = (np.diff(places).cumsum() // self.heap.block_words).tolist()
             self._residency.make_room(least + 2, max(least + 2, wished))
 
-    def _bring_in(self, synopsis: int, slots: Slots) -> None:
-        cold = self.mover.bring_in(synopsis, slots)
-        if len(cold):
-            self._residency.returned.append(cold)
+    def _bring_in(self, synopsis: int, slots: Slots) -> Known:
+        known = self.mover.bring_in(synopsis, slots)
+        if len(known.groups):
+            self._residency.returned.append(slots[known.groups])
+        return known
 
     def _rows(self, synopsis: int, live: Gathered) -> GroupRows:
         rows = self._codecs[synopsis].decode(live.words, int(live.rows.sum()))
@@ -476,8 +500,9 @@ class GroupStore(Groups):
 
     def _news(self, synopsis: int, slots: Slots) -> Ints:
         """Return the words of groups that are not on the log."""
-        words, clean = (self.memory.column(synopsis, c, slots) for c in (k.WORDS, k.CLEAN))
-        return words - clean
+        words = np.empty(len(slots), dtype=np.int64)
+        drafts.news_of(self.directory.table, part(synopsis), slots, words)
+        return words
 
     def _log_news(self) -> None:
         self._write_news(drafts.list_news, INFINITY)

@@ -171,8 +171,9 @@ class ExtentWriter:
         markers = self.log.write(synopsis, extents, sequence, mirrored=mirrored)
         facts[Fact.EXTENTS] += len(markers)
         total = self.log.traffic.bytes - before
-        sizes = np.diff(extents.filled())
-        consolidated = int(sizes[again].sum()) * 8 if kind == Fact.LOGGED else 0
+        consolidated = 0
+        if kind == Fact.LOGGED and again.any():
+            consolidated = 8 * int(np.diff(extents.filled())[again].sum())
         facts[Fact.CONSOLIDATED] += consolidated
         facts[kind] += total - consolidated
         return markers

@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Literal
 from icestream.state.files import folder_of, storage_error, temporary_name
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from icestream.state.files import NewFile, OpenFile
 
 #: how what was not synced comes out of a crash
@@ -236,6 +238,15 @@ class SimulatedDisk:
         for change in reversed(settled):
             _apply(change, self._durable)
         self._pending = kept[::-1]
+
+    def sync_files(self, paths: Collection[str]) -> None:
+        """Make files and their names durable: one step for each file, then one for each folder."""
+        for path in paths:
+            self._step("sync", posixpath.normpath(path))
+            content = self._content(posixpath.normpath(path))
+            content.synced = len(content.data)
+        for folder in sorted({folder_of(path) for path in paths}):
+            self.sync_folder(folder)
 
     def after_crash(
         self,

@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Protocol
 from unittest import mock
 
@@ -23,7 +24,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from icestream.runtime.exchange import ExchangeWriter, SplitReport
+from icestream.runtime.exchange import ExchangeWriter, Shelf, SplitReport
 from icestream.runtime.versions.shard import ShardReport, ShardTask
 from icestream.runtime.versions.work import Executor, Parcel
 from icestream.runtime.windows.ingest import Ingest, IngestTask
@@ -95,12 +96,12 @@ class StruckShard(ShardTask):
     #: executors have their arenas in folders of their own, as on hosts of their own
     apart: bool = False
 
-    def run(self) -> ShardReport:
+    def run(self, shelf: Shelf) -> ShardReport:
         """Do it, or fail to."""
         task = self
         if self.apart:
             task = replace(self, arenas=os.path.join(self.arenas, f"apart-{os.getppid()}"))
-        work = super(StruckShard, task).run
+        work = partial(super(StruckShard, task).run, shelf)
         if self.mishap is None or not _strikes(self.mishap, self.version, self.shard):
             return work()
         report: ShardReport = self.mishap(work)

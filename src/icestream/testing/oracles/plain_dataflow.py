@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.dataflow.component import ComponentOperator
-from icestream.operators.dataflow.gathering import between, by_group
+from icestream.operators.dataflow.gathering import Mask, between, by_group
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import regrouped
 from icestream.operators.protocol import PastVersion, Shard
@@ -59,6 +59,12 @@ class PlainStores:
         """Return how many groups a chunk may name: any number."""
         del grouping
         return sys.maxsize
+
+    def knows(self, grouping: int, hi: Ids, lo: Ids) -> Mask:
+        """Tell of which groups an operator has heard."""
+        made = [groups for (place, _), groups in self._made.items() if place == grouping]
+        known: Mask = np.logical_or.reduce([groups.knows(hi, lo) for groups in made])
+        return known
 
     def rest(self) -> None:
         """Do nothing: nobody leaves."""

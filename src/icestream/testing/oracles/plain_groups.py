@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
@@ -47,6 +48,11 @@ class PlainGroups(Groups):
                 self._due.append(INFINITY)
             slots.append(self._slots[identity])
         return np.array(slots, dtype=np.int64)
+
+    def knows(self, hi: Ids, lo: Ids) -> npt.NDArray[np.bool_]:
+        """Tell of which groups it has heard."""
+        named = zip(hi.tolist(), lo.tolist(), strict=True)
+        return np.array([each in self._slots for each in named], dtype=np.bool_)
 
     def identities(self, slots: Slots) -> tuple[Ids, Ids]:
         """Return hi and lo of groups."""

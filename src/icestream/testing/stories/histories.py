@@ -162,6 +162,11 @@ def reports(kind: str, versions: int, shards: int = 4, seed: int = 1) -> Iterato
                     "resultRows": [int(1000 * wave) for _ in written],
                     "groups": [1000 * version for _ in written],
                 },
+                "keyGroups": {
+                    "entries": [int(rows / 256 * chance.uniform(0, 2) * (1 + 7 * (group == 77)))
+                                for group in range(256)],
+                    "owners": [[shard, 256 // shards] for shard in range(shards)],
+                },
                 **_own(kind, version, wave, counters),
             },
         }  # fmt: skip

@@ -7,7 +7,7 @@ small, ordinary default. Intervals are text or microseconds, as the user writes 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -50,6 +50,9 @@ class QuickFiles(LocalFiles):
         return _Unsynced(super().create(path))
 
     def sync_folder(self, folder: str) -> None:
+        """Do nothing."""
+
+    def sync_files(self, paths: Collection[str]) -> None:
         """Do nothing."""
 
 

@@ -44,6 +44,10 @@ class PlainSubQuery:
         """Tell which slots have nothing to be written."""
         return ~self.dirty[slots]
 
+    def resident(self, slots: Slots) -> Ints:
+        """Return the sizes of slots."""
+        return self.sizes[slots]
+
     def evict(self, slots: Slots) -> int:
         """Let slots leave."""
         self.batches.append(slots.tolist())

@@ -25,7 +25,7 @@ class SeparateDisks(LocalExecutor):
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
         """Run the shards in turn."""
-        return [replace(task, arenas=f"{task.arenas}-{task.place}").run() for task in tasks]
+        return super().run([replace(task, arenas=f"{task.arenas}-{task.place}") for task in tasks])
 
 
 @contextmanager

@@ -1,0 +1,102 @@
+"""Open sessions, as if the events of groups had been others.
+
+Idea: the sessions that are to be there are put in order, those of a group that touch are united as
+sessions always are, and a snapshot of them is written, so that nothing before it is read again.
+
+Invariants:
+1. A query goes on from rewritten sessions as one whose events were these
+   (`test_oracle_a_query_goes_on_from_rewritten_sessions`).
+2. Fields that were not edited keep every bit (`test_rows_that_nobody_edited_make_no_version`).
+3. A session that has ended, or is shorter than the gap, is refused
+   (`test_rows_that_can_be_no_sessions_are_refused`).
+
+Limits: the open sessions of a shard are in memory while it is rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.errors import InputError
+from icestream.core.times import Micros
+from icestream.core.units import format_interval
+from icestream.inspect.adapters.sessions import SessionState, entries_of
+from icestream.inspect.edited import Edited
+from icestream.inspect.rewriting.changes import Change, Rewriter, alone, places_of
+from icestream.inspect.scratch import ScratchShard
+from icestream.operators.fields import ENTRY_FIELDS
+from icestream.operators.protocol import PastVersion
+from icestream.operators.session.rows import Sessions
+from icestream.operators.session.spec import END, SESSION_FIELDS, START
+from icestream.operators.updates.identities import places_among
+from icestream.state import key_columns
+from icestream.state.keys import KeyCodec
+from icestream.state.synopses.directory import distinct, identities
+from icestream.state.synopses.spec import Ids, Ints
+from icestream.state.versions import BASE
+
+
+class SessionRewriter(Rewriter):
+    """Writes the open sessions of a shard."""
+
+    def __init__(
+        self, state: SessionState, watermark: Micros, given: Edited, *, keep: bool
+    ) -> None:
+        """Write the given rows; groups that they do not name keep their sessions, or lose them."""
+        super().__init__(given, keep=keep)
+        self._state = state
+        self._watermark = watermark
+
+    def change(
+        self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
+    ) -> Change | None:
+        """Write all sessions of a shard, if some differ."""
+        spec = self._state.spec
+        none = Sessions.none(spec)
+        operator = self._state.restored(space, history)
+        there = Sessions.concatenated([none, *operator.open_sessions()])
+        hi, lo = self._given.groups(shard)
+        owners, rows = self._given.rows_of(hi, lo)
+        wanted = self._taken(rows, hi[owners], lo[owners], there)
+        if self._keep:
+            rest = there.where(places_among(*identities(there.rows), hi, lo) < 0)
+            wanted = Sessions.concatenated([wanted, rest])
+        wanted = wanted.sorted().merged(none, spec)
+        differ = alone(there.rows, wanted.rows)
+        if not len(differ):
+            return None
+        operator.record([wanted])
+        space.seal(BASE)
+        groups = len(distinct(*identities(differ))[0])
+        return Change(groups, rows.num_rows, snapshot=True)
+
+    def _taken(self, rows: pa.RecordBatch, hi: Ids, lo: Ids, there: Sessions) -> Sessions:
+        """Return rows as sessions, in which fields that were not edited are as they are kept."""
+        state, spec = self._state, self._state.spec
+        entries = state.fields.taken(rows)
+        out = np.empty((rows.num_rows, spec.width), dtype=np.int64)
+        out[:, 0], out[:, 1] = hi.view(np.int64), lo.view(np.int64)
+        out[:, START], out[:, END] = self._bounds(rows)
+        places = places_of(out[:, : START + 1], there.rows[:, : START + 1])
+        state.fields.keep_unedited(entries, entries_of(there.rows), places)
+        out[:, SESSION_FIELDS:] = entries[:, ENTRY_FIELDS:]
+        given = [rows.column(name) for name in state.table.keys.names]
+        keys = key_columns.batch_of(spec.keys, rows.num_rows, given)
+        return Sessions(out, KeyCodec(spec.keys).canonical(keys))
+
+    def _bounds(self, rows: pa.RecordBatch) -> tuple[Ints, Ints]:
+        """Return begin and end of sessions; InputError for what can be no open session."""
+        begins, ends = self._state.bounds(rows)
+        gap = self._state.spec.session.gap
+        wrong = np.flatnonzero((ends <= self._watermark) | (ends - begins < gap))
+        if len(wrong):
+            row = rows.slice(int(wrong[0]), 1).to_pylist()[0]
+            msg = (
+                f"no open session is as in the row {row}: it ends {format_interval(gap)} after its "
+                "last event, and the watermark has not reached that"
+            )
+            raise InputError(msg)
+        return begins, ends

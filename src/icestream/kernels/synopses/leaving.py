@@ -1,0 +1,160 @@
+"""Groups that are written at the end of a version or leave memory: which, and which of them whole.
+
+Invariants:
+1. Groups are judged as column by column (`test_parity_groups_with_news`,
+   `test_parity_groups_that_leave`).
+2. What leaves is cold if it is on the log (`test_parity_groups_that_have_left`).
+
+Cost: one visit of each group.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.kernels.compile import kernel
+from icestream.kernels.synopses.heap import (
+    CHAIN,
+    CLEAN,
+    COLD,
+    FLAGS,
+    NO_ROOT,
+    ROOT,
+    STALE,
+    WHOLE,
+    WORDS,
+)
+from icestream.kernels.words import Ints, Table
+
+Mask = npt.NDArray[np.bool_]
+
+#: words of extents, on average, from which on a chain is never too long: reading them is copying
+LARGE = 1024
+#: extents of a chain from which on it may be scattered
+FEW = 8
+
+
+@kernel
+def judge(
+    table: Table, at: int, slots: Ints, limit: int, hot_limit: int, deltas: bool, whole: Mask
+) -> tuple[int, int]:
+    """Fill in which groups with news have to be written whole.
+
+    A chain may have `limit` extents, `hot_limit` if all of the group is in memory, and any number
+    of extents that are large. Returns how many are not all in memory, and how many of those must be
+    read first.
+    """
+    cold = 0
+    lacking = 0
+    for i in range(slots.size):
+        slot = slots[i]
+        flags = table[slot, at + FLAGS]
+        most = hot_limit if flags & WHOLE else limit
+        length = table[slot, at + CHAIN] & 0xFFFFFFFF
+        new = flags & STALE != 0 or table[slot, at + ROOT] == NO_ROOT
+        long = length >= most and table[slot, at + COLD] < length * LARGE
+        whole[i] = new or long or not deltas
+        if not flags & WHOLE:
+            cold += 1
+            lacking += whole[i]
+    return cold, lacking
+
+
+def judge_reference(
+    table: Table, at: int, slots: Ints, limit: int, hot_limit: int, deltas: bool
+) -> tuple[Mask, int, int]:
+    """Return what `judge` fills in and returns, by columns."""
+    flags, chain, root, words = (table[slots, at + c] for c in (FLAGS, CHAIN, ROOT, COLD))
+    length = chain & 0xFFFFFFFF
+    long = (length >= np.where(flags & WHOLE, hot_limit, limit)) & (words < length * LARGE)
+    whole = (flags & STALE != 0) | (root == NO_ROOT) | long | (not deltas)
+    cold = flags & WHOLE == 0
+    return whole, int(cold.sum()), int((whole & cold).sum())
+
+
+@kernel
+def judge_leaving(
+    table: Table,
+    at: int,
+    slots: Ints,
+    limit: int,
+    scattered: int,
+    deltas: bool,
+    clean_is_free: bool,
+    held: Ints,
+    dirty: Mask,
+    whole: Mask,
+) -> tuple[int, int]:
+    """List groups that have something to leave; tell which are to be written, and which whole.
+
+    A chain may have `limit` extents, more if they are large. One of at least `FEW` that have fewer
+    than `scattered` words on average is written as one if all of its group is in memory. Returns
+    how many are listed, and how many of them are to be written.
+    """
+    count = 0
+    written = 0
+    for i in range(slots.size):
+        slot = slots[i]
+        words, flags = table[slot, at + WORDS], table[slot, at + FLAGS]
+        stale = flags & STALE != 0
+        if words == 0 and not stale:
+            continue
+        here = flags & WHOLE != 0
+        cold, length = table[slot, at + COLD], table[slot, at + CHAIN] & 0xFFFFFFFF
+        small = cold < length * LARGE
+        apart = here and length >= FEW and cold < length * scattered
+        long = (length > limit and small) or apart
+        news = words > table[slot, at + CLEAN] or stale
+        dirty[count] = news or (here and long and words > 0) or (words > 0 and not clean_is_free)
+        new = stale or table[slot, at + ROOT] == NO_ROOT or not deltas
+        whole[count] = new or (length >= limit and small) or apart
+        whole[count] |= here and dirty[count] and not clean_is_free
+        written += dirty[count]
+        held[count] = slot
+        count += 1
+    return count, written
+
+
+def judge_leaving_reference(
+    table: Table,
+    at: int,
+    slots: Ints,
+    limit: int,
+    scattered: int,
+    deltas: bool,
+    clean_is_free: bool,
+) -> tuple[Ints, Mask, Mask]:
+    """Return what `judge_leaving` lists and tells, by columns."""
+    stale = table[slots, at + FLAGS] & STALE != 0
+    slots = slots[(table[slots, at + WORDS] > 0) | stale]
+    words, clean, chain, root, cold, flags = (
+        table[slots, at + column] for column in (WORDS, CLEAN, CHAIN, ROOT, COLD, FLAGS)
+    )
+    here, stale, length = flags & WHOLE != 0, flags & STALE != 0, chain & 0xFFFFFFFF
+    small = cold < length * LARGE
+    apart = here & (length >= FEW) & (cold < length * scattered)
+    dirty = (words > clean) | stale | (here & (words > 0) & ((length > limit) & small | apart))
+    whole = stale | (root == NO_ROOT) | ((length >= limit) & small) | apart | (not deltas)
+    if not clean_is_free:
+        dirty |= words > 0
+        whole |= here & dirty
+    return slots, dirty, whole
+
+
+@kernel
+def let_go(table: Table, at: int, slots: Ints) -> None:
+    """Note that the words of groups are gone from memory: what is on the log is all there is."""
+    for i in range(slots.size):
+        slot = slots[i]
+        if table[slot, at + ROOT] != NO_ROOT:
+            table[slot, at + FLAGS] &= ~WHOLE
+        else:
+            table[slot, at + FLAGS] |= WHOLE
+
+
+def let_go_reference(table: Table, at: int, slots: Ints) -> None:
+    """Do what `let_go` does, by columns."""
+    flags = table[slots, at + FLAGS]
+    there = table[slots, at + ROOT] != NO_ROOT
+    table[slots, at + FLAGS] = np.where(there, flags & ~WHOLE, flags | WHOLE)

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from icestream.bench.adaptation import shard_cost
+from icestream.bench.adaptation.shard_cost import Batches, cost_of_shards, per_shard
+from icestream.bench.registry import Size
+
+
+def test_versions_are_timed_by_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_cost, "CASES", {Size.SMALL: (Batches(40, 10, 1),)})
+    monkeypatch.setattr(shard_cost, "SHARDS", (1, 3))
+    found = cost_of_shards(Size.SMALL, tmp_path)
+    assert [(row["events"], row["shards"]) for row in found] == [(40, 1), (40, 3)]
+    assert all(row["ms"] > 0 < row["processor_ms"] for row in found)
+
+
+def test_a_further_shard_is_told_by_the_smallest_batches() -> None:
+    rows = [
+        {"events": 1_000, "shards": 2, "ms": 10.0},
+        {"events": 1_000, "shards": 8, "ms": 12.0},
+        {"events": 1_000, "shards": 12, "ms": 15.0},
+        {"events": 500_000, "shards": 2, "ms": 99.0},
+    ]
+    assert per_shard(rows) == 0.5

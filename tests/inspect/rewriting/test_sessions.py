@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from icestream.core.errors import InputError
+from icestream.inspect.checkpoint import Checkpoint
+from icestream.inspect.reading import Reading, as_text
+from icestream.inspect.rewrite import rewrite
+from icestream.inspect.verify import verify
+from icestream.operators.session.spec import Session
+from icestream.plan.nodes import Plan
+from icestream.runtime.local import LocalQuery
+from icestream.testing.stories.checkpoints import events
+from icestream.testing.stories.plans import open_query, window_plan
+from icestream.testing.stories.sources import SECOND
+
+#: how the events of one run become those of another, at the same times
+Change = Callable[[pa.RecordBatch], pa.RecordBatch]
+PLANS = {
+    "by key": window_plan(windows=Session(4 * SECOND)),
+    "without keys": window_plan(windows=Session(SECOND // 50), keys=pa.schema([])),
+}
+
+
+def bag(table: pa.Table) -> Counter[str]:
+    return Counter(as_text(row) for row in table.to_pylist())
+
+
+def sessions(root: str) -> pa.Table:
+    reading = Reading(root, kept="sessions")
+    return pa.Table.from_batches(list(reading.batches()), schema=reading.schema)
+
+
+def same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def others(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return other values, and other keys where there are some."""
+    changes = {"value": pc.add(pc.multiply(batch.column("value"), -2.5), 1)}
+    if "k0" in batch.schema.names:
+        changes["k0"] = pc.multiply(batch.column("k0"), 3)
+    columns = [changes.get(name, batch.column(name)) for name in batch.schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def fed(query: LocalQuery, numbers: range, change: Change) -> list[Counter[str]]:
+    return [
+        bag(query.feed([[change(part) for part in split] for split in events(query.plan, number)]))
+        for number in numbers
+    ]
+
+
+def run(plan: Plan, folder: Path, change: Change = same) -> str:
+    query = open_query(plan, str(folder), keep=3)
+    fed(query, range(5), change)
+    query.close()
+    return str(folder / "checkpoint")
+
+
+@pytest.mark.parametrize("name", list(PLANS))
+def test_oracle_a_query_goes_on_from_rewritten_sessions(name: str, tmp_path: Path) -> None:
+    """Sessions of one run, written into another that saw other events: both go on alike."""
+    plan = PLANS[name]
+    wanted, root = (
+        run(plan, tmp_path / which, change) for which, change in (("a", others), ("b", same))
+    )
+    done = rewrite(Reading(root, kept="sessions"), sessions(wanted))
+    assert (done.version, done.groups > 0, done.bytes > 0) == (6, True, True)
+    assert bag(sessions(root)) == bag(sessions(wanted))
+    assert verify(Checkpoint(root)).is_fine
+    answers = []
+    for which in ("a", "b"):
+        query = open_query(plan, str(tmp_path / which), keep=3)
+        answers.append([*fed(query, range(5, 8), same), bag(query.flush())])
+        query.close()
+    assert answers[0] == answers[1]
+    assert sum(map(len, answers[0])) > 5
+    assert verify(Checkpoint(root)).is_fine
+
+
+def test_oracle_groups_that_no_row_names_are_kept_or_dropped(tmp_path: Path) -> None:
+    for what in ("keep", "drop"):
+        root = run(PLANS["by key"], tmp_path / what)
+        whole = sessions(root)
+        one = whole.filter(pc.equal(whole["key"], 2))
+        place = one.column_names.index("__rows()")
+        edited = one.set_column(place, one.schema.field(place), pc.add(one["__rows()"], 100))
+        assert rewrite(Reading(root, kept="sessions"), edited, others=what).rows == one.num_rows
+        rest = whole.filter(pc.not_equal(whole["key"], 2))
+        expected = bag(edited) + (bag(rest) if what == "keep" else Counter())
+        assert bag(sessions(root)) == expected
+        assert verify(Checkpoint(root)).is_fine
+
+
+def test_sessions_of_a_group_that_touch_become_one(tmp_path: Path) -> None:
+    """Two rows; the second begins where the first ends:
+
+    [----first----)
+                  [----second----)
+    """
+    root = run(PLANS["by key"], tmp_path)
+    first = sessions(root).slice(0, 1).to_pylist()[0]
+    second = first | {"__start": first["__end"], "__end": first["__end"] + timedelta(seconds=9)}
+    both = pa.Table.from_pylist([first, second], sessions(root).schema)
+    rewrite(Reading(root, kept="sessions"), both)
+    [found] = sessions(root).to_pylist()
+    assert (found["__start"], found["__end"]) == (first["__start"], second["__end"])
+    assert found["__rows()"] == 2 * first["__rows()"]
+
+
+def edited(rows: pa.Table, **columns: Any) -> pa.Table:
+    first = rows.slice(0, 1).to_pylist()[0] | columns
+    return pa.Table.from_pylist([first], rows.schema)
+
+
+def test_rows_that_can_be_no_sessions_are_refused(tmp_path: Path) -> None:
+    root = run(PLANS["by key"], tmp_path)
+    rows, reading = sessions(root), Reading(root, kept="sessions")
+    start, end = (rows[name][0].as_py() for name in ("__start", "__end"))
+    for bounds in (
+        {"__start": end - timedelta(seconds=3)},
+        {"__start": start.replace(year=1969), "__end": end.replace(year=1969)},
+    ):
+        with pytest.raises(InputError, match="no open session is as in the row"):
+            rewrite(reading, edited(rows, **bounds))
+    with pytest.raises(InputError, match="of no events"):
+        rewrite(reading, edited(rows, **{"__rows()": 0}))

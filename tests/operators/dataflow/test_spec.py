@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+
+from icestream.operators.dataflow.steps import Receive, Regroup, Stateful
+from icestream.operators.temporal.difference import StreamDifference
+from icestream.plan.events.dataflow import Dataflow
+from icestream.testing.stories import dataflow_plans as plans
+from icestream.testing.stories.dataflow_plans import CLICKS, RATINGS, Stream, dataflow
+
+
+def uncovered(*, both: bool) -> Dataflow:
+    """Ratings of users without clicks; or, with `both`, that and clicks without ratings."""
+    ratings, clicks = Stream.of(RATINGS).select("user"), Stream.of(CLICKS, 1).select("user")
+
+    def lonely(left: Stream, right: Stream) -> Stream:
+        found = left.difference(right)
+        return found.union(right.difference(left)) if both else found
+
+    return dataflow(ratings.apply(["user"], lonely, clicks), "update", (RATINGS, CLICKS))
+
+
+def test_what_covers_is_received_first() -> None:
+    flow = uncovered(both=False)
+    (spec,) = flow.specs
+    received = [n for n, step in enumerate(spec.steps) if isinstance(step, Receive)]
+    assert [number for number, _ in spec.received] == received[::-1]
+    for number, edge in spec.received:
+        step = spec.steps[number]
+        assert isinstance(step, Receive)
+        assert step.edge == edge
+
+
+def test_where_each_covers_the_other_the_order_is_that_of_the_steps() -> None:
+    (spec,) = uncovered(both=True).specs
+    numbers = [number for number, _ in spec.received]
+    assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize(
+    ("flow", "grouping", "names"),
+    [
+        (plans.difference(), 0, [StreamDifference.__name__]),
+        (plans.recommender(), 1, ["TemporalAggregate"]),
+        (plans.united(), 0, None),
+        (plans.user_defined(), 0, None),
+    ],
+    ids=["difference", "inner aggregate", "aggregate that keeps events", "user code"],
+)
+def test_groups_pass_where_all_operators_forget(
+    flow: Dataflow, grouping: int, names: list[str] | None
+) -> None:
+    spec = next(spec for spec in flow.specs if len(spec.groupings) > grouping)
+    entered = next(
+        number
+        for number, step in enumerate(spec.steps)
+        if isinstance(step, Receive | Regroup) and step.grouping == grouping
+    )
+    passed = spec.passed[entered]
+    steps = [spec.steps[number] for number in passed or ()]
+    found = [type(step.operator).__name__ for step in steps if isinstance(step, Stateful)]
+    assert (None if passed is None else found) == names
