@@ -2,15 +2,18 @@
 
 Idea: a worker that is forked from here shares compiled kernels, pyarrow and numpy with all others
 instead of loading them again. Memory that a worker frees stays with it: the arrays of a batch would
-be mapped, cleared and given back again and again. Set through `spark.python.daemon.module`.
+be mapped, cleared and given back again and again. A worker that Spark has let go of ends without a
+word. Set through `spark.python.daemon.module`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+from collections.abc import Callable
+from typing import Any
 
-from pyspark.daemon import manager
+from pyspark import daemon
 
 from icestream.runtime.windows import warm_up
 
@@ -27,10 +30,23 @@ def keep_freed_memory() -> None:
         library.mallopt(_TRIM_THRESHOLD, 64 << 20)
 
 
+def ending_quietly(worker: Callable[..., int]) -> Callable[..., int]:
+    """Return a worker that ends, instead of printing where, when nobody listens any more."""
+
+    def run(*args: Any) -> int:
+        try:
+            return worker(*args)
+        except BrokenPipeError:
+            return 1
+
+    return run
+
+
 if __name__ == "__main__":
+    daemon.worker = ending_quietly(daemon.worker)
     keep_freed_memory()
     warm_up.kernels()
     # a worker collects garbage after every task: what is loaded here is never garbage
     gc.collect()
     gc.freeze()
-    manager()
+    daemon.manager()
