@@ -4,7 +4,8 @@ Idea: a node keeps each of its key groups in a folder of its own, so that what a
 can be seen and timed. A group leaves in one of two ways: *copied*, every byte of its files to the
 folder of another node, or *handed over*, the log left where it lies and only its markers told. The
 arena then goes along by a rename where both nodes see one disk, and is rebuilt from the log where
-they do not. Room for it is made on the other node before, while it still takes rows in here.
+they do not. Room for it, files and folders, is made on the other node before, while it still takes
+rows in here.
 
 Invariants:
 1. However and whenever a group is moved, it emits what it would have emitted
@@ -37,6 +38,7 @@ from icestream.runtime.versions.shard import ShardSpace, ShardTask, WindowShard
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.files import PRIVATE_FILE, Files
+from icestream.state.mappings import KEPT
 from icestream.state.versions import SEGMENTS, LiveSegment, is_base
 
 ARENAS = "arenas"
@@ -137,8 +139,8 @@ class GroupState:
             or (not is_base(each.lifetime) and each.info.expiry > base)
         )
         for each in {*live} - {*needed}:
-            self._files.unlink(f"{self._log}/{SEGMENTS}/{each.info.name}")
-        self._files.sync_files([f"{self._log}/{SEGMENTS}/{info.name}" for _, info in space.sealed])
+            self._files.unlink(f"{self._segments}/{each.info.name}")
+        self._files.sync_files([f"{self._segments}/{info.name}" for _, info in space.sealed])
         self._progress = Progress(past.version, base, history, needed)
         space.close()
         return rows
@@ -148,10 +150,15 @@ class GroupState:
 
         With its log it is to be copied, without to be handed over. No rows may come in between.
         """
-        arena = self._released_name if with_log else ""
-        os.makedirs(os.path.join(folder, ARENAS, arena))
+        arenas = os.path.join(folder, ARENAS)
         if with_log:
-            os.mkdir(os.path.join(folder, SEGMENTS))
+            arena, segments = os.path.join(arenas, self._released_name), f"{folder}/{SEGMENTS}"
+            for source, target in ((f"{self._folder}/{ARENAS}", arena), (self._segments, segments)):
+                os.makedirs(target)
+                for path in _files_in(source):
+                    os.close(_opened_to_write(os.path.join(target, os.path.basename(path))))
+        else:
+            os.makedirs(arenas)
         return GroupState(
             self._work.plan,
             self._group,
@@ -167,11 +174,11 @@ class GroupState:
         name = self._released()
         pairs = [
             (f"{self._folder}/{ARENAS}/{name}", f"{target._folder}/{ARENAS}/{name}"),
-            (f"{self._log}/{SEGMENTS}", f"{target._log}/{SEGMENTS}"),
+            (self._segments, target._segments),
         ]
         for source, destination in pairs:
-            for file in os.listdir(source) if os.path.isdir(source) else ():
-                _copy_file(os.path.join(source, file), os.path.join(destination, file))
+            for path in _files_in(source):
+                _copy_file(path, os.path.join(destination, os.path.basename(path)))
         target._claim(name)
 
     def hand_over_to(self, target: GroupState, *, one_disk: bool) -> None:
@@ -193,6 +200,7 @@ class GroupState:
         self._discard()
         for folder in {self._folder, self._log}:
             shutil.rmtree(folder, ignore_errors=True)
+        KEPT.prune()
 
     def leave(self) -> None:
         """Remove what the node keeps beside a log that another one goes on with."""
@@ -254,20 +262,26 @@ class GroupState:
             self._arena.discard()
             self._arena = None
 
+    @property
+    def _segments(self) -> str:
+        return f"{self._log}/{SEGMENTS}"
+
     def _files_of(self) -> list[str]:
-        folders = {f"{self._log}/{SEGMENTS}", f"{self._folder}/{ARENAS}"}
-        return [
-            os.path.join(at, name)
-            for folder in folders
-            for at, _, names in os.walk(folder)
-            for name in names
-        ]
+        return [*_files_in(self._segments), *_files_in(f"{self._folder}/{ARENAS}")]
+
+
+def _files_in(folder: str) -> list[str]:
+    """Return all files in a folder and those below it."""
+    return [os.path.join(at, name) for at, _, names in os.walk(folder) for name in names]
+
+
+def _opened_to_write(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT, PRIVATE_FILE)
 
 
 def _copy_file(source: str, target: str) -> None:
     """Copy the bytes of a file inside the kernel."""
-    origin = os.open(source, os.O_RDONLY)
-    copy = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+    origin, copy = os.open(source, os.O_RDONLY), _opened_to_write(target)
     try:
         left = os.fstat(origin).st_size
         while left:
