@@ -37,8 +37,8 @@ from icestream.runtime.versions.shard import ShardReport
 #: shards of a query that did not say how many, in each component: as many as memory has roomy ones
 #: for, but so many at least, and in all components together so many at most
 FEWEST_SPARE = 8
-MOST_SPARE = 64
-ROOMY = 32 << 20
+MOST_SPARE = 16
+ROOMY = 64 << 20
 #: on many cores the most in a component are so many for each
 SPARE_PER_CORE = 4
 #: weight of the last version in what a shard is expected to take

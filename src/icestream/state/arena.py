@@ -43,7 +43,7 @@ import numpy.typing as npt
 from icestream.core.errors import StorageError
 from icestream.core.units import format_bytes
 from icestream.state.budget import Account
-from icestream.state.files import PRIVATE_FOLDER
+from icestream.state.files import PRIVATE_FILE, PRIVATE_FOLDER
 from icestream.state.mappings import KEPT, Place, place_of
 
 PAGE = 4096
@@ -313,8 +313,7 @@ class Arena:
             msg = f"{target} exists; release under a name of this attempt"
             raise FileExistsError(msg)
         with _storage(self._folder, len(text)):
-            with open(os.path.join(self._folder, _HEADER), "w", encoding="utf-8") as file:
-                file.write(text)
+            _overwrite(os.path.join(self._folder, _HEADER), text.encode())
             os.rename(self._folder, target)
         KEPT.keep(target, self._close())
 
@@ -428,6 +427,19 @@ def _boot_id() -> str:
             return file.read().strip()
     except OSError:
         return ""
+
+
+def _overwrite(path: str, content: bytes) -> None:
+    """Write a file over what it had; one that is emptied first is written out when it is closed."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        with memoryview(content) as left:
+            done = 0
+            while done < len(left):
+                done += os.write(handle, left[done:])
+        os.ftruncate(handle, len(content))
+    finally:
+        os.close(handle)
 
 
 def _working_name() -> str:
