@@ -119,7 +119,9 @@ def test_no_more_tasks_than_shards(wrong: int) -> None:
     ("memory", "components", "cores", "shards"),
     [
         (64, 1, 2, 8),
-        (64, 3, 2, 8),
+        (64, 3, 2, 2),
+        (32, 1, 2, 4),
+        (192, 3, 2, 8),
         (256, 1, 2, 8),
         (512, 1, 2, 8),
         (768, 1, 2, 12),
@@ -128,7 +130,7 @@ def test_no_more_tasks_than_shards(wrong: int) -> None:
         (8192, 1, 32, 128),
         (8192, 3, 2, 8),
         (8192, 12, 1, 8),
-        (4, 1, 2, 4),
+        (4, 1, 2, 2),
         (4, 1, 16, 16),
     ],
 )
@@ -139,8 +141,9 @@ def test_shards_leave_room_to_grow(memory: int, components: int, cores: int, sha
 
 
 def grown(kind: str, folder: Path, course: Sequence[int]) -> list[str]:
-    """Run a query that said nothing of shards with 64 MB, in so many tasks batch by batch."""
-    plan, memory = KINDS[kind].plan(), 64 << 20
+    """Run a query that said nothing of shards with little memory, in so many tasks by batch."""
+    plan = KINDS[kind].plan()
+    memory = plan.jobs * (64 << 20)
     shards = spare_shards(memory, plan.jobs, least_memory(plan), tasks=2, cores=2)
     settings = Settings(f"{folder}/checkpoint", f"{folder}/local", memory, shards, parallelism=2)
     query = LocalQuery(plan, settings, QuickFiles())

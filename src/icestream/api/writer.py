@@ -257,8 +257,8 @@ class StreamWriter:
     def shards(self, count: int) -> StreamWriter:
         """Set the number of shards, the units of state, for as long as the checkpoint lasts.
 
-        It is the most that `parallelism` may ever be. By default one for each 64 MB of memory,
-        from 8 to 16, or to four for each core where that is more; never fewer than tasks.
+        It is the most that `parallelism` may ever be. By default eight where memory has 8 MB for
+        each, 16 or four for each core where it has 64 MB; never fewer than tasks.
 
         Examples:
             >>> writer = kpis.writeStream.shards(16)

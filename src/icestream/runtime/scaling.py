@@ -13,8 +13,8 @@ Invariants:
    (`test_oracle_spreading_moves_little_more_than_it_must`).
 3. How many tasks there are follows the load between bounds, and says why
    (`test_oracle_tasks_follow_the_load_between_bounds`).
-4. A query that did not say how many shards it has can grow to eight tasks, as long as each shard
-   has what it needs to work (`test_a_query_that_says_nothing_can_grow_to_eight_tasks`).
+4. A query that did not say how many shards it has can grow to eight tasks if it has 64 MB for each
+   of its components (`test_a_query_that_says_nothing_can_grow_to_eight_tasks`).
 
 Cost: a list of as many numbers as shards in every commit.
 
@@ -34,9 +34,10 @@ from icestream.plan.adaptation.rebalancing import isolated, rebalanced, spread
 from icestream.plan.adaptation.sizing import Bounds, Measured, Sizing, sized
 from icestream.runtime.versions.shard import ShardReport
 
-#: shards of a query that did not say how many, in each component: as many as memory has roomy ones
-#: for, but so many at least, and in all components together so many at most
-FEWEST_SPARE = 8
+#: shards of a query that did not say how many, in each component: so many where each has what a few
+#: large groups take, more where memory is roomy, so many at most in all components together
+SPARE = 8
+ENOUGH = 8 << 20
 MOST_SPARE = 16
 ROOMY = 64 << 20
 #: on many cores the most in a component are so many for each
@@ -59,9 +60,9 @@ def spare_shards(memory: int, components: int, least: int, *, tasks: int, cores:
         tasks: the most tasks that it begins with.
         cores: tasks that can run at the same time.
     """
-    most = max(MOST_SPARE // components, SPARE_PER_CORE * cores, FEWEST_SPARE)
-    wanted = min(most, max(FEWEST_SPARE, memory // (components * ROOMY)))
-    return max(tasks, min(wanted, memory // least))
+    most = max(MOST_SPARE // components, SPARE_PER_CORE * cores, SPARE)
+    wanted = max(min(SPARE, memory // (components * ENOUGH)), memory // (components * ROOMY))
+    return max(tasks, min(most, wanted, memory // least))
 
 
 def task_bounds(parallelism: int | tuple[int, int], shards: int) -> Bounds:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from icestream.core.errors import BudgetError
 from icestream.operators.dataflow.stores import ColdOptions, ShardStores
 from icestream.plan.events.dataflow import Dataflow
 from icestream.runtime.dataflows.work import DataflowWork
@@ -229,3 +230,20 @@ def test_stores_go_on_in_the_quota_they_need(
     query.feed(batches[-1])
     assert reports[0].statistics["memory_bytes"] <= needed
     assert not reports[0].rebuilt
+
+
+def test_a_large_group_gets_what_was_lent(tmp_path: Path) -> None:
+    flow, budget, text = wide(), 1 << 20, "x" * 4000
+
+    def answers(folder: Path) -> int:
+        with small_sizes(quota=budget, chunk=1024):
+            query = open_dataflow(flow, folder, budget=budget, shards=1)
+            query.feed([[pa.concat_batches([_done(flow, 0, 1, text)] * 120)]])
+            return query.feed([[_asked(flow, 1, [0])]]).num_rows
+
+    with (
+        mock.patch.object(ShardStores, "take_back", return_value=None),
+        pytest.raises(BudgetError),
+    ):
+        answers(tmp_path / "without")
+    assert answers(tmp_path / "with") == 120

@@ -12,6 +12,7 @@ Invariants:
    (`test_bounded_groupings_share_the_quota`), buffers larger where much is free
    (`test_bounded_work_follows_what_is_free`).
 3. Stores go on in the quota that they say they need (`test_stores_go_on_in_the_quota_they_need`).
+4. A group may take all that directories leave (`test_a_large_group_gets_what_was_lent`).
 """
 
 from __future__ import annotations
@@ -168,6 +169,14 @@ class ShardStores:
         """Let groups leave until about `size` bytes are free; return how many were freed."""
         self._tell()
         return self._manager.free(size)
+
+    def take_back(self) -> None:
+        """Give rows all that directories leave them, until the next chunk."""
+        directories = sum(store.directory.bytes for store in self._stores.values())
+        self._limit = max(self._limit, self._pool - directories)
+        for store in self._stores.values():
+            store.heap.limit = self._limit
+            store.lend(0)
 
     def end_version(self, watermark: Micros) -> None:
         """Write what is new to the log; now and then a snapshot."""

@@ -113,3 +113,7 @@ class Pressure(Protocol):
     def free(self, size: int) -> int:
         """Let groups leave until about `size` bytes are free; return how many were freed."""
         ...
+
+    def take_back(self) -> None:
+        """Give rows all that directories leave them, where that is their last resort."""
+        ...

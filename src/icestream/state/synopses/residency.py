@@ -26,7 +26,7 @@ References: admission by frequency (TinyLFU).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -231,6 +231,10 @@ class Residency:
             self.pressure.free((wanted - self._heap.free) * self._heap.block_bytes)
         if self._heap.free < least:
             self._evict_oldest(wanted - self._heap.free)
+        if self._heap.free < least and self.pressure is not None:
+            self.pressure.take_back()
+            with suppress(Refused):
+                self._heap.grow(least)
         if self._heap.free < least:
             raise self._failure(least * self._heap.block_bytes)
 
