@@ -105,7 +105,7 @@ def test_oracle_a_tree_that_spills_all_the_time(
     assert written(spark, tmp_path) == answer()
 
 
-@pytest.mark.parametrize("shards", [2, 4])
+@pytest.mark.parametrize("shards", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_oracle_clean_up_on_demand_and_restart(
     spark: SparkSession, world: World, tmp_path: Path, shards: int
 ) -> None:

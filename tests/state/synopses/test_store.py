@@ -303,10 +303,17 @@ def test_crash_cleaned_segments_are_not_missed(tmp_path: Path) -> None:
             assert content(store, range(20)) == {0: [42]} | {n: [n] for n in range(1, 20)}
 
 
+class ManagerAlone(Manager):
+    """A manager of stores that lend nothing."""
+
+    def take_back(self) -> None:
+        """Do nothing."""
+
+
 def test_a_manager_decides_who_leaves(tmp_path: Path) -> None:
     space = GroupSpace(str(tmp_path), NUMBERS, quota=1 << 19)
     with space.version() as store:
-        manager = Manager([store], Policy(classifier="lfu"))
+        manager = ManagerAlone([store], Policy(classifier="lfu"))
         store.press(manager)
         hot = list(range(20))
         for chunk in range(40):
