@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from icestream.core.errors import StorageError
 from icestream.inspect.checkpoint import Checkpoint
-from icestream.operators.protocol import PastVersion
+from icestream.operators.protocol import Operator, PastVersion
+from icestream.plan import lower
+from icestream.plan.nodes import Plan
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused, shortage
 from icestream.state.files import Files, LocalFiles, NewFile, OpenFile
@@ -29,6 +32,8 @@ from icestream.state.log.reader import Log, SegmentReader
 from icestream.state.log.writer import SegmentWriter
 from icestream.state.segments import SegmentTable, segment_name
 from icestream.state.versions import SEGMENTS, Commit, is_base
+
+Kind = TypeVar("Kind", bound=Operator)
 
 #: bytes that looking may take, unless told otherwise
 MEMORY = 256 << 20
@@ -211,3 +216,13 @@ def restorable(
 def _past(commit: Commit, shard: int) -> PastVersion:
     segments = [(each.lifetime, each.info) for each in commit.added if each.shard == shard]
     return PastVersion(commit.version, commit.watermark, segments)
+
+
+def restored_operator(
+    kind: type[Kind], plan: Plan, space: ScratchShard, history: Sequence[PastVersion]
+) -> Kind:
+    """Return the operator of a plan of a sole part, which is of some kind, in a restored shard."""
+    operator = lower.operator(plan, space)
+    assert isinstance(operator, kind)
+    operator.restore(history)
+    return operator

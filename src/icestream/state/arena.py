@@ -401,6 +401,12 @@ def sweep(parent: str, keep: set[str]) -> list[str]:
     return removed
 
 
+def remove(folder: str) -> None:
+    """Remove a folder with all arenas in it, and let go of what is mapped of them."""
+    shutil.rmtree(folder, ignore_errors=True)
+    KEPT.prune()
+
+
 def _read_header(folder: str) -> dict[str, Any] | None:
     """Read the header of a released arena; None unless it is whole and its files fit it."""
     try:

@@ -10,6 +10,7 @@ from icestream.inspect.checkpoint import Checkpoint
 from icestream.inspect.reading import Reading
 from icestream.plan.nodes import Plan
 from icestream.testing.stories.checkpoints import events, make
+from icestream.testing.stories.other_events import kept_rows
 from icestream.testing.stories.sources import SECOND
 
 PANE_LENGTH = 5 * SECOND
@@ -30,8 +31,7 @@ def test_oracle_states_of_panes_are_those_of_their_events(tmp_path: Path) -> Non
                 place = at // PANE_LENGTH * PANE_LENGTH, row["k0"]
                 if place[0] >= first:
                     expected.setdefault(place, Counter())[at, row["value"]] += 1
-    reading = Reading(root, kept="panes")
-    shown = pa.Table.from_batches(list(reading.batches()), schema=reading.schema)
+    shown = kept_rows(root, "panes")
     instants = shown.column(PANE).cast(pa.int64()).to_pylist()
     found = {
         (instant, row["key"]): Counter((each["time"], each["value"]) for each in row[STATE])

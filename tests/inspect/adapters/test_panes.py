@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +16,12 @@ from icestream.inspect.reading import Reading
 from icestream.operators.windows.panes import Cumulative
 from icestream.plan.nodes import Plan
 from icestream.testing.stories.checkpoints import events, make
+from icestream.testing.stories.other_events import kept_rows
 from icestream.testing.stories.plans import EVERY_INPUT, open_query, window_plan
 from icestream.testing.stories.sources import SECOND, Shape, batches_of, generate
 
+panes = partial(kept_rows, kept="panes")
 FIELDS = ["__rows()", "__sum_f64(value)", "__min(value)", "__max(value)"]
-
-
-def panes(root: str) -> pa.Table:
-    reading = Reading(root, kept="panes")
-    return pa.Table.from_batches(list(reading.batches()), schema=reading.schema)
 
 
 def test_oracle_panes_are_what_events_fold_to(tmp_path: Path) -> None:

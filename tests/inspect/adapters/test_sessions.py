@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,15 +11,12 @@ from icestream.inspect.checkpoint import Checkpoint
 from icestream.inspect.reading import Reading
 from icestream.plan.nodes import Plan
 from icestream.testing.stories.checkpoints import events, make
+from icestream.testing.stories.other_events import kept_rows
 from icestream.testing.stories.sources import SECOND
 
 GAP = 4 * SECOND
+sessions = partial(kept_rows, kept="sessions")
 FIELDS = ["__rows()", "__sum_f64(value)"]
-
-
-def sessions(root: str) -> pa.Table:
-    reading = Reading(root, kept="sessions")
-    return pa.Table.from_batches(list(reading.batches()), schema=reading.schema)
 
 
 def test_oracle_open_sessions_are_what_events_fold_to(tmp_path: Path) -> None:

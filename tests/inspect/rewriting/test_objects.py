@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,14 @@ import pytest
 
 from icestream.core.errors import InputError
 from icestream.inspect.checkpoint import Checkpoint
-from icestream.inspect.reading import Reading, as_text
+from icestream.inspect.reading import Reading
 from icestream.inspect.rewrite import rewrite
 from icestream.inspect.verify import verify
 from icestream.operators.aggregates import Aggregate
-from icestream.plan.nodes import Plan
-from icestream.runtime.local import LocalQuery
-from icestream.testing.stories.checkpoints import events
+from icestream.testing.stories.other_events import bag, fed, kept_rows, others, run, same
 from icestream.testing.stories.plans import open_query, window_plan
 
-#: how the events of one run become those of another, at the same times
-Change = Callable[[pa.RecordBatch], pa.RecordBatch]
+panes = partial(kept_rows, kept="panes")
 PLAN = window_plan(
     "20 seconds",
     "5 seconds",
@@ -33,42 +30,6 @@ PLAN = window_plan(
         Aggregate("approx_count_distinct", "value", "distinct"),
     ],
 )
-
-
-def bag(table: pa.Table) -> Counter[str]:
-    return Counter(as_text(row) for row in table.to_pylist())
-
-
-def panes(root: str) -> pa.Table:
-    reading = Reading(root, kept="panes")
-    return pa.Table.from_batches(list(reading.batches()), schema=reading.schema)
-
-
-def same(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch
-
-
-def others(batch: pa.RecordBatch) -> pa.RecordBatch:
-    changes = {
-        "value": pc.add(pc.multiply(batch.column("value"), -2.5), 1),
-        "k0": pc.multiply(batch.column("k0"), 3),
-    }
-    columns = [changes.get(name, batch.column(name)) for name in batch.schema.names]
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
-
-
-def fed(query: LocalQuery, numbers: range, change: Change) -> list[Counter[str]]:
-    return [
-        bag(query.feed([[change(part) for part in split] for split in events(query.plan, number)]))
-        for number in numbers
-    ]
-
-
-def run(plan: Plan, folder: Path, change: Change = same) -> str:
-    query = open_query(plan, str(folder), keep=3)
-    fed(query, range(5), change)
-    query.close()
-    return str(folder / "checkpoint")
 
 
 def test_oracle_a_query_goes_on_from_rewritten_objects(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,56 +12,17 @@ import pytest
 
 from icestream.core.errors import CheckpointError, InputError
 from icestream.inspect.checkpoint import Checkpoint
-from icestream.inspect.reading import Reading, as_text
+from icestream.inspect.reading import Reading
 from icestream.inspect.rewrite import rewrite
 from icestream.inspect.verify import verify
 from icestream.operators.windows.panes import Cumulative
 from icestream.plan.nodes import Plan, View
-from icestream.runtime.local import LocalQuery, Splits
 from icestream.testing.stories.checkpoints import events
+from icestream.testing.stories.other_events import bag, fed, kept_rows, others, run, same
 from icestream.testing.stories.plans import open_query, window_plan
 from icestream.testing.stories.sources import SECOND
 
-#: how the events of one run become those of another, at the same times
-Change = Callable[[pa.RecordBatch], pa.RecordBatch]
-
-
-def bag(table: pa.Table) -> Counter[str]:
-    return Counter(as_text(row) for row in table.to_pylist())
-
-
-def panes(root: str) -> pa.Table:
-    reading = Reading(root, kept="panes")
-    return pa.Table.from_batches(list(reading.batches()), schema=reading.schema)
-
-
-def same(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch
-
-
-def others(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return other values of other keys, some of them fewer."""
-    keys = pc.multiply(batch.column("k0"), 3)
-    values = pc.add(pc.multiply(batch.column("value"), -2.5), 1)
-    changed = [
-        {"k0": keys, "value": values}.get(name, batch.column(name)) for name in batch.schema.names
-    ]
-    return pa.RecordBatch.from_arrays(changed, schema=batch.schema)
-
-
-def fed(query: LocalQuery, numbers: range, change: Change) -> list[Counter[str]]:
-    splits: list[Splits] = [
-        [[change(part) for part in split] for split in events(query.plan, number)]
-        for number in numbers
-    ]
-    return [bag(query.feed(split)) for split in splits]
-
-
-def run(plan: Plan, folder: Path, change: Change = same, batches: int = 5) -> str:
-    query = open_query(plan, str(folder), keep=3)
-    fed(query, range(batches), change)
-    query.close()
-    return str(folder / "checkpoint")
+panes = partial(kept_rows, kept="panes")
 
 
 def two_views() -> Plan:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,58 +12,19 @@ import pytest
 
 from icestream.core.errors import InputError
 from icestream.inspect.checkpoint import Checkpoint
-from icestream.inspect.reading import Reading, as_text
+from icestream.inspect.reading import Reading
 from icestream.inspect.rewrite import rewrite
 from icestream.inspect.verify import verify
 from icestream.operators.session.spec import Session
-from icestream.plan.nodes import Plan
-from icestream.runtime.local import LocalQuery
-from icestream.testing.stories.checkpoints import events
+from icestream.testing.stories.other_events import bag, fed, kept_rows, others, run, same
 from icestream.testing.stories.plans import open_query, window_plan
 from icestream.testing.stories.sources import SECOND
 
-#: how the events of one run become those of another, at the same times
-Change = Callable[[pa.RecordBatch], pa.RecordBatch]
+sessions = partial(kept_rows, kept="sessions")
 PLANS = {
     "by key": window_plan(windows=Session(4 * SECOND)),
     "without keys": window_plan(windows=Session(SECOND // 50), keys=pa.schema([])),
 }
-
-
-def bag(table: pa.Table) -> Counter[str]:
-    return Counter(as_text(row) for row in table.to_pylist())
-
-
-def sessions(root: str) -> pa.Table:
-    reading = Reading(root, kept="sessions")
-    return pa.Table.from_batches(list(reading.batches()), schema=reading.schema)
-
-
-def same(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch
-
-
-def others(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return other values, and other keys where there are some."""
-    changes = {"value": pc.add(pc.multiply(batch.column("value"), -2.5), 1)}
-    if "k0" in batch.schema.names:
-        changes["k0"] = pc.multiply(batch.column("k0"), 3)
-    columns = [changes.get(name, batch.column(name)) for name in batch.schema.names]
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
-
-
-def fed(query: LocalQuery, numbers: range, change: Change) -> list[Counter[str]]:
-    return [
-        bag(query.feed([[change(part) for part in split] for split in events(query.plan, number)]))
-        for number in numbers
-    ]
-
-
-def run(plan: Plan, folder: Path, change: Change = same) -> str:
-    query = open_query(plan, str(folder), keep=3)
-    fed(query, range(5), change)
-    query.close()
-    return str(folder / "checkpoint")
 
 
 @pytest.mark.parametrize("name", list(PLANS))

@@ -20,14 +20,13 @@ from icestream.inspect.adapters.fields import FieldColumns
 from icestream.inspect.adapters.panes import PANE
 from icestream.inspect.adapters.update_arcs import chosen
 from icestream.inspect.readable import Asked, StateRows, StateTable
-from icestream.inspect.scratch import ScratchShard
+from icestream.inspect.scratch import ScratchShard, restored_operator
 from icestream.operators.objects.operator import ObjectOperator
 from icestream.operators.objects.spec import ObjectSpec
 from icestream.operators.objects.states import States
 from icestream.operators.protocol import PastVersion
 from icestream.operators.windows.panes import Grid
 from icestream.operators.windows.window import PANES
-from icestream.plan import lower
 from icestream.plan.nodes import Plan
 from icestream.state.synopses.directory import identities
 from icestream.state.synopses.spec import Ints
@@ -67,10 +66,7 @@ class ObjectState:
 
     def restored(self, space: ScratchShard, history: Sequence[PastVersion]) -> ObjectOperator:
         """Return the operator of a shard."""
-        operator = lower.operator(self.plan, space)
-        assert isinstance(operator, ObjectOperator)
-        operator.restore(history)
-        return operator
+        return restored_operator(ObjectOperator, self.plan, space, history)
 
     def read(
         self,

@@ -18,13 +18,12 @@ import pyarrow as pa
 from icestream.inspect.adapters.fields import FieldColumns
 from icestream.inspect.adapters.update_arcs import chosen
 from icestream.inspect.readable import Asked, StateRows, StateTable
-from icestream.inspect.scratch import ScratchShard
+from icestream.inspect.scratch import ScratchShard, restored_operator
 from icestream.kernels.words import Table
 from icestream.operators.protocol import PastVersion
 from icestream.operators.session.operator import SessionOperator
 from icestream.operators.session.rows import Sessions
 from icestream.operators.session.spec import END, SESSION_FIELDS, START, SessionSpec
-from icestream.plan import lower
 from icestream.plan.nodes import Plan
 from icestream.state.synopses.directory import identities
 from icestream.state.synopses.spec import Ints
@@ -57,10 +56,7 @@ class SessionState:
 
     def restored(self, space: ScratchShard, history: Sequence[PastVersion]) -> SessionOperator:
         """Return the operator of a shard."""
-        operator = lower.operator(self.plan, space)
-        assert isinstance(operator, SessionOperator)
-        operator.restore(history)
-        return operator
+        return restored_operator(SessionOperator, self.plan, space, history)
 
     def read(
         self,

@@ -33,7 +33,7 @@ import pyarrow as pa
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.dataflow.gathering import Mask, collected, gathered, pieces
 from icestream.operators.dataflow.joining import JoinStores
-from icestream.operators.dataflow.passing import PassingGroups, identities_of, lasting
+from icestream.operators.dataflow.passing import PassingGroups, lasting
 from icestream.operators.dataflow.results import Telling
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import (
@@ -50,7 +50,7 @@ from icestream.operators.dataflow.steps import (
 )
 from icestream.operators.dataflow.traces import Traces
 from icestream.operators.protocol import ChangeInputs, Emitted, PastVersion, Shard
-from icestream.operators.temporal.changes import PromptOperator, TemporalOperator
+from icestream.operators.temporal.changes import PromptOperator, TemporalOperator, identities_of
 from icestream.operators.temporal.current import Current
 from icestream.state.synopses.spec import Groups, Ids
 

@@ -24,9 +24,15 @@ import pyarrow as pa
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import INFINITY
 from icestream.operators.expressions import Bound, Predicate, parse
-from icestream.operators.temporal.changes import DIFF, LE, changes_of, column_of, payload_of
+from icestream.operators.temporal.changes import (
+    DIFF,
+    LE,
+    changes_of,
+    column_of,
+    identities_of,
+    payload_of,
+)
 from icestream.operators.temporal.edges import END, KIND, POINT, START
-from icestream.operators.windows.fold import HI, LO
 from icestream.state.synopses.spec import Ints
 
 Flags = npt.NDArray[np.bool_]
@@ -78,7 +84,7 @@ class Edging:
         edges = pa.RecordBatch.from_arrays(
             [pa.array(kinds), *payload.columns], schema=self.schema(payload.schema)
         )
-        hi, lo = (np.asarray(changes.column(name).to_numpy()) for name in (HI, LO))
+        hi, lo = identities_of(changes)
         return changes_of(edges, le, re, column_of(changes, DIFF), hi, lo)
 
     def _began(self, payload: pa.RecordBatch, ends: Flags) -> Ints:

@@ -24,8 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.times import INFINITY, Micros
-from icestream.operators.temporal.changes import RE, column_of
-from icestream.operators.windows.fold import HI, LO
+from icestream.operators.temporal.changes import RE, column_of, identities_of
 from icestream.state.synopses.directory import distinct
 from icestream.state.synopses.spec import GroupRows, Groups, Ids, Ints, Slots, Synopsis
 
@@ -98,12 +97,6 @@ class PassingGroups(Groups):
         """Return that nobody waits."""
         del watermark
         return _NONE
-
-
-def identities_of(changes: pa.RecordBatch) -> tuple[Ids, Ids]:
-    """Return hi and lo of the group of each change."""
-    hi, lo = (np.asarray(changes.column(name).to_numpy()) for name in (HI, LO))
-    return hi, lo
 
 
 def lasting(changes: pa.RecordBatch, over: Micros) -> Mask:

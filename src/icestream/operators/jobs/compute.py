@@ -40,11 +40,11 @@ from icestream.operators.temporal.changes import (
     RE,
     changes_of,
     column_of,
+    identities_of,
     payload_of,
 )
 from icestream.operators.temporal.slots import woken
 from icestream.operators.user_defined.grouping import take
-from icestream.operators.windows.fold import HI, LO
 from icestream.operators.windows.panes import Windows
 from icestream.state.synopses.spec import GroupRows, Groups, Ids, Ints, Slots, Synopsis
 
@@ -149,7 +149,7 @@ class Compute:
 
     def _sorted(self, changes: pa.RecordBatch, groups: Groups) -> _Run:
         """Sort a chunk by key, window and time."""
-        hi, lo = (np.asarray(changes.column(name).to_numpy()) for name in (HI, LO))
+        hi, lo = identities_of(changes)
         ts1, ts2 = column_of(changes, LE), column_of(changes, RE)
         run = self._as_it_lies(hi, lo, ts1, groups)
         if run is not None:
@@ -273,7 +273,7 @@ class Compute:
             return ordered
         keys = take(tuples.keys, tuples.group[origins])
         values = pa.RecordBatch.from_arrays([*keys.columns, *answers.columns], schema=self.result)
-        hi, lo = (np.asarray(ordered.column(name).to_numpy())[origins] for name in (HI, LO))
+        hi, lo = (each[origins] for each in identities_of(ordered))
         ones = np.ones(len(origins), dtype=np.int64)
         return changes_of(values, tuples.ts1[origins], tuples.ts2[origins], ones, hi, lo)
 

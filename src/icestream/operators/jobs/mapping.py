@@ -29,9 +29,9 @@ from icestream.operators.temporal.changes import (
     RE,
     changes_of,
     column_of,
+    identities_of,
     payload_of,
 )
-from icestream.operators.windows.fold import HI, LO
 from icestream.state.synopses.spec import Ints
 
 #: column in which a function for many tuples tells of which one each of its rows was made
@@ -72,7 +72,7 @@ class MapTuples:
         kept = payload.select(self.kept.names).take(pa.array(rows)).columns
         values = pa.RecordBatch.from_arrays([*kept, *made.columns], schema=self.result)
         diff = column_of(changes, DIFF)
-        hi, lo = (np.asarray(changes.column(name).to_numpy()) for name in (HI, LO))
+        hi, lo = identities_of(changes)
         return changes_of(values, begins, ends, diff[rows], hi[rows], lo[rows])
 
     def _many(

@@ -50,8 +50,8 @@ from icestream.operators.multi_join.resident import Resident
 from icestream.operators.multi_join.results import Members, Results
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.operators.temporal.changes import DIFF, LE, RE, column_of, payload_of
-from icestream.operators.windows.fold import HI, LO
+from icestream.operators.temporal.changes import DIFF, LE, RE, column_of, identities_of, payload_of
+from icestream.operators.windows.fold import HI
 from icestream.state.budget import Refused, fail
 from icestream.state.snapshots import SnapshotSchedule
 
@@ -158,7 +158,7 @@ class MultiJoin:
             yield from self._take(port, chunk.slice(0, count // 2))
             yield from self._take(port, chunk.slice(count // 2))
             return
-        hi, lo = (np.asarray(chunk.column(name).to_numpy()) for name in (HI, LO))
+        hi, lo = identities_of(chunk)
         le, re = column_of(chunk, LE), column_of(chunk, RE)
         slots, hits = self._resident.open(hi, lo, port)
         came = Chunk(port, payload, hi, lo, le, re, slots, hits)

@@ -64,6 +64,12 @@ def column_of(changes: pa.RecordBatch, name: str) -> Ints:
     return np.asarray(changes.column(name).to_numpy())
 
 
+def identities_of(changes: pa.RecordBatch) -> tuple[Ids, Ids]:
+    """Return hi and lo of the group of each change."""
+    hi, lo = (np.asarray(changes.column(name).to_numpy()) for name in (HI, LO))
+    return hi, lo
+
+
 class TemporalOperator(Protocol):
     """A stateful operator over changes, for all groups at once.
 

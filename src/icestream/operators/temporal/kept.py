@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.times import Micros
-from icestream.operators.temporal.changes import DIFF, HEAD, LE, RE, column_of
+from icestream.operators.temporal.changes import DIFF, HEAD, LE, RE, column_of, identities_of
 from icestream.operators.temporal.consolidate import consolidated
 from icestream.operators.windows.fold import HI, LO
 from icestream.state.synopses.spec import GroupRows, Groups, Ids, Ints, Slots, Synopsis
@@ -106,5 +106,5 @@ def _summed(found: GroupRows, worn: Mask) -> GroupRows:
 
 def ids_of(changes: pa.RecordBatch, rows: Ints) -> tuple[Ids, Ids]:
     """Return hi and lo of the groups of some changes."""
-    hi, lo = (np.asarray(changes.column(name).to_numpy())[rows] for name in (HI, LO))
-    return hi, lo
+    hi, lo = identities_of(changes)
+    return hi[rows], lo[rows]

@@ -21,9 +21,8 @@ import pyarrow as pa
 
 from icestream.kernels.lifetimes.pairs import is_in_order, narrow, pair_up
 from icestream.kernels.ranges import numbers_of
-from icestream.operators.temporal.changes import LE, RE, column_of
-from icestream.operators.windows.fold import HI, LO
-from icestream.state.synopses.spec import Groups, Ids, Ints, Slots
+from icestream.operators.temporal.changes import LE, RE, column_of, identities_of
+from icestream.state.synopses.spec import Groups, Ints, Slots
 
 #: pairs handed out together
 PAIRS_AT_ONCE = 1 << 16
@@ -56,7 +55,7 @@ class Touched:
 
     def __init__(self, changes: pa.RecordBatch, groups: Groups) -> None:
         """Locate the groups."""
-        hi, lo = (_ids(changes, name) for name in (HI, LO))
+        hi, lo = identities_of(changes)
         #: the slot of each change
         self.slots = groups.locate(hi, lo)
         #: the slots, each once, in order
@@ -107,10 +106,6 @@ def pairs_of(probes: Lifetimes, stored: Lifetimes) -> Iterator[Pairs]:
                 np.maximum(probes.le[left], le[right]),
                 np.minimum(probes.re[left], re[right]),
             )
-
-
-def _ids(changes: pa.RecordBatch, name: str) -> Ids:
-    return np.asarray(changes.column(name).to_numpy())
 
 
 def _ranges(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:

@@ -22,8 +22,7 @@ import pyarrow as pa
 
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.ranges import numbers_of
-from icestream.operators.temporal.changes import DIFF, LE, RE, column_of
-from icestream.operators.windows.fold import HI, LO
+from icestream.operators.temporal.changes import DIFF, LE, RE, column_of, identities_of
 from icestream.state.synopses.spec import GroupRows, Groups, Ints, Slots
 
 
@@ -49,8 +48,7 @@ class BySlot:
 
 def located(changes: pa.RecordBatch, groups: Groups) -> Slots:
     """Return the slot of the group of each change."""
-    hi, lo = (np.asarray(changes.column(name).to_numpy()) for name in (HI, LO))
-    return groups.locate(hi, lo)
+    return groups.locate(*identities_of(changes))
 
 
 def first_rows(owners: Ints, count: int) -> Ints:

@@ -21,7 +21,6 @@ Limits: copies are not synced; whoever wants the source's files back must wait f
 from __future__ import annotations
 
 import os
-import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -35,10 +34,9 @@ from icestream.operators.protocol import Emitted, PastVersion
 from icestream.operators.windows.fold import Run
 from icestream.plan.nodes import Plan
 from icestream.runtime.versions.shard import ShardSpace, ShardTask, WindowShard
-from icestream.state.arena import Arena
+from icestream.state.arena import Arena, remove
 from icestream.state.budget import Budget
 from icestream.state.files import PRIVATE_FILE, Files
-from icestream.state.mappings import KEPT
 from icestream.state.versions import SEGMENTS, LiveSegment, is_base
 
 ARENAS = "arenas"
@@ -199,13 +197,12 @@ class GroupState:
         """Remove all files of the group."""
         self._discard()
         for folder in {self._folder, self._log}:
-            shutil.rmtree(folder, ignore_errors=True)
-        KEPT.prune()
+            remove(folder)
 
     def leave(self) -> None:
         """Remove what the node keeps beside a log that another one goes on with."""
         self._discard()
-        shutil.rmtree(f"{self._folder}/{ARENAS}", ignore_errors=True)
+        remove(f"{self._folder}/{ARENAS}")
 
     def open(self) -> None:
         """Be ready to take rows in."""

@@ -45,9 +45,8 @@ from icestream.runtime.versions.settings import LEAST_QUOTA, Settings
 from icestream.runtime.versions.shard import ShardReport, ShardTask
 from icestream.runtime.versions.work import Executor, Made, Making, Parcel, Work, total
 from icestream.runtime.windows.work import WindowWork
-from icestream.state.arena import sweep
+from icestream.state.arena import remove, sweep
 from icestream.state.files import Files
-from icestream.state.mappings import KEPT
 from icestream.state.versions import (
     EVENTS,
     EXCHANGE,
@@ -236,8 +235,7 @@ class Driver(Generic[Batch_contra]):
 
     def close(self) -> None:
         """Remove the arenas and exchange files of this run."""
-        shutil.rmtree(self._run, ignore_errors=True)
-        KEPT.prune()
+        remove(self._run)
 
     # -- one version -----------------------------------------------------------------------
 
