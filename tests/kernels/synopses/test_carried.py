@@ -7,6 +7,7 @@ import pytest
 
 from icestream.kernels.synopses import carried
 from icestream.kernels.synopses import heap as k
+from icestream.kernels.synopses.extents import HEADER, LENGTH, SHAPE
 from icestream.kernels.words import Ints
 
 SYNOPSES, BLOCKS, WIDTH = 2, 80, 9
@@ -72,6 +73,25 @@ def test_parity_small_groups_in_rows(block_words: int) -> None:
     assert found == kept
     cleans = back.table[:, k.GROUP + k.CLEAN :: k.PARTS].tolist()
     assert cleans == [[len(words) for words in group] for group in kept]
+
+
+def test_parity_drafts_of_packed_groups() -> None:
+    dice, width = np.random.default_rng(8), 2
+    groups = [
+        [dice.integers(0, 99, width * size).tolist() for size in sizes]
+        for sizes in dice.integers(0, 3, (10, SYNOPSES)).tolist()
+    ]
+    rows = np.zeros((10, FIRST + 1 + WIDTH), dtype=np.int64)
+    rows[:, :2] = dice.integers(0, 99, (10, 2))
+    rows[:, FIRST:] = carried.packed_reference(groups, WIDTH + 1)
+    for synopsis in range(SYNOPSES):
+        headers, begins = np.empty((10, HEADER), dtype=np.int64), np.empty(10, dtype=np.int64)
+        carried.draft(rows, FIRST, synopsis, width, headers, begins)
+        assert headers[:, :2].tolist() == rows[:, :2].tolist()
+        for group, header, begin in zip(groups, headers.tolist(), begins.tolist(), strict=True):
+            count, words = carried.draft_reference(group, synopsis, width)
+            assert header[SHAPE] == 1 << 32 | count
+            assert rows.reshape(-1)[begin : begin + header[LENGTH]].tolist() == words
 
 
 def test_blocks_needed_are_those_taken() -> None:

@@ -118,6 +118,16 @@ def test_bounded_passes_take_about_what_there_is_room_for(rooms: int) -> None:
     assert max(part.nbytes for part in parts) <= 1.3 * size / rooms
 
 
+def test_passes_are_alike_and_no_more_than_needed() -> None:
+    whole = changes(np.linspace(0, 2**62, 4_000).astype(np.int64).tolist())
+    records = Records([whole.slice(start, 100) for start in range(0, 4_000, 100)])
+    size = sum(each.nbytes for each in records.batches)
+    for room, wanted in [(size, 1), (size / 2.1, 2), (size / 2.3, 3), (2 * size, 1)]:
+        counts = [part.num_rows for part in gathered(records, 0, int(room))]
+        assert len(counts) == wanted
+        assert max(counts) - min(counts) <= 200
+
+
 @given(st.lists(st.integers(0, 6), max_size=30), st.integers(1, 12), st.integers(1, 7))
 def test_oracle_entire_pieces_have_all_changes_of_their_groups(
     identities: list[int], rows: int, groups: int

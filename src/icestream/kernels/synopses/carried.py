@@ -8,6 +8,7 @@ all zeros mean that it has none.
 Invariants:
 1. What was packed is put back, and nothing else changes (`test_parity_small_groups_in_rows`).
 2. Entries are taken over as columns are (`test_parity_entries_of_groups`).
+3. Drafts have the words that were packed (`test_parity_drafts_of_packed_groups`).
 
 Cost: one visit of each group, one copy of its words.
 """
@@ -17,6 +18,13 @@ from __future__ import annotations
 import numpy as np
 
 from icestream.kernels.compile import kernel
+from icestream.kernels.synopses.extents import (
+    BACK,
+    BACK_LATEST,
+    LATEST,
+    LENGTH,
+    SHAPE,
+)
 from icestream.kernels.synopses.heap import (
     CLEAN,
     EXPIRY,
@@ -25,6 +33,8 @@ from icestream.kernels.synopses.heap import (
     GROUP,
     HEAD,
     HEAT,
+    HI,
+    LO,
     MARK,
     NO_ROOT,
     PAGED,
@@ -49,6 +59,8 @@ BITS = 6
 #: words of a synopsis, at most, and synopses, at most
 MOST_WORDS = (1 << BITS) - 1
 MOST_SYNOPSES = 62 // BITS
+_LEAST = -9223372036854775808
+_MOST = 9223372036854775807
 
 
 @kernel
@@ -150,6 +162,33 @@ def unpack(
                 table[slot, at + MARK] = table[slot, at + TAIL]
                 table[slot, at + FLAGS] |= WHOLE
             begin += int(count)
+
+
+@kernel
+def draft(rows: Table, first: int, synopsis: int, width: int, headers: Table, begins: Ints) -> None:
+    """Fill in headers of extents with all packed words of a synopsis, and where those begin.
+
+    Rows of the synopsis have `width` words each, and never expire.
+    """
+    for k in range(rows.shape[0]):
+        counts = rows[k, first]
+        begin = k * rows.shape[1] + first + 1
+        for s in range(synopsis):
+            begin += counts >> (s * BITS) & MOST_WORDS
+        count = counts >> (synopsis * BITS) & MOST_WORDS
+        headers[k, HI] = rows[k, HI]
+        headers[k, LO] = rows[k, LO]
+        headers[k, SHAPE] = 1 << 32 | count // width
+        headers[k, LENGTH] = count
+        headers[k, BACK] = NO_ROOT
+        headers[k, LATEST] = _MOST
+        headers[k, BACK_LATEST] = _LEAST
+        begins[k] = begin
+
+
+def draft_reference(synopses: list[list[int]], synopsis: int, width: int) -> tuple[int, list[int]]:
+    """Return the rows and words that the draft of a group stands for."""
+    return len(synopses[synopsis]) // width, synopses[synopsis]
 
 
 def packed_reference(groups: list[list[list[int]]], width: int) -> list[list[int]]:

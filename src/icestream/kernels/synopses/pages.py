@@ -62,37 +62,46 @@ def find_in_runs(
     Of several runs with an entry the first one counts. Pages have `page` entries; the first hi of
     each is in `fences`.
     """
-    known = np.zeros(runs.shape[0], dtype=np.int64)
-    for i in range(hi.size):
-        for r in range(runs.shape[0]):
-            if found[i]:
-                break
-            count, width = runs[r, COUNT], runs[r, WIDTH]
-            pages = (count + page - 1) // page
-            known[r] = pages_before(fences, runs[r, FENCES], pages, known[r], hi[i])
-            end = known[r]
+    left = np.flatnonzero(~found)
+    for r in range(runs.shape[0]):
+        count, width, fence = runs[r, COUNT], runs[r, WIDTH], runs[r, FENCES]
+        pages = (count + page - 1) // page
+        words = words_at(runs[r, ADDRESS], count * width)
+        known = 0
+        missing = 0
+        for n in range(left.size):
+            i = left[n]
+            known = pages_before(fences, fence, pages, known, hi[i])
+            end = known
             # pages may begin with the same hi
-            while end < pages and np.uint64(fences[runs[r, FENCES] + end, 0]) == hi[i]:
+            while end < pages and np.uint64(fences[fence + end, 0]) == hi[i]:
                 end += 1
-            words = words_at(runs[r, ADDRESS], count * width)
-            first = max(known[r] - 1, 0) * page
-            last = min(end * page, count)
-            end = last
-            while first < last:
-                middle = (first + last) >> 1
-                high = np.uint64(words[middle * width])
-                low = np.uint64(words[middle * width + 1])
-                if high < hi[i] or (high == hi[i] and low < lo[i]):
-                    first = middle + 1
-                else:
-                    last = middle
-            if first >= end:
+            first, last = max(known - 1, 0) * page, min(end * page, count)
+            at = place_of(words, width, first, last, hi[i], lo[i])
+            if at < 0:
+                left[missing] = i
+                missing += 1
                 continue
-            at = first * width
-            if np.uint64(words[at]) == hi[i] and np.uint64(words[at + 1]) == lo[i]:
-                found[i] = True
-                for w in range(out.shape[1]):
-                    out[i, w] = words[at + w]
+            found[i] = True
+            for w in range(out.shape[1]):
+                out[i, w] = words[at + w]
+        left = left[:missing]
+
+
+@kernel
+def place_of(words: Ints, width: int, first: int, end: int, hi: np.uint64, lo: np.uint64) -> int:
+    """Return where the entry of an identity begins, between two entries; -1 if it is not there."""
+    last = end
+    while first < last:
+        middle = (first + last) >> 1
+        high = np.uint64(words[middle * width])
+        if high < hi or (high == hi and np.uint64(words[middle * width + 1]) < lo):
+            first = middle + 1
+        else:
+            last = middle
+    at = first * width
+    is_there = first < end and np.uint64(words[at]) == hi and np.uint64(words[at + 1]) == lo
+    return at if is_there else -1
 
 
 def find_in_runs_reference(

@@ -9,7 +9,8 @@ Invariants:
 1. Passes together yield every change once, changes of a group in their order, or by time
    (`test_oracle_passes_yield_every_change_once_in_order`).
 2. A pass takes about as many bytes as there is room for, unless one record alone is larger
-   (`test_bounded_passes_take_about_what_there_is_room_for`).
+   (`test_bounded_passes_take_about_what_there_is_room_for`); there are as few passes as can be, and
+   they are alike (`test_passes_are_alike_and_no_more_than_needed`).
 3. Pieces have few rows and groups, and all changes of their groups if they say so
    (`test_oracle_entire_pieces_have_all_changes_of_their_groups`).
 
@@ -18,6 +19,7 @@ Cost: a record is read by the passes whose range it meets, most by one or two; a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
@@ -35,6 +37,8 @@ Mask = npt.NDArray[np.bool_]
 
 #: one more than the greatest identity
 END = 1 << 64
+#: part of a pass that makes another no smaller: it takes more than there is room for instead
+SPARED = 1 / 8
 #: rows of a run, on average, from which on runs are merged
 MERGED_RUN = 64
 
@@ -168,10 +172,11 @@ def first_and_last(changes: pa.RecordBatch) -> tuple[int, int]:
 
 
 def _bounds(firsts: Ids, sizes: Ints, room: int) -> list[int]:
-    """Return identities at which to cut, so that records between them fill the room."""
+    """Return identities at which to cut, so that passes are alike and fill the room, about."""
     order = np.argsort(firsts, kind="stable")
-    passes = np.cumsum(sizes[order]) // room
-    begins = np.flatnonzero(np.diff(passes)) + 1
+    filled = np.cumsum(sizes[order])
+    count = max(1, math.ceil(int(filled[-1]) / room - SPARED)) if len(filled) else 1
+    begins = np.flatnonzero(np.diff((filled - 1) * count // filled[-1:])) + 1
     return [each for each in np.unique(firsts[order][begins]).tolist() if each > 0]
 
 

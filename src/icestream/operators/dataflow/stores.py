@@ -39,10 +39,12 @@ SMALL = 1 << 16
 LISTS = 3 << 14
 #: part of the memory for rows and directories that directories have at least
 LEAST_DIRECTORIES = 1 / 4
+#: bytes for each byte of rows that groups of the directory have, so that none has to leave
+HEADROOM = 6 / 5
 #: one in so many bytes that are free is for work buffers until the next chunk
 LENT = 3
 #: part of a quota for changes in the order of groups, and that for rows and directories
-GATHERED = 1 / 6
+GATHERED = 1 / 4
 STATE = (1 - GATHERED) * (HEAP + GROUPS)
 
 
@@ -144,7 +146,7 @@ class ShardStores:
         self._allotted = True
         stores = self._stores.values()
         facts = sum(store.directory.held for store in stores)
-        rows = sum(store.bytes_known() for store in stores)
+        rows = HEADROOM * sum(store.bytes_known() for store in stores)
         part = self._pool * max(LEAST_DIRECTORIES, facts / max(1, facts + rows))
         for store in stores:
             mine = int(part * store.directory.held / max(1, facts))

@@ -2,8 +2,9 @@
 
 Idea: segments of rows that never expire are given up in the order they were written. Once their
 bytes exceed three times what is live (and a little more), the groups that have an extent in the
-oldest ones are written whole to the newest; then nothing points there any more. A restore begins at
-the last snapshot, so such a segment goes with the next one.
+oldest ones are written whole to the newest; then nothing points there any more. Small groups of the
+cold index are written from there. A restore begins at the last snapshot, so such a segment goes
+with the next one.
 
 Invariants:
 1. Bytes stay within three times the live ones, and a megabyte, and what waits for a snapshot
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from icestream.core.times import INFINITY
 from icestream.kernels.synopses import drafts
@@ -26,14 +28,20 @@ from icestream.kernels.synopses import heap as k
 from icestream.kernels.synopses.extents import LASTING_HEADER
 from icestream.state.arena import Arena, ArenaArray
 from icestream.state.synopses.cold_index import ColdIndex
-from icestream.state.synopses.directory import ENTRY, Directory, identities, part
+from icestream.state.synopses.directory import ENTRY, Directory, entry_width, identities, part
 from icestream.state.synopses.facts import Fact, Facts
 from icestream.state.synopses.spec import Ids, Ints, Slots
+
+Mask = npt.NDArray[np.bool_]
 
 #: bytes of garbage that are not worth a cleaning
 SLACK = 1 << 20
 #: bytes of segments for each live one, at most
 MOST = 3
+#: entries of the cold index that are counted, about, to know how many bytes are live
+SAMPLED = 1 << 14
+#: one more than the greatest hi
+END = 1 << 64
 
 
 class Cleaned(Protocol):
@@ -49,6 +57,10 @@ class Cleaned(Protocol):
 
     def consolidate(self, synopsis: int, slots: Slots) -> None:
         """Write groups whole, in one extent each."""
+        ...
+
+    def consolidate_carried(self, rows: Ints, last: int) -> Mask:
+        """Write groups from rows of the cold index; tell which could be."""
         ...
 
 
@@ -119,36 +131,48 @@ class Cleaner:
         self._facts[count] = there + len(rows)
 
 
-def _elsewhere(store: Cleaned) -> Iterator[Ints]:
-    """Yield the entries of groups that are not in the directory."""
-    for entries in store.index.scan():
-        yield entries[store.directory.find(*identities(entries)) < 0]
+def _elsewhere(store: Cleaned, entries: Ints) -> Ints:
+    """Return the entries of groups that are not in the directory."""
+    return entries[store.directory.find(*identities(entries)) < 0]
 
 
 def _live(store: Cleaned) -> int:
-    """Return the bytes of extents that never expire and have a group that points to them."""
+    """Return the bytes of extents that never expire and have a group that points to them, about.
+
+    Identities are spread evenly: those below a bound stand for all of a large index.
+    """
     words = 0
     for synopsis in range(store.directory.synopses):
         words += drafts.live_words(store.directory.table, part(synopsis))
-    for entries in _elsewhere(store):
-        for synopsis in range(store.directory.synopses):
-            first = 2 + synopsis * len(ENTRY)
-            words += _extent_words(entries[:, first : first + len(ENTRY)])
-    return 8 * words
+    sampled = max(1, len(store.index) // SAMPLED)
+    end, elsewhere = END // sampled, 0
+    for entries in store.index.scan():
+        some = entries[identities(entries)[0] < end]
+        elsewhere += _entry_words(store, _elsewhere(store, some))
+        if len(some) < len(entries):
+            break
+    return 8 * (words + sampled * elsewhere)
 
 
-def _extent_words(parts: Ints) -> int:
-    """Return the words of live extents; columns as in an entry."""
-    root, cold, chain, expiry = (parts[:, column] for column in range(4))
-    kept = (root != k.NO_ROOT) & (expiry == INFINITY)
-    return int(cold[kept].sum() + LASTING_HEADER * (chain[kept] & 0xFFFFFFFF).sum())
+def _entry_words(store: Cleaned, entries: Ints) -> int:
+    """Return the words of live extents that entries point to."""
+    words = 0
+    for synopsis in range(store.directory.synopses):
+        first = entry_width(synopsis)
+        root, cold, chain, expiry = (entries[:, first + column] for column in range(4))
+        kept = (root != k.NO_ROOT) & (expiry == INFINITY)
+        words += int(cold[kept].sum() + LASTING_HEADER * (chain[kept] & 0xFFFFFFFF).sum())
+    return words
 
 
 def _pointing(store: Cleaned, last: int) -> Iterator[tuple[int, Slots]]:
     """Yield groups with extents that never expire in segments up to an ordinal."""
     for synopsis in range(store.directory.synopses):
         yield synopsis, store.directory.listed(drafts.list_old, part(synopsis), last)
-    for wanted in _pointing_elsewhere(store, last, max(1, store.directory.most // 4)):
+    for rows in _pointing_elsewhere(store, last, max(1, store.directory.most // 4)):
+        wanted = rows[~store.consolidate_carried(rows, last)]
+        if not len(wanted):
+            continue
         store.facts.next(Fact.CHUNK)
         slots = np.sort(store.locate(*identities(wanted)))
         for synopsis in range(store.directory.synopses):
@@ -156,11 +180,13 @@ def _pointing(store: Cleaned, last: int) -> Iterator[tuple[int, Slots]]:
 
 
 def _pointing_elsewhere(store: Cleaned, last: int, most: int) -> Iterator[Ints]:
-    """Yield identities of groups, not in the directory, with extents up to an ordinal."""
-    waiting = np.empty((0, 2), dtype=np.int64)
-    for entries in _elsewhere(store):
-        chains = entries[:, 2 + ENTRY.index(k.CHAIN) :: len(ENTRY)] >> 32
-        waiting = np.concatenate((waiting, entries[(chains <= last).any(axis=1), :2]))
+    """Yield rows of groups, not in the directory, with extents up to an ordinal."""
+    waiting = np.empty((0, store.index.width), dtype=np.int64)
+    end = entry_width(store.directory.synopses)
+    for rows in store.index.rows():
+        chains = rows[:, 2 + ENTRY.index(k.CHAIN) : end : len(ENTRY)] >> 32
+        old = rows[(chains <= last).any(axis=1)]
+        waiting = np.concatenate((waiting, _elsewhere(store, old)))
         while len(waiting) >= most:
             yield waiting[:most]
             waiting = waiting[most:]

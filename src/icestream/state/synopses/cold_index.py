@@ -39,7 +39,7 @@ from icestream.state.synopses.sorted_run import RunWriter, Shape, SortedRun, Sou
 from icestream.state.synopses.spec import Ids, Ints
 
 #: runs of a level that are made one
-FULL = 4
+FULL = 8
 #: pages read or written at once, at least
 _LEAST_PAGES = 16
 #: bytes of mapped runs that are looked at, about, until they are given back
@@ -122,6 +122,14 @@ class ColdIndex:
             sources.append(Source(news.reshape(-1), self._entry))
         for entries in together(sources, self._entry, self._shape.entries_at_once):
             yield entries[~self._is_empty(entries)]
+
+    def rows(self) -> Iterator[Ints]:
+        """Yield all groups' entries with what is beside them, in order, some at a time.
+
+        What is merged in meanwhile does not show.
+        """
+        sources = [self._source(number) for number in range(self.runs)]
+        yield from map(self._filled, together(sources, self.width, self._shape.entries_at_once))
 
     def due(self, synopsis: int, watermark: int) -> Iterator[Ints]:
         """Yield entries whose synopsis is due, some at a time.

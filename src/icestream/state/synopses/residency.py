@@ -18,7 +18,7 @@ Invariants:
 5. A small group comes back without a read (`test_a_small_group_comes_back_without_a_read`).
 
 Cost: making room looks at all groups of the directory, and frees at least an eighth of the heap or
-a fifth of the directory.
+a sixteenth of the directory.
 
 References: admission by frequency (TinyLFU).
 """
@@ -44,8 +44,8 @@ from icestream.state.synopses.heap import Heap
 from icestream.state.synopses.options import Pressure
 from icestream.state.synopses.spec import Ids, Ints, Slots
 
-#: one in so many entries of the directory goes to the cold index when slots run out
-DEMOTED = 5
+#: one in so many entries of the directory goes to the cold index, at least, when slots run out
+DEMOTED = 16
 #: heat is halved when groups were named so many times as often as the directory has places
 HALVED = 16
 
@@ -122,7 +122,8 @@ class Residency:
         try:
             slots = self._directory.open(hi, lo, chunk)
         except Refused:
-            self.demote(max(len(hi), self._directory.groups // DEMOTED))
+            missing = len(hi) - self._directory.room
+            self.demote(max(missing, self._directory.groups // DEMOTED))
             try:
                 slots = self._directory.open(hi, lo, chunk)
             except Refused as refused:

@@ -32,6 +32,7 @@ import pyarrow as pa
 from icestream.core.times import INFINITY, Micros
 from icestream.kernels.synopses import carried, drafts
 from icestream.kernels.synopses import heap as k
+from icestream.state.synopses.carrying import Carrier
 from icestream.state.synopses.cleaning import Cleaner
 from icestream.state.synopses.cold_index import ColdIndex
 from icestream.state.synopses.directory import ENTRY, Directory, entry_width, is_empty_entry, part
@@ -42,7 +43,7 @@ from icestream.state.synopses.history import History
 from icestream.state.synopses.memory import Gathered, Known, Memory
 from icestream.state.synopses.migration import Mask, Mover
 from icestream.state.synopses.options import Past, Pressure, Space, StoreOptions, forever
-from icestream.state.synopses.residency import DEMOTED, Residency, taken
+from icestream.state.synopses.residency import Residency, taken
 from icestream.state.synopses.rows import RowCodec
 from icestream.state.synopses.spec import GroupRows, Groups, Ids, Ints, Slots, Synopsis
 from icestream.state.synopses.view import GroupView
@@ -53,7 +54,9 @@ WORK = 1 / 8
 GROUPS = 5 / 16
 HEAP = 7 / 16
 #: what was added to cold groups is written between chunks when less than a part of the heap is free
+#: and it takes another part of it
 SPILL = 4
+RESIDUE = 16
 
 
 class GroupStore(Groups):
@@ -137,6 +140,7 @@ class GroupStore(Groups):
         widths = [codec.width if codec.is_fixed else 0 for codec in self._codecs]
         self.memory = Memory(self.directory, self.heap, self.facts, expiries, widths)
         writer = ExtentWriter(self.memory, self.log, self.options.durability, ranks)
+        self._carrier = Carrier(writer, widths)
         make_room = self._residency.make_room
         self.mover = Mover(self.memory, writer, self.options, make_room, self._codecs)
         self._cleaner = Cleaner(arena, self.name, self.facts)
@@ -160,7 +164,8 @@ class GroupStore(Groups):
             self.facts[Fact.SWEEP] = 0
             self.mover.expire()
             self._residency.sweep()
-        if SPILL * self.heap.taken > (SPILL - 1) * self.heap.most:
+        is_full = SPILL * self.heap.taken > (SPILL - 1) * self.heap.most
+        if is_full and RESIDUE * self._residue() > self.heap.most * self.heap.block_words:
             self._spill()
 
     def locate(self, hi: Ids, lo: Ids) -> Slots:
@@ -350,8 +355,6 @@ class GroupStore(Groups):
             self._log_news()
         if 4 * self.directory.bytes > 5 * self.directory.ample:
             self._residency.shrink(self.directory.ample)
-        elif 16 * self.directory.groups > 15 * self.directory.most:
-            self._residency.demote(self.directory.groups // DEMOTED)
         written = self.log.traffic.classes.pop(self._forever, 0)
         if written:
             self._cleaner.note(self.log.open[self._forever], written)
@@ -398,6 +401,12 @@ class GroupStore(Groups):
                 cold = self.mover.bring_in(synopsis, some).groups
                 self.mover.consolidate(synopsis, some)
                 self.mover.release(synopsis, some[cold])
+
+    def consolidate_carried(self, rows: Ints, last: int) -> Mask:
+        """Write groups from rows of the cold index; tell which could be."""
+        done = self._carrier.consolidate(rows, last)
+        self.index.merge(rows[done])
+        return done
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -490,6 +499,15 @@ class GroupStore(Groups):
         """
         some = drafts.list_news if self.options.durability == "log" else drafts.list_residue
         self._write_news(some, self.facts[Fact.CHUNK], mirrored=True)
+
+    def _residue(self) -> int:
+        """Return the words added to cold groups before this chunk."""
+        words = 0
+        for synopsis in range(len(self._synopses)):
+            before = self.facts[Fact.CHUNK]
+            slots = self.directory.listed(drafts.list_residue, part(synopsis), before)
+            words += int(self.memory.column(synopsis, k.WORDS, slots).sum())
+        return words
 
     def _write_news(self, some: Callable[..., int], before: int, *, mirrored: bool = False) -> None:
         for synopsis in range(len(self._synopses)):

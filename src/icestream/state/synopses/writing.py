@@ -101,6 +101,11 @@ class ExtentWriter:
         table, at = self.memory.directory.table, part(synopsis)
         drafts.settle(table, at, slots, whole, drafted.headers, sizes, drafted.oldest, markers)
 
+    def write_again(self, synopsis: int, extents: Extents) -> Ints:
+        """Write groups that the directory does not have whole, in order; return the markers."""
+        every = np.ones(len(extents.headers), dtype=np.bool_)
+        return self._append(synopsis, extents, every, Fact.CONSOLIDATED, mirrored=False)
+
     def forget(self, synopsis: int, slots: Slots) -> None:
         """Nothing of these groups is on the log any more."""
         table, at = self.memory.directory.table, part(synopsis)
