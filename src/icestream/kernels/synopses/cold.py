@@ -13,7 +13,7 @@ Invariants:
    (`test_parity_the_coldest_are_those_a_sort_puts_first`).
 4. One of every `one_in` hits is sampled, however they are cut into batches
    (`test_parity_one_hit_of_every_few_is_sampled`).
-5. Groups of the directory are ordered by how often they were named, then by when
+5. Groups of the directory are chosen by how often they were named, then by when
    (`test_parity_groups_named_least_and_longest_ago`).
 
 Cost: O(hits), O(candidates); two turns of the hand at most.
@@ -39,8 +39,8 @@ Slots = npt.NDArray[np.int64]
 #: two words for each slot
 Stats = npt.NDArray[np.int64]
 
-#: heat that counts for no more than this
-MOST_HEAT = 1 << 30
+#: heat, and chunks that have passed, that count for no more than this
+MOST_HEAT = 255
 
 
 @kernel
@@ -216,24 +216,48 @@ def fade_coldest(
 
 
 @kernel
-def list_cold(table: Table, before: int, slots: Ints, keys: Ints) -> int:
-    """List groups named before a chunk with keys: less heat first, then those named longer ago."""
-    count = 0
+def list_coldest(table: Table, before: int, count: int, slots: Ints) -> int:
+    """List up to `count` groups named before a chunk: less heat first, then those longer ago.
+
+    They are counted by heat, and those of the last heat that counts by age: nothing is sorted.
+    Slots ascend. Returns how many there are.
+    """
+    heats, ages = np.zeros((2, MOST_HEAT + 1), dtype=np.int64)
+    for slot in range(table.shape[0]):
+        if 0 < table[slot, STAMP] < before:
+            heats[min(table[slot, HEAT], MOST_HEAT)] += 1
+    heat, left = 0, count
+    while heat <= MOST_HEAT and heats[heat] <= left:
+        left -= heats[heat]
+        heat += 1
     for slot in range(table.shape[0]):
         stamp = table[slot, STAMP]
-        if 0 < stamp < before:
-            slots[count] = slot
-            keys[count] = min(table[slot, HEAT], MOST_HEAT) << 32 | stamp & 0xFFFFFFFF
-            count += 1
-    return count
+        if 0 < stamp < before and min(table[slot, HEAT], MOST_HEAT) == heat:
+            ages[min(before - stamp, MOST_HEAT)] += 1
+    age = MOST_HEAT
+    while age > 0 and ages[age] <= left:
+        left -= ages[age]
+        age -= 1
+    listed = 0
+    for slot in range(table.shape[0]):
+        stamp = table[slot, STAMP]
+        if not 0 < stamp < before:
+            continue
+        own, passed = min(table[slot, HEAT], MOST_HEAT), min(before - stamp, MOST_HEAT)
+        is_last = own == heat and passed == age and left > 0
+        if own < heat or (own == heat and passed > age) or is_last:
+            left -= is_last
+            slots[listed] = slot
+            listed += 1
+    return listed
 
 
-def list_cold_reference(table: Table, before: int) -> list[int]:
-    """Return the slots that `list_cold` lists, in the order of their keys."""
+def list_coldest_reference(table: Table, before: int, count: int) -> list[int]:
+    """Return what `list_coldest` lists, by sorting."""
     there = np.flatnonzero((table[:, STAMP] > 0) & (table[:, STAMP] < before))
     heat = np.minimum(table[there, HEAT], MOST_HEAT)
-    slots: list[int] = there[np.lexsort((table[there, STAMP], heat))].tolist()
-    return slots
+    age = np.minimum(before - table[there, STAMP], MOST_HEAT)
+    return sorted(there[np.lexsort((there, -age, heat))][:count].tolist())
 
 
 @kernel

@@ -178,12 +178,7 @@ class Residency:
             table[:, k.HEAT] >>= 1
             self._facts[Fact.NAMED] = 0
             self._facts.next(Fact.HALVED)
-        slots, keys = np.empty((2, len(table)), dtype=np.int64)
-        listed = cold.list_cold(table, chunk, slots, keys)
-        if count >= listed:
-            return slots[:listed]
-        order = np.argpartition(keys[:listed], count)
-        return np.sort(slots[order[:count]])
+        return self._directory.listed(cold.list_coldest, chunk, count)
 
     def sweep(self) -> None:
         """Forget groups without rows."""
