@@ -56,8 +56,14 @@ def test_parity_small_groups_in_rows(block_words: int) -> None:
     # one is not all in memory
     memory.table[3, memory.at(0) + k.FLAGS] = 0
     slots = np.arange(12)
+    memory.table[:, k.HEAT] = dice.integers(0, 99, 12)
+    entries = memory.table[:, ENTRY]
     rows = np.full((12, FIRST + 1 + WIDTH), -1)
-    carried.pack(memory.table, memory.blocks, memory.links, slots, rows, FIRST)
+    heap = (memory.blocks, memory.links, memory.facts)
+    carried.stow(memory.table, ENTRY, *heap, slots, 7, rows)
+    assert rows[:, : len(ENTRY)].tolist() == entries.tolist()
+    assert rows[:, len(ENTRY) : FIRST].tolist() == [[heat, 7] for heat in memory.table[:, k.HEAT]]
+    assert memory.facts[k.FREE_COUNT] == memory.facts[k.USED]
     expected = carried.packed_reference(groups, WIDTH + 1)
     expected[3] = [0] * (WIDTH + 1)
     assert rows[:, FIRST:].tolist() == expected
@@ -113,12 +119,7 @@ def test_parity_entries_of_groups() -> None:
     carried.adopt_reference(tables[1], ENTRY, slots, rows)
     assert tables[0].tolist() == tables[1].tolist()
     assert (tables[0][slots, k.GROUP + k.FLAGS] != 0).any()
-    described = np.empty((4, FIRST), dtype=np.int64)
-    tables[0][slots, k.HEAT] = [9, 8, 7, 6]
-    carried.describe(tables[0], ENTRY, slots, 2, described)
-    assert described[:, 2:].tolist() == [
-        [*rows[n, 2 : len(ENTRY)].tolist(), heat, 2] for n, heat in enumerate((9, 8, 7, 6))
-    ]
-    carried.warm(tables[1], len(ENTRY), slots, described, 3)
+    rows[:, len(ENTRY) : FIRST] = [[heat, 2] for heat in (9, 8, 7, 6)]
+    carried.warm(tables[1], len(ENTRY), slots, rows, 3)
     assert tables[1][slots, k.HEAT].tolist() == [4, 4, 3, 3]
     assert tables[1][slots, k.PAGED].tolist() == [1, 1, 1, 1]

@@ -3,7 +3,8 @@
 Idea: a row begins with some columns of the directory, the *entry*; then come its heat and how often
 heat had been halved; then a word with the number of words of each synopsis, `BITS` bits for each,
 and the words themselves. Only a group that is in memory as a whole and small enough has such words;
-all zeros mean that it has none.
+all zeros mean that it has none. A group that leaves is *stowed*: its row is filled in, its blocks
+are free.
 
 Invariants:
 1. What was packed is put back, and nothing else changes (`test_parity_small_groups_in_rows`).
@@ -47,6 +48,7 @@ from icestream.kernels.synopses.heap import (
     WORDS,
     Links,
     extend,
+    free,
 )
 from icestream.kernels.words import Ints, Table
 
@@ -61,17 +63,6 @@ MOST_WORDS = (1 << BITS) - 1
 MOST_SYNOPSES = 62 // BITS
 _LEAST = -9223372036854775808
 _MOST = 9223372036854775807
-
-
-@kernel
-def describe(table: Table, columns: Ints, slots: Ints, halved: int, rows: Table) -> None:
-    """Fill in entry and heat of each group."""
-    for k in range(slots.size):
-        slot = slots[k]
-        for c in range(columns.size):
-            rows[k, c] = table[slot, columns[c]]
-        rows[k, columns.size] = table[slot, HEAT]
-        rows[k, columns.size + 1] = halved
 
 
 @kernel
@@ -103,31 +94,58 @@ def warm(table: Table, entry: int, slots: Ints, rows: Table, halved: int) -> Non
 
 
 @kernel
-def pack(table: Table, blocks: Table, links: Links, slots: Ints, rows: Table, first: int) -> None:
-    """Fill in the words of each group from `first` on: none if not all fit, or are in memory."""
-    size = blocks.shape[1]
+def stow(
+    table: Table,
+    columns: Ints,
+    blocks: Table,
+    links: Links,
+    facts: Ints,
+    slots: Ints,
+    halved: int,
+    rows: Table,
+) -> None:
+    """Fill in entry, heat and words of each group, and free its blocks.
+
+    It gets no words if not all fit, or are in memory.
+    """
+    first = columns.size + BESIDE - 1
     for k in range(slots.size):
         slot = slots[k]
-        total = np.int64(0)
-        fits = True
+        for c in range(columns.size):
+            rows[k, c] = table[slot, columns[c]]
+        rows[k, columns.size] = table[slot, HEAT]
+        rows[k, columns.size + 1] = halved
+        rows[k, first] = pack(table, blocks, links, slot, rows, k, first + 1)
         for at in range(GROUP, table.shape[1], PARTS):
-            total += table[slot, at + WORDS]
-            fits &= table[slot, at + FLAGS] & WHOLE != 0
-        counts = np.int64(0)
-        target = first + 1
-        if fits and total <= rows.shape[1] - target:
-            for at in range(GROUP, table.shape[1], PARTS):
-                count = table[slot, at + WORDS]
-                counts |= count << ((at - GROUP) // PARTS * BITS)
-                block = table[slot, at + HEAD] - 1
-                for w in range(count):
-                    if w > 0 and w % size == 0:
-                        block = links[block] - 1
-                    rows[k, target + w] = blocks[block, w % size]
-                target += count
-        rows[k, first] = counts
-        for w in range(target, rows.shape[1]):
-            rows[k, w] = 0
+            free(table, at, slot, blocks.shape[1], links, facts)
+
+
+@kernel
+def pack(
+    table: Table, blocks: Table, links: Links, slot: int, rows: Table, k: int, first: int
+) -> int:
+    """Copy the words of a group into a row, and zeros behind; return how many by synopsis."""
+    size = blocks.shape[1]
+    total = np.int64(0)
+    fits = True
+    for at in range(GROUP, table.shape[1], PARTS):
+        total += table[slot, at + WORDS]
+        fits &= table[slot, at + FLAGS] & WHOLE != 0
+    counts = np.int64(0)
+    target = first
+    if fits and total <= rows.shape[1] - first:
+        for at in range(GROUP, table.shape[1], PARTS):
+            count = table[slot, at + WORDS]
+            counts |= count << ((at - GROUP) // PARTS * BITS)
+            block = table[slot, at + HEAD] - 1
+            for w in range(count):
+                if w > 0 and w % size == 0:
+                    block = links[block] - 1
+                rows[k, target + w] = blocks[block, w % size]
+            target += count
+    for w in range(target, rows.shape[1]):
+        rows[k, w] = 0
+    return int(counts)
 
 
 @kernel
@@ -192,7 +210,7 @@ def draft_reference(synopses: list[list[int]], synopsis: int, width: int) -> tup
 
 
 def packed_reference(groups: list[list[list[int]]], width: int) -> list[list[int]]:
-    """Return what `pack` fills in of groups all in memory, given the words of their synopses."""
+    """Return the words that groups all in memory get, given those of their synopses."""
     rows = []
     for synopses in groups:
         words = [word for synopsis in synopses for word in synopsis]

@@ -317,14 +317,19 @@ def replace(
 def drop(table: Table, at: int, size: int, links: Links, facts: Ints, slots: Ints) -> None:
     """Free the chains of groups; blocks have `size` words."""
     for k in range(slots.size):
-        slot = slots[k]
-        head = table[slot, at + HEAD]
-        if head != 0:
-            links[table[slot, at + TAIL] - 1] = facts[FREE]
-            facts[FREE] = head
-            facts[FREE_COUNT] += (table[slot, at + WORDS] + size - 1) // size
-        for part in (HEAD, TAIL, WORDS, CLEAN, MARK):
-            table[slot, at + part] = 0
+        free(table, at, slots[k], size, links, facts)
+
+
+@kernel
+def free(table: Table, at: int, slot: int, size: int, links: Links, facts: Ints) -> None:
+    """Free the chain of a group; blocks have `size` words."""
+    head = table[slot, at + HEAD]
+    if head != 0:
+        links[table[slot, at + TAIL] - 1] = facts[FREE]
+        facts[FREE] = head
+        facts[FREE_COUNT] += (table[slot, at + WORDS] + size - 1) // size
+    for part in (HEAD, TAIL, WORDS, CLEAN, MARK):
+        table[slot, at + part] = 0
 
 
 @kernel

@@ -174,10 +174,13 @@ class Heap:
         table = self._directory.table
         kernels.gather(table, part(synopsis), blocks, links, slots, skipped, out, places)
 
-    def pack(self, slots: Slots, rows: Ints) -> None:
-        """Copy all words of small groups behind the entries of `rows`."""
-        blocks, links, _ = self._memory
-        carried.pack(self._directory.table, blocks, links, slots, rows, self._packed_at)
+    def stow(self, slots: Slots, halved: int, rows: Ints) -> None:
+        """Fill in rows with entries of groups, and all words of small ones; free all words."""
+        directory = self._directory
+        with self._counted():
+            carried.stow(
+                directory.table, directory.entry_columns, *self._memory, slots, halved, rows
+            )
 
     def unpack(self, slots: Slots, rows: Ints) -> None:
         """Give packed words back to groups without any, as far as there is room."""

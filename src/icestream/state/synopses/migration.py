@@ -99,15 +99,24 @@ class Mover:
         """Write what is not clean, then free the memory of groups; return the bytes freed."""
         before = self.memory.heap.taken
         for synopsis in range(self.memory.directory.synopses):
-            held, dirty, whole = self._judge(synopsis, slots)
-            if not len(held):
-                continue
-            if len(dirty):
-                whole = self._read_for(synopsis, held, dirty, whole)
-                self.writer.write(synopsis, held[dirty], whole[dirty], self._leaving, mirrored=True)
-            self.release(synopsis, held)
-            self.memory.facts[Fact.LEFT] += len(held)
+            held = self._save(synopsis, slots)
+            if len(held):
+                self.release(synopsis, held)
         return (before - self.memory.heap.taken) * self.memory.heap.block_bytes
+
+    def save(self, slots: Slots) -> None:
+        """Write what is not clean of groups that are about to leave memory."""
+        for synopsis in range(self.memory.directory.synopses):
+            self._save(synopsis, slots)
+
+    def _save(self, synopsis: int, slots: Slots) -> Slots:
+        """Write what is not clean of a synopsis; return the groups with something in memory."""
+        held, dirty, whole = self._judge(synopsis, slots)
+        if len(dirty):
+            whole = self._read_for(synopsis, held, dirty, whole)
+            self.writer.write(synopsis, held[dirty], whole[dirty], self._leaving, mirrored=True)
+        self.memory.facts[Fact.LEFT] += len(held)
+        return held
 
     def is_clean(self, slots: Slots) -> Mask:
         """Tell which groups leave without having to be written for it.

@@ -57,6 +57,8 @@ class Residency:
 
     #: frees the memory of groups; returns the bytes
     evict: Callable[[Slots], int]
+    #: writes what of groups is not on the log
+    save: Callable[[Slots], object]
     #: writes what was added to cold groups before this chunk, and frees its memory
     spill: Callable[[], object]
     #: writes what is pending of groups that leave the directory
@@ -146,16 +148,14 @@ class Residency:
         if not len(slots):
             return
         directory = self._directory
+        for some in self.cut(slots, self.blocks_of(slots) * self._heap.block_words):
+            self.save(some)
+        self.settle(slots)
         ordered = slots[
             in_order(*(directory.table[slots, c].view(np.uint64) for c in (k.HI, k.LO)))
         ]
         rows = np.empty((len(slots), self._index.width), dtype=np.int64)
-        self._heap.pack(ordered, rows)
-        for some in self.cut(slots, self.blocks_of(slots) * self._heap.block_words):
-            self.evict(some)
-        self.settle(slots)
-        halved = self._facts[Fact.HALVED]
-        carried.describe(directory.table, directory.entry_columns, ordered, halved, rows)
+        self._heap.stow(ordered, self._facts[Fact.HALVED], rows)
         # an empty entry is needed where older ones have to be hidden
         places = np.empty(len(slots), dtype=np.int64)
         needed = places[: drafts.list_needed(directory.table, ordered, places)]

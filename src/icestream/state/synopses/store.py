@@ -147,6 +147,7 @@ class GroupStore(Groups):
         self._history = History(self, space, scope, self._cleaner, self.options.record_bytes)
         self._forever = forever(scope)
         self._residency.evict = self.mover.evict
+        self._residency.save = self.mover.save
         self._residency.spill = self._spill
         self._residency.settle = self._settle
         #: whether an instant was set in this version
