@@ -59,7 +59,7 @@ doctor: $(READY) ## check Java, memory and disk of this machine
 
 .PHONY: test
 test: $(READY) ## run the tests on two cores, without those marked slow or cluster
-	@$(WITH_SPARK) $(BIN)/python -m pytest -n 2 --dist loadscope -m "not slow and not cluster" $(ARGS)
+	@$(WITH_SPARK) $(BIN)/python -m pytest -n 3 --dist loadscope -m "not slow and not cluster" $(ARGS)
 
 .PHONY: test-slow
 test-slow: $(READY) ## run the tests marked slow

@@ -20,7 +20,7 @@ def rehearse(script: Script, folder: Path) -> tuple[Rehearsal, SimulatedDisk]:
 
 def test_crash_every_step_of_a_run(tmp_path: Path) -> None:
     with staged():
-        rehearsal, disk = rehearse(Script(batches=20), tmp_path)
+        rehearsal, disk = rehearse(Script(batches=27), tmp_path)
         assert disk.steps >= 1_000
         assert {"write", "sync", "link", "unlink", "sync folder"} <= {
             what for what, _ in disk.trace

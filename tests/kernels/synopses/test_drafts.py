@@ -25,7 +25,7 @@ def directory(seed: int) -> Table:
     for at in range(k.GROUP, table.shape[1], k.PARTS):
         table[:, at + k.WORDS] = dice.integers(0, 2, SLOTS) * dice.integers(0, 30, SLOTS)
         table[:, at + k.CLEAN] = dice.integers(0, table[:, at + k.WORDS] + 1)
-        table[:, at + k.FLAGS] = dice.integers(0, 8, SLOTS)
+        table[:, at + k.FLAGS] = dice.integers(0, 16, SLOTS)
         table[:, at + k.ROOT] = dice.choice([k.NO_ROOT, 3 << 32 | 7, 9 << 32], SLOTS)
         table[:, at + k.COLD] = dice.choice([0, 0, 5, 5000], SLOTS)
         table[:, at + k.CHAIN] = dice.integers(0, 5, SLOTS) << 32 | dice.integers(0, 5, SLOTS)

@@ -23,6 +23,12 @@ def rows_of(dice: np.random.Generator, count: int, expiries: Ints) -> tuple[Ints
     return words, offsets
 
 
+def changes_of(dice: np.random.Generator) -> tuple[Ints, Ints, Ints]:
+    """Return a few rows and their groups."""
+    slots = dice.integers(0, GROUPS, 4)
+    return slots, *rows_of(dice, len(slots), np.full(len(slots), 5))
+
+
 class Memory:
     """A directory of a few groups and a heap of a few blocks."""
 
@@ -48,6 +54,9 @@ class Memory:
         k.gather(self.table, AT, self.blocks, self.links, slots, skip, out, places)
         assert places.tolist() == [count]
         return out.tolist()
+
+    def sort_free(self) -> None:
+        k.sort_free(self.links, self.facts, np.zeros(BLOCKS, dtype=np.bool_))
 
     def check(self) -> None:
         """Every block is in one chain, free, or was never used."""
@@ -86,6 +95,8 @@ def test_parity_chains_beside_lists(seed: int, block_words: int) -> None:
         if done < count or dice.random() < 0.3:
             k.drop(memory.table, AT, block_words, memory.links, memory.facts, some)
             twin.drop(some)
+        if dice.random() < 0.2:
+            memory.sort_free()
         memory.check()
         for slot in range(GROUPS):
             expected = twin.words(slot)
@@ -93,6 +104,19 @@ def test_parity_chains_beside_lists(seed: int, block_words: int) -> None:
             if twin.rows[slot]:
                 skipped = len(twin.rows[slot][0])
                 assert memory.gather(slot, skipped) == expected[skipped:]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_parity_free_blocks_in_order(seed: int) -> None:
+    dice, memory = np.random.default_rng(seed), Memory(3)
+    for _ in range(10):
+        memory.append(*changes_of(dice))
+    k.drop(memory.table, AT, 3, memory.links, memory.facts, dice.permutation(GROUPS)[: seed + 1])
+    expected = k.sort_free_reference(memory.links, memory.facts)
+    memory.sort_free()
+    assert memory.chain(int(memory.facts[k.FREE])) == expected
+    assert len(expected) == memory.facts[k.FREE_COUNT] > 0
+    memory.check()
 
 
 @pytest.mark.parametrize("clean", range(7))

@@ -19,7 +19,7 @@ def directory(seed: int) -> Table:
     table = dice.integers(0, 4, (SLOTS, k.GROUP + 2 * k.PARTS))
     table[:, AT + k.WORDS] = dice.integers(0, 2, SLOTS) * dice.integers(0, 30, SLOTS)
     table[:, AT + k.CLEAN] = table[:, AT + k.WORDS] - dice.integers(0, 2, SLOTS)
-    table[:, AT + k.FLAGS] = dice.integers(0, 8, SLOTS)
+    table[:, AT + k.FLAGS] = dice.integers(0, 16, SLOTS)
     table[:, AT + k.ROOT] = dice.choice([k.NO_ROOT, 3 << 32 | 7], SLOTS)
     table[:, AT + k.COLD] = dice.choice([0, 5, 600, 50_000], SLOTS)
     table[:, AT + k.CHAIN] = 7 << 32 | dice.integers(0, 12, SLOTS)
@@ -44,13 +44,22 @@ def test_parity_groups_that_leave(scattered: int, deltas: bool, clean_is_free: b
     slots = np.random.default_rng(1).permutation(SLOTS)[:300]
     held = np.empty(len(slots), dtype=np.int64)
     dirty, whole = np.empty((2, len(slots)), dtype=np.bool_)
-    how = (10, scattered, deltas, clean_is_free)
+    how = (10, 8, scattered, deltas, clean_is_free)
     count, written = leaving.judge_leaving(table, AT, slots, *how, held, dirty, whole)
     wanted = leaving.judge_leaving_reference(table, AT, slots, *how)
     assert held[:count].tolist() == wanted[0].tolist()
     assert dirty[:count].tolist() == wanted[1].tolist()
     assert whole[:count].tolist() == wanted[2].tolist()
     assert written == wanted[1].sum() > 0
+
+
+@pytest.mark.parametrize("scattered", [0, 64])
+def test_parity_groups_in_many_small_extents(scattered: int) -> None:
+    table, slots = directory(3), np.random.default_rng(3).permutation(SLOTS)[:300]
+    apart = np.empty(len(slots), dtype=np.int64)
+    count = leaving.list_apart(table, AT, slots, 8, scattered, apart)
+    assert apart[:count].tolist() == leaving.list_apart_reference(table, AT, slots, 8, scattered)
+    assert (0 < count < len(slots)) == (scattered > 0)
 
 
 def test_parity_groups_that_have_left() -> None:

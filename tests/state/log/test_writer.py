@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -40,13 +41,15 @@ APPENDS = st.fixed_dictionaries(
     appends=st.lists(APPENDS, max_size=12),
     ordinal=st.integers(0, MAX_ORDINAL),
     block_bytes=st.sampled_from([8, 64, 128, 4096]),
+    stride=st.sampled_from([1, 50, 1000, 1 << 18]),
 )
 @settings(max_examples=60, deadline=None)
 def test_parity_of_writer_and_reader(
-    codec: str | None, appends: list[dict[str, Any]], ordinal: int, block_bytes: int
+    codec: str | None, appends: list[dict[str, Any]], ordinal: int, block_bytes: int, stride: int
 ) -> None:
     disk = SimulatedDisk()
-    writer = SegmentWriter(disk, "f/s", ordinal, block_bytes=block_bytes, codec=codec)
+    how: dict[str, Any] = {"block_bytes": block_bytes, "stride": stride, "codec": codec}
+    writer = SegmentWriter(disk, "f/s", ordinal, **how)
     markers = [writer.append(**append) for append in appends]
     info = writer.finish()
     assert markers == sorted(set(markers))
@@ -275,7 +278,7 @@ def test_after_a_full_disk_the_segment_can_only_be_abandoned() -> None:
         with SegmentWriter(disk, "again", 1) as writer:
             writer.append(b"x")
     disk = SimulatedDisk(fail_at=3)
-    writer = SegmentWriter(disk, "s", 1, block_bytes=8)
+    writer = SegmentWriter(disk, "s", 1, block_bytes=8, stride=8)
     with pytest.raises(StorageError):
         writer.append(b"12345678")
     for attempt in (lambda: writer.append(b"x"), writer.finish):
@@ -286,10 +289,29 @@ def test_after_a_full_disk_the_segment_can_only_be_abandoned() -> None:
 
 
 def write_segment(disk: SimulatedDisk) -> None:
-    writer = SegmentWriter(disk, "f/s", 1, block_bytes=64)
+    writer = SegmentWriter(disk, "f/s", 1, block_bytes=64, stride=100)
     for group in range(5):
         writer.append(bytes([group]) * 40, group=group)
     writer.finish()
+
+
+def test_files_are_written_in_strides() -> None:
+    disk = SimulatedDisk()
+    sizes: list[int] = []
+    writer = SegmentWriter(disk, "s", 1, block_bytes=64, stride=100)
+    write = writer._file.write
+
+    def noted(data: bytes | bytearray | memoryview) -> None:
+        sizes.append(len(data))
+        write(data)
+
+    with mock.patch.object(writer._file, "write", noted):
+        for size in (30, 3, 500, 70, 8):
+            writer.append(bytes(size))
+        info = writer.finish()
+    assert sum(sizes) == info.bytes
+    assert all(size % 100 == 0 for size in sizes[:-1])
+    assert len(sizes) > 3
 
 
 @pytest.mark.parametrize("mode", ["drop", "tear", "keep"])
@@ -308,8 +330,8 @@ def test_crash_at_any_step_leaves_a_whole_segment_or_none(mode: CrashMode) -> No
                     list(SegmentReader(found, "f/s").scan())
 
 
-def test_bounded_memory_of_a_writer_is_a_block_and_48_bytes_per_record_and_block() -> None:
-    writer = SegmentWriter(SimulatedDisk(), "s", 1, block_bytes=1024)
+def test_bounded_memory_of_a_writer_is_two_buffers_and_48_bytes_per_record_and_block() -> None:
+    writer = SegmentWriter(SimulatedDisk(), "s", 1, block_bytes=1024, stride=2048)
     for _ in range(100):
         writer.append(bytes(128))
-    assert writer.held == 1024 + 100 * 48 + 12 * 48
+    assert writer.held == 1024 + 2048 + 100 * 48 + 12 * 48

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.state import snapshots
-from icestream.state.synopses import cleaning, directory, heap, ranked
+from icestream.state.synopses import cleaning, directory, heap, migration, ranked
 from icestream.state.synopses.options import StoreOptions
 from icestream.state.synopses.spec import GroupRows, Groups, Ids, Slots, Synopsis
 from icestream.state.synopses.store import GroupStore
@@ -77,6 +77,7 @@ class Both(RuleBasedStateMachine):
         deltas=st.booleans(),
         clean_is_free=st.booleans(),
         add_only=st.booleans(),
+        second_ask=st.booleans(),
         chain_limit=st.integers(1, 3),
         slots=st.sampled_from([GROUPS + 1, 2 * GROUPS, 1000]),
         blocks=st.sampled_from([20, 60, 4000]),
@@ -88,6 +89,7 @@ class Both(RuleBasedStateMachine):
         deltas: bool,
         clean_is_free: bool,
         add_only: bool,
+        second_ask: bool,
         chain_limit: int,
         slots: int,
         blocks: int,
@@ -98,6 +100,7 @@ class Both(RuleBasedStateMachine):
             deltas,
             clean_is_free,
             add_only,
+            second_ask,
             chain_limit,
             block_words=4,
             record_bytes=record_bytes,
@@ -115,6 +118,7 @@ class Both(RuleBasedStateMachine):
             (cleaning, "SLACK", 0),
             (ranked, "PIECE_WORDS", 4),
             (ranked, "PIECE_GROWTH", 2),
+            (migration, "FEW", 2),
         ):
             self.patches.enter_context(mock.patch.object(module, name, value))
         self.space = GroupSpace(

@@ -14,6 +14,7 @@ from icestream.kernels.synopses import extents as kernels
 from icestream.kernels.synopses.heap import HI, LO, NO_ROOT
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
+from icestream.state.synopses import extents as chained
 from icestream.state.synopses.extents import ExtentLog, Extents, extents_of
 from icestream.state.synopses.options import ROWS
 from icestream.state.synopses.rows import RowCodec
@@ -23,6 +24,15 @@ from icestream.testing.trials.group_space import GroupSpace, Task
 
 GROUPS = 30
 IDS = np.arange(GROUPS, dtype=np.uint64) << np.uint64(59)
+
+
+def copied(found: chained.Chains) -> tuple[Ints, Ints]:
+    """Return the words of chains, and where each begins and the last one ends."""
+    offsets = np.concatenate(([0], np.cumsum(found.sizes)))
+    words, places = np.empty(int(offsets[-1]), dtype=np.int64), offsets[:-1].copy()
+    found.copy(words, places)
+    assert places.tolist() == offsets[1:].tolist()
+    return words, offsets
 
 
 class Chains:
@@ -62,7 +72,8 @@ class Chains:
 
     def check(self, watermark: int) -> None:
         names = np.arange(GROUPS, dtype=np.uint64)
-        words, offsets = self.log.read_chains(IDS, names, self.roots, self.expiries, watermark)
+        found = self.log.read_chains(IDS, names, self.roots, self.expiries, watermark)
+        words, offsets = copied(found)
         for group, pieces in enumerate(self.words):
             expected = [word for expiry, piece in pieces if expiry > watermark for word in piece]
             assert words[offsets[group] : offsets[group + 1]].tolist() == expected
@@ -153,7 +164,7 @@ def test_extents_that_make_no_sense_are_damage(tmp_path: Path, words: list[int],
     chains.seal()
     one, roots = np.zeros(1, dtype=np.uint64), np.full(1, marker)
     with pytest.raises(DamageError, match=what):
-        chains.log.read_chains(one, one, roots, np.full(1, INFINITY), 0, codec=codec)
+        copied(chains.log.read_chains(one, one, roots, np.full(1, INFINITY), 0, codec=codec))
 
 
 def test_records_that_extents_do_not_fill_are_refused() -> None:

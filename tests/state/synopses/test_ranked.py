@@ -71,6 +71,7 @@ def test_the_best_rows_of_a_large_group_are_read_alone(tmp_path: Path) -> None:
             assert np.sort(best)[::-1][:count].tolist() == expected.tolist()
         part = store.statistics["bytes_read"]
         assert part < 20_000 * 24
-        assert store.read(0, slots).rows.num_rows == 20_002
-        assert store.statistics["bytes_read"] - part >= 20_000 * 24
+        for asked in range(1, 3):
+            assert store.read(0, slots).rows.num_rows == 20_002
+            assert store.statistics["bytes_read"] - part >= asked * 20_000 * 24
         assert store.read_best(0, slots, np.array([2])).rows.num_rows == 20_002

@@ -12,7 +12,7 @@ import pytest
 
 from icestream.core.errors import BudgetError, CheckpointError, DamageError
 from icestream.core.times import INFINITY
-from icestream.kernels.synopses import leaving
+from icestream.kernels.synopses.heap import WHOLE
 from icestream.state import snapshots
 from icestream.state.cold.manager import Manager, Policy
 from icestream.state.synopses import migration
@@ -83,7 +83,8 @@ def test_a_clean_group_leaves_for_free(tmp_path: Path, options: StoreOptions) ->
         store.evict(store.candidates())
     with space.version() as store:
         store.begin(0)
-        assert content(store, range(50)) == {n: [n] for n in range(50)}
+        for _ in range(2):
+            assert content(store, range(50)) == {n: [n] for n in range(50)}
         before = store.written
         assert store.evict(store.candidates()) > 0
         assert store.written == before
@@ -96,10 +97,63 @@ def test_without_the_switch_a_clean_group_is_written(tmp_path: Path) -> None:
         store.begin(0)
         add(store, range(50), np.arange(50))
         store.evict(store.candidates())
-        content(store, range(50))
         before = store.written
+        for _ in range(2):
+            content(store, range(50))
+        assert store.written == before
         store.evict(store.candidates())
         assert store.written >= 2 * before
+
+
+@pytest.mark.parametrize("options", [LOG, EVICT], ids=["log", "evict"])
+def test_a_cold_group_comes_back_when_it_is_asked_for_again(
+    tmp_path: Path, options: StoreOptions
+) -> None:
+    space = GroupSpace(str(tmp_path), NUMBERS, options)
+    with space.version() as store:
+        store.begin(0)
+        slots = np.sort(store.locate(*identities(range(50))))
+        add(store, range(50), np.arange(50))
+        store.evict(slots)
+        before, store_left = store.take_returned(), store.statistics["left"]
+        assert not len(before)
+        for leaving_again in range(2):
+            # what was added to cold groups is in memory
+            add(store, range(50), np.arange(50))
+            added = [leaving_again + 2] * 50
+            alone = store.resident(slots).tolist()
+            for asked in range(3):
+                found = content(store, range(50))
+                assert [len(found[n]) for n in range(50)] == added
+                assert (np.sort(store.take_returned()).tolist() == slots.tolist()) == (asked < 2)
+                assert np.sort(store.take_hits()).tolist() == slots.tolist()
+                is_in_memory = store.memory.has(0, WHOLE, slots)
+                assert is_in_memory.all() if asked else not is_in_memory.any()
+                if not asked:
+                    assert store.resident(slots).tolist() == alone
+            assert store.statistics["returned"] == 100 * (leaving_again + 1)
+            assert store.statistics["left"] == store_left + 50 * leaving_again
+            store.evict(slots)
+
+
+def test_a_group_that_was_read_and_left_cold_is_added_to_and_replaced(tmp_path: Path) -> None:
+    space = GroupSpace(str(tmp_path), NUMBERS)
+    with space.version() as store:
+        store.begin(0)
+        add(store, range(4), np.arange(4))
+        store.evict(store.candidates())
+        assert content(store, range(4)) == {n: [n] for n in range(4)}
+        add(store, [0, 1], [10, 11])
+        slots = store.locate(*identities([1, 2]))
+        new = GroupRows(np.zeros(1, dtype=np.int64), named(store, np.array([1]), np.array([7])))
+        store.rewrite(0, slots, new)
+        wanted = {0: [0, 10], 1: [7], 2: [], 3: [3]}
+        assert content(store, range(4)) == wanted
+    for _ in range(2):
+        with space.version() as store:
+            store.begin(0)
+            store.evict(store.candidates())
+            assert content(store, range(4)) == wanted
 
 
 def test_deltas_write_only_what_is_new(tmp_path: Path) -> None:
@@ -151,7 +205,7 @@ def test_a_long_chain_is_made_one_when_it_leaves(tmp_path: Path) -> None:
 
 
 def test_a_chain_of_small_pieces_is_made_one_when_it_leaves(tmp_path: Path) -> None:
-    space, few = GroupSpace(str(tmp_path), NUMBERS), leaving.FEW
+    space, few = GroupSpace(str(tmp_path), NUMBERS), migration.FEW
     for version in range(few):
         with space.version() as store:
             store.begin(0)
@@ -168,6 +222,39 @@ def test_a_chain_of_small_pieces_is_made_one_when_it_leaves(tmp_path: Path) -> N
             assert read == (few + 1 if leaves else 0)
             written = store.statistics["consolidated"] - before["consolidated"]
             assert (0 < written < 8 * migration.SCATTERED) if not leaves else not written
+
+
+def test_a_chain_of_small_pieces_is_made_one_when_it_is_read(tmp_path: Path) -> None:
+    space, few = GroupSpace(str(tmp_path), NUMBERS), migration.FEW
+    with space.version() as store:
+        store.begin(0)
+        # group 1 has large pieces
+        large = few * migration.SCATTERED
+        add(store, [0] + [1] * large, [0] * (large + 1))
+        store.evict(store.candidates())
+    for version in range(1, few):
+        with space.version() as store:
+            store.begin(0)
+            add(store, [0, 1], [version, version])
+    with space.version() as store:
+        store.begin(0)
+        # what is only in memory becomes a part of it
+        add(store, [0], [few])
+        for extents, written in ((2 * few, True), (few + 1, False)):
+            before = store.statistics
+            found = content(store, [0, 1])
+            assert found[0] == list(range(few + 1))
+            assert len(found[1]) == large + few - 1
+            after = store.statistics
+            assert after["extents_read"] - before["extents_read"] == extents
+            consolidated = after["consolidated"] - before["consolidated"]
+            assert (0 < consolidated < 1000) if written else not consolidated
+            if written:
+                assert not store.resident(store.locate(*identities([0, 1]))).any()
+    with space.version() as store:
+        store.begin(0)
+        store.evict(store.candidates())
+        assert content(store, [0])[0] == list(range(few + 1))
 
 
 def test_groups_added_to_but_never_read_have_short_chains(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ from icestream.bench.cold.recommender_over_time import (
 from icestream.bench.harness import scratch, workspace
 from icestream.bench.processes import results
 from icestream.bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from icestream.state.synopses.options import StoreOptions
 
 LIMIT = 3_600.0
 #: updates among ten events
@@ -94,7 +95,7 @@ def histories(scale: Histories, folder: Path) -> dict[str, Any]:
     ratings = Ratings(scale.users, scale.items, scale.ratings).table()
     asking = Workload(ratings, scale.ratings, updates=0, events=scale.requests)
     events = asking.table()
-    run = Run(mixed_flow(clean_is_free=True, durability="log"), scale.budget, str(folder / "run"))
+    run = Run(mixed_flow(StoreOptions()), scale.budget, str(folder / "run"))
     cuts = [
         *range(0, scale.ratings, scale.warm_batch),
         *range(scale.ratings, events.num_rows, scale.batch),

@@ -13,6 +13,8 @@ Invariants:
 
 Limits: one process and one shard; on Spark the same components run in tasks. Rounds follow each
 other in queries that stay warm: requests leave no state behind, so each begins where the first did.
+Where only what leaves memory is written, cold groups that are read come back to it at once: if they
+came on the second ask, few clean ones would leave.
 
 References: ICE, sections III-A and VIII-B, figures 5 to 7 and table I.
 """
@@ -98,10 +100,15 @@ class Variant:
     enough: bool = False
     durability: Durability = "log"
     clean_is_free: bool = True
+    second_ask: bool = True
 
     def of(self, flow: Dataflow) -> Dataflow:
         """Return the query with its state kept that way."""
-        store = StoreOptions(durability=self.durability, clean_is_free=self.clean_is_free)
+        store = StoreOptions(
+            durability=self.durability,
+            clean_is_free=self.clean_is_free,
+            second_ask=self.second_ask,
+        )
         return replace(flow, cold=ColdOptions(store))
 
 
@@ -110,8 +117,8 @@ ENOUGH, LITTLE = "enough", "little"
 PAIR = {ENOUGH: Variant(enough=True), LITTLE: Variant()}
 EVICT, EVICT_ALL, LOG_ALL = "evict", "evict, clean written", "log, clean written"
 SWITCHED = PAIR | {
-    EVICT: Variant(durability="evict"),
-    EVICT_ALL: Variant(durability="evict", clean_is_free=False),
+    EVICT: Variant(durability="evict", second_ask=False),
+    EVICT_ALL: Variant(durability="evict", clean_is_free=False, second_ask=False),
     LOG_ALL: Variant(clean_is_free=False),
 }
 

@@ -4,8 +4,9 @@ Idea: a *directory* `int64[groups, words]` has a row for each group: its identit
 words for each synopsis, beginning at column `at`. A synopsis' words in memory are a chain of blocks
 of equal size; the chain's last block is filled before a new one is taken, so rows straddle blocks.
 Numbers of blocks are kept plus one: zero is "none". A chain is freed by splicing it into the free
-list as a whole. The block with the last *clean* word is remembered, so what is new of a large group
-is found without a walk over the rest. Replacing words overwrites the blocks that are there.
+list as a whole; that list is sorted now and then, or groups end up strewn over the heap. The block
+with the last *clean* word is remembered, so what is new of a large group is found without a walk
+over the rest. Replacing words overwrites the blocks that are there.
 
 Invariants:
 1. What was appended to a group is gathered in that order, whatever happens to other groups
@@ -14,9 +15,10 @@ Invariants:
 3. `append` stops before the row for which there are too few blocks, `replace` before the group,
    with nothing of it written (`test_append_stops_where_blocks_end`,
    `test_replace_stops_before_the_group_without_blocks`).
+4. Sorting the free blocks loses none of them (`test_parity_free_blocks_in_order`).
 
 Cost: append, replace and gather touch each word once, and a cache line of the directory per row or
-group, whatever is clean; freeing is O(groups).
+group, whatever is clean; freeing is O(groups), sorting what is free O(blocks).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from icestream.kernels.compile import kernel
 from icestream.kernels.words import Ints, Table
 
 Links = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
 
 #: words of a group before those of its synopses
 HI = 0
@@ -71,6 +74,8 @@ WHOLE = 1
 STALE = 2
 #: `DUE` is not on the log
 REMINDED = 4
+#: its rows were asked for while they were cold, and left there
+ASKED = 8
 
 #: places in the facts of a heap: first free block, free blocks, blocks ever used
 FREE = 0
@@ -330,6 +335,32 @@ def free(table: Table, at: int, slot: int, size: int, links: Links, facts: Ints)
         facts[FREE_COUNT] += (table[slot, at + WORDS] + size - 1) // size
     for part in (HEAD, TAIL, WORDS, CLEAN, MARK):
         table[slot, at + part] = 0
+
+
+@kernel
+def sort_free(links: Links, facts: Ints, is_free: Mask) -> None:
+    """Put the free blocks in the order in which they lie: what is then taken lies together.
+
+    `is_free` has a place, False, for each block ever used.
+    """
+    block = facts[FREE] - 1
+    while block >= 0:
+        is_free[block] = True
+        block = links[block] - 1
+    facts[FREE] = 0
+    for block in range(facts[USED] - 1, -1, -1):
+        if is_free[block]:
+            links[block] = facts[FREE]
+            facts[FREE] = block + 1
+
+
+def sort_free_reference(links: Links, facts: Ints) -> list[int]:
+    """Return the free blocks as `sort_free` leaves them, from the first on."""
+    free, block = [], int(facts[FREE]) - 1
+    while block >= 0:
+        free.append(block)
+        block = int(links[block]) - 1
+    return sorted(free)
 
 
 @kernel

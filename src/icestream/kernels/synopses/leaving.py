@@ -2,7 +2,7 @@
 
 Invariants:
 1. Groups are judged as column by column (`test_parity_groups_with_news`,
-   `test_parity_groups_that_leave`).
+   `test_parity_groups_that_leave`, `test_parity_groups_in_many_small_extents`).
 2. What leaves is cold if it is on the log (`test_parity_groups_that_have_left`).
 
 Cost: one visit of each group.
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from icestream.kernels.compile import kernel
 from icestream.kernels.synopses.heap import (
+    ASKED,
     CHAIN,
     CLEAN,
     COLD,
@@ -31,8 +32,13 @@ Mask = npt.NDArray[np.bool_]
 
 #: words of extents, on average, from which on a chain is never too long: reading them is copying
 LARGE = 1024
-#: extents of a chain from which on it may be scattered
-FEW = 8
+
+
+@kernel
+def is_apart(table: Table, at: int, slot: int, few: int, scattered: int) -> bool:
+    """Tell whether a chain has at least `few` extents, on average below `scattered` words."""
+    length = table[slot, at + CHAIN] & 0xFFFFFFFF
+    return bool(length >= few and table[slot, at + COLD] < length * scattered)
 
 
 @kernel
@@ -79,6 +85,7 @@ def judge_leaving(
     at: int,
     slots: Ints,
     limit: int,
+    few: int,
     scattered: int,
     deltas: bool,
     clean_is_free: bool,
@@ -88,7 +95,7 @@ def judge_leaving(
 ) -> tuple[int, int]:
     """List groups that have something to leave; tell which are to be written, and which whole.
 
-    A chain may have `limit` extents, more if they are large. One of at least `FEW` that have fewer
+    A chain may have `limit` extents, more if they are large. One of at least `few` that have fewer
     than `scattered` words on average is written as one if all of its group is in memory. Returns
     how many are listed, and how many of them are to be written.
     """
@@ -103,7 +110,7 @@ def judge_leaving(
         here = flags & WHOLE != 0
         cold, length = table[slot, at + COLD], table[slot, at + CHAIN] & 0xFFFFFFFF
         small = cold < length * LARGE
-        apart = here and length >= FEW and cold < length * scattered
+        apart = here and is_apart(table, at, slot, few, scattered)
         long = (length > limit and small) or apart
         news = words > table[slot, at + CLEAN] or stale
         dirty[count] = news or (here and long and words > 0) or (words > 0 and not clean_is_free)
@@ -121,6 +128,7 @@ def judge_leaving_reference(
     at: int,
     slots: Ints,
     limit: int,
+    few: int,
     scattered: int,
     deltas: bool,
     clean_is_free: bool,
@@ -133,7 +141,7 @@ def judge_leaving_reference(
     )
     here, stale, length = flags & WHOLE != 0, flags & STALE != 0, chain & 0xFFFFFFFF
     small = cold < length * LARGE
-    apart = here & (length >= FEW) & (cold < length * scattered)
+    apart = here & (length >= few) & (cold < length * scattered)
     dirty = (words > clean) | stale | (here & (words > 0) & ((length > limit) & small | apart))
     whole = stale | (root == NO_ROOT) | ((length >= limit) & small) | apart | (not deltas)
     if not clean_is_free:
@@ -143,12 +151,34 @@ def judge_leaving_reference(
 
 
 @kernel
+def list_apart(table: Table, at: int, slots: Ints, few: int, scattered: int, out: Ints) -> int:
+    """List which groups are on the log in many small extents."""
+    count = 0
+    for i in range(slots.size):
+        if is_apart(table, at, slots[i], few, scattered):
+            out[count] = i
+            count += 1
+    return count
+
+
+def list_apart_reference(table: Table, at: int, slots: Ints, few: int, scattered: int) -> list[int]:
+    """Return what `list_apart` lists, by columns."""
+    length = table[slots, at + CHAIN] & 0xFFFFFFFF
+    apart = (length >= few) & (table[slots, at + COLD] < length * scattered)
+    return np.flatnonzero(apart).tolist()
+
+
+@kernel
 def let_go(table: Table, at: int, slots: Ints) -> None:
-    """Note that the words of groups are gone from memory: what is on the log is all there is."""
+    """Note that the words of groups are gone from memory: what is on the log is all there is.
+
+    That somebody asked for it is forgotten of a group that was all there.
+    """
     for i in range(slots.size):
         slot = slots[i]
         if table[slot, at + ROOT] != NO_ROOT:
-            table[slot, at + FLAGS] &= ~WHOLE
+            was_whole = table[slot, at + FLAGS] & WHOLE != 0
+            table[slot, at + FLAGS] &= ~(WHOLE | ASKED) if was_whole else ~WHOLE
         else:
             table[slot, at + FLAGS] |= WHOLE
 
@@ -157,4 +187,5 @@ def let_go_reference(table: Table, at: int, slots: Ints) -> None:
     """Do what `let_go` does, by columns."""
     flags = table[slots, at + FLAGS]
     there = table[slots, at + ROOT] != NO_ROOT
-    table[slots, at + FLAGS] = np.where(there, flags & ~WHOLE, flags | WHOLE)
+    left = np.where(flags & WHOLE != 0, flags & ~(WHOLE | ASKED), flags)
+    table[slots, at + FLAGS] = np.where(there, left, flags | WHOLE)

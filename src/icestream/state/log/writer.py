@@ -2,8 +2,9 @@
 
 Idea:
     Small payloads are copied once into a preallocated block buffer that is checksummed, perhaps
-    compressed, and written whole. A payload of a block's size or more is written from the
-    caller's memory. What describes records is collected beside and written as the footer.
+    compressed, and stored whole; a payload of a block's size or more is a block by itself. What
+    describes records is collected beside and written as the footer. The file is written in
+    *strides* of equal size: the page cache then has it in large pieces, cheap to map.
 
 Invariants:
     1. What is appended is read back, in order, under the markers returned
@@ -13,10 +14,12 @@ Invariants:
     3. A refused record changes nothing (`test_a_refused_record_changes_nothing`).
     4. After `finish` the segment survives a crash; before, no reader accepts the file
        (`test_crash_at_any_step_leaves_a_whole_segment_or_none`).
+    5. All writes but the last are of whole strides (`test_files_are_written_in_strides`).
 
 Cost:
-    One copy and one checksum of each payload below `block_bytes`, only the checksum above it.
-    Memory: `held` = block buffer + 48 bytes per record + 48 bytes per block, until `finish`.
+    Two copies and one checksum of each payload below `block_bytes`, one copy less above it.
+    Memory: `held` = block buffer + stride + 48 bytes per record + 48 bytes per block, until
+    `finish`.
 """
 
 from __future__ import annotations
@@ -57,6 +60,8 @@ if TYPE_CHECKING:
     from icestream.state.files import Files
 
 _ZEROS = bytes(ALIGNMENT)
+#: bytes that are written at once
+STRIDE = 1 << 18
 _pack_entry = ENTRY.pack
 
 
@@ -80,6 +85,7 @@ class SegmentWriter:
         ordinal: int,
         *,
         block_bytes: int = 65536,
+        stride: int = STRIDE,
         codec: str | None = None,
     ) -> None:
         """Create the file, exclusively; FileExistsError if it exists."""
@@ -105,6 +111,9 @@ class SegmentWriter:
         self._block = memoryview(bytearray(block_bytes))
         #: bytes used in the block buffer
         self._fill = 0
+        #: bytes of a stride that is not whole, and how many
+        self._stride = memoryview(bytearray(stride))
+        self._waiting = 0
         #: where the block buffer starts in the record stream
         self._first = 0
         #: directory rows of the block buffer, and of the blocks written
@@ -123,7 +132,7 @@ class SegmentWriter:
     def held(self) -> int:
         """Bytes of memory this writer holds, for the budget of whoever writes."""
         described = self.records * ENTRY.size + len(self._table) * ROW.size
-        return self._block_bytes + described
+        return self._block_bytes + len(self._stride) + described
 
     @property
     def next_marker(self) -> int:
@@ -200,6 +209,7 @@ class SegmentWriter:
         checksum = footer_checksum(self.ordinal, self._header, table, unchecked)
         self._write(directory + table + TRAILER.pack(*fields, checksum, TRAILER_MAGIC))
         self._writable = False
+        self._file.write(self._stride[: self._waiting])
         if sync:
             self._file.sync()
         self._file.close()
@@ -268,10 +278,25 @@ class SegmentWriter:
         self._first += len(raw)
 
     def _write(self, data: bytes | memoryview) -> None:
-        """Write to the file; after a failure the segment only can be abandoned."""
+        """Write whole strides, keep the rest; after a failure the segment can only be abandoned."""
         self._writable = False
-        self._file.write(data)
+        rest, size = memoryview(data), len(self._stride)
+        if self._waiting:
+            rest = rest[self._wait(rest[: size - self._waiting]) :]
+            if self._waiting == size:
+                self._file.write(self._stride)
+                self._waiting = 0
+        whole = len(rest) // size * size
+        if whole:
+            self._file.write(rest[:whole])
+        self._wait(rest[whole:])
         self._writable = True
+
+    def _wait(self, some: memoryview) -> int:
+        """Keep bytes for which there is room; return how many."""
+        self._stride[self._waiting : self._waiting + len(some)] = some
+        self._waiting += len(some)
+        return len(some)
 
     def _refusal(self, length: int) -> str:
         """Say why nothing can be appended."""

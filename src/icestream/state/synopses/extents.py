@@ -87,6 +87,33 @@ class Traffic:
     classes: dict[str, int] = field(default_factory=dict)
 
 
+class Chains:
+    """Chains that were followed, and whose words are still where they lie."""
+
+    def __init__(
+        self,
+        log: ExtentLog,
+        roots: Ints,
+        pieces: Ints,
+        fetched: list[Ints],
+        codec: RowCodec | None,
+    ) -> None:
+        """Tell of pieces, those of a chain the newest first, in mapped segments or in `fetched`."""
+        self._log = log
+        self._fetched = fetched
+        self.roots = roots
+        self.pieces = pieces
+        #: of the rows that words must be, if that is known
+        self.codec = codec
+        sizes = np.bincount(pieces[:, chains.CHAIN], pieces[:, chains.SIZE], len(roots))
+        #: words of each chain
+        self.sizes = sizes.astype(np.int64)
+
+    def copy(self, out: Ints, places: Ints) -> None:
+        """Copy the words of each chain, oldest first, to its place, and move that past them."""
+        self._log.copy(self, out, places)
+
+
 class ExtentLog:
     """The extents of one store."""
 
@@ -161,8 +188,8 @@ class ExtentLog:
         watermark: int,
         best: Best | None = None,
         codec: RowCodec | None = None,
-    ) -> tuple[Ints, Ints]:
-        """Return the words behind roots, oldest first, and where each group's begin and end.
+    ) -> Chains:
+        """Follow the chains behind roots; their words are to be copied before anything else.
 
         What the watermark shows to be expired as a whole is not read; single rows may be expired.
         If only the best rows are wanted, a chain is left where it has enough of them. With a codec
@@ -201,7 +228,7 @@ class ExtentLog:
                 ends = np.append(begins, len(words))
                 further &= ~best.enough(active, words, ends, in_order)
             markers[active] = np.where(further, headers[:, kernels.BACK], NO_ROOT)
-        return self._copied(np.concatenate(pieces), roots, codec)
+        return Chains(self, roots, np.concatenate(pieces), kept, codec)
 
     def _follow(self, markers: Ints, hi: Ids, lo: Ids, watermark: int, left: Ints) -> Ints:
         """Follow chains through all segments that can be mapped; return the pieces passed."""
@@ -224,17 +251,13 @@ class ExtentLog:
         self.traffic.bytes_read += 8 * int(pieces[:count, chains.SIZE].sum())
         return pieces[:count]
 
-    def _copied(self, pieces: Ints, roots: Ints, codec: RowCodec | None) -> tuple[Ints, Ints]:
-        """Copy the words of chains together; then their segments may leave memory."""
-        offsets = np.zeros(len(roots) + 1, dtype=np.int64)
-        sizes = np.bincount(pieces[:, chains.CHAIN], pieces[:, chains.SIZE], len(roots))
-        np.cumsum(sizes.astype(np.int64), out=offsets[1:])
-        out = np.empty(int(offsets[-1]), dtype=np.int64)
-        chains.copy_back(pieces, out, offsets[:-1].copy())
+    def copy(self, found: Chains, out: Ints, places: Ints) -> None:
+        """Copy words of chains; then their segments may leave memory."""
+        begins = places.copy()
+        chains.copy_back(found.pieces, out, places)
         self._maps.rest()
-        if codec is not None and not codec.fits(out, offsets[:-1], offsets[1:]):
-            raise self._damage(roots[roots != NO_ROOT], _NO_ROWS)
-        return out, offsets
+        if found.codec is not None and not found.codec.fits(out, begins, places):
+            raise self._damage(found.roots[found.roots != NO_ROOT], _NO_ROWS)
 
     def _fetch(self, markers: Ints, hi: Ids, lo: Ids) -> tuple[Ints, Ints, Ints]:
         """Return the words, their numbers and the headers of extents of one segment.

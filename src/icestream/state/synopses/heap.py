@@ -168,6 +168,11 @@ class Heap:
         with self._counted():
             kernels.drop(table, part(synopsis), self.block_words, self._links.view, facts, slots)
 
+    def sort_free(self) -> None:
+        """Put the free blocks in order, so that what is taken of them lies together."""
+        _, links, facts = self._memory
+        kernels.sort_free(links, facts, np.zeros(len(links), dtype=np.bool_))
+
     def gather(self, synopsis: int, slots: Slots, skipped: Ints, out: Ints, places: Ints) -> None:
         """Copy the words of groups, without the first `skipped`, to places; move those past."""
         blocks, links, _ = self._memory

@@ -1,8 +1,8 @@
 """What a store has in memory of its groups: columns of the directory, words of the heap.
 
-Idea: reading and writing both begin with the words of many groups, gathered from the heap, with
-what has expired left out. That is all this does. Where nothing expires and rows are of one size,
-they are counted without being looked at.
+Idea: reading and writing both begin with the words of many groups, gathered from the heap, behind
+those that chains on the log have of them, with what has expired left out. That is all this does.
+Where nothing expires and rows are of one size, they are counted without being looked at.
 
 Invariants:
 1. What is gathered has no row that the watermark has reached (`TestTheContract`).
@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.kernels.synopses import drafts
-from icestream.kernels.synopses import extents as extent_kernels
 from icestream.kernels.synopses import heap as k
 from icestream.state.synopses.directory import Directory, part
+from icestream.state.synopses.extents import Chains, picked
 from icestream.state.synopses.facts import Fact, Facts
 from icestream.state.synopses.heap import Heap
 from icestream.state.synopses.spec import Ids, Ints, Slots
@@ -44,16 +44,6 @@ class Measured(NamedTuple):
     cold: int
 
 
-class Known(NamedTuple):
-    """Words of groups that are in memory elsewhere too."""
-
-    #: which of the groups that are gathered
-    groups: Ints
-    words: Ints
-    #: where the words of each group begin, and where the last one's end
-    offsets: Ints
-
-
 class Gathered(NamedTuple):
     """Words of groups that have not expired."""
 
@@ -64,6 +54,12 @@ class Gathered(NamedTuple):
     #: how many of the words were clean
     cleans: Ints
     latest: Ints
+
+    def of(self, places: Ints) -> Gathered:
+        """Return those of some of the groups."""
+        words, offsets = picked(self.words, self.offsets[places], np.diff(self.offsets)[places])
+        rest = (each[places] for each in (self.rows, self.cleans, self.latest))
+        return Gathered(words, offsets, *rest)
 
 
 @dataclass
@@ -102,34 +98,21 @@ class Memory:
         return Measured(skipped, offsets, cleans, cold)
 
     def gather(
-        self, synopsis: int, slots: Slots, measured: Measured, known: Known | None = None
+        self, synopsis: int, slots: Slots, measured: Measured, behind: Chains | None = None
     ) -> Gathered:
         """Return the live words of groups, as far as they were measured.
 
-        Of those that are known it is not looked where their words are in memory.
+        Those from the log, of which there are some if chains are given, are clean and come first.
         """
-        offsets = measured.offsets
-        words = np.empty(int(offsets[-1]), dtype=np.int64)
-        skipped, places = measured.skipped, offsets[:-1].copy()
-        if known is not None:
-            begins, sizes = known.offsets[:-1], np.diff(known.offsets)
-            extent_kernels.copy_pieces(known.words, begins, sizes, words, places[known.groups])
-            others = np.ones(len(slots), dtype=np.bool_)
-            others[known.groups] = False
-            slots, skipped, places = slots[others], skipped[others], places[others]
-        self.heap.gather(synopsis, slots, skipped, words, places)
-        return self._live(synopsis, words, offsets, measured.cleans)
-
-    def gather_behind(self, synopsis: int, slots: Slots, behind: tuple[Ints, Ints]) -> Gathered:
-        """Return the live words of groups: those from the log, which are clean, then the others."""
-        measured = self.measure(synopsis, slots)
-        cold_sizes = np.diff(behind[1])
-        offsets = measured.offsets + behind[1]
-        words = np.empty(int(offsets[-1]), dtype=np.int64)
-        places = offsets[:-1].copy()
-        extent_kernels.copy_pieces(behind[0], behind[1][:-1], cold_sizes, words, places)
+        offsets, cleans = measured.offsets, measured.cleans
+        if behind is not None:
+            offsets = offsets + np.concatenate(([0], np.cumsum(behind.sizes)))
+            cleans = cleans + behind.sizes
+        words, places = np.empty(int(offsets[-1]), dtype=np.int64), offsets[:-1].copy()
+        if behind is not None:
+            behind.copy(words, places)
         self.heap.gather(synopsis, slots, measured.skipped, words, places)
-        return self._live(synopsis, words, offsets, cold_sizes)
+        return self._live(synopsis, words, offsets, cleans)
 
     def _live(self, synopsis: int, words: Ints, offsets: Ints, cleans: Ints) -> Gathered:
         """Leave out rows that have expired."""

@@ -2,15 +2,18 @@
 
 Idea: a synopsis of a group has a *root*, the marker of its newest extent, and words in memory, of
 which the first `CLEAN` are on the log as well. Memory is *whole*, or has only what was added on top
-of a cold root. Leaving memory writes what is not clean and keeps the root; coming back reads the
-chain and puts what was added meanwhile behind it. Rewriting makes what is behind the root *stale*:
-the next extent has no back pointer, and if there are no rows an empty one says so.
+of a cold root. Leaving memory writes what is not clean and keeps the root; reading a cold group
+follows the chain and puts what was added meanwhile behind it. What was read is *kept* in memory, or
+the group is *passed by*. Rewriting makes what is behind the root *stale*: the next extent has no
+back pointer, and if there are no rows an empty one says so.
 
 Invariants:
 1. Leaving and coming back changes no rows (`TestTheContract`).
 2. A clean group leaves without a byte written (`test_a_clean_group_leaves_for_free`), unless it is
    on the log in many small pieces (`test_a_chain_of_small_pieces_is_made_one_when_it_leaves`).
-3. The best rows of a cold group are read without making it hot: what was read of it is not taken
+3. A group that is passed by is as cold as before; if it is on the log in many small pieces, they
+   are made one (`test_a_chain_of_small_pieces_is_made_one_when_it_is_read`).
+4. The best rows of a cold group are read without making it hot: what was read of it is not taken
    for all of it (`test_the_best_rows_of_a_large_group_are_read_alone`).
 
 References: migrating dirty state only, add-only access, partial reconstruction (ICE).
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +31,9 @@ import numpy.typing as npt
 from icestream.kernels.synopses import drafts, leaving
 from icestream.kernels.synopses import heap as k
 from icestream.state.synopses.directory import part
+from icestream.state.synopses.extents import Chains
 from icestream.state.synopses.facts import Fact
-from icestream.state.synopses.memory import Gathered, Known, Memory
+from icestream.state.synopses.memory import Gathered, Memory
 from icestream.state.synopses.options import StoreOptions
 from icestream.state.synopses.ranked import Best
 from icestream.state.synopses.rows import RowCodec
@@ -36,12 +41,26 @@ from icestream.state.synopses.spec import Ints, Slots
 from icestream.state.synopses.writing import ExtentWriter
 
 #: words of extents, on average, below which a chain of several is written as one when its group
-#: leaves memory: finding the pieces once more would cost more
+#: leaves memory or is passed by: finding the pieces once more would cost more
 SCATTERED = 64
+#: extents of such a chain, at least
+FEW = 8
 #: extents that a group in memory may have on the log, for each that a cold one may have
 HOT_CHAIN = 8
 
 Mask = npt.NDArray[np.bool_]
+
+_NONE = np.empty(0, dtype=np.int64)
+
+
+class Found(NamedTuple):
+    """Rows of groups, and where they were."""
+
+    live: Gathered
+    #: words of each group that is all in memory, expired ones too
+    held: Ints
+    #: which groups were cold
+    cold: Ints
 
 
 @dataclass
@@ -58,40 +77,71 @@ class Mover:
 
     # -- coming back -----------------------------------------------------------------------
 
-    def bring_in(self, synopsis: int, slots: Slots) -> Known:
-        """Have all rows of some pinned groups in memory; return which were not, and their words."""
-        which = np.flatnonzero(~self.memory.has(synopsis, k.WHOLE, slots))
-        if not len(which):
-            return Known(which, which, np.zeros(1, dtype=np.int64))
-        cold, at = slots[which], part(synopsis)
-        hi, lo = self.memory.identities(cold)
-        roots, expiries = (self.memory.column(synopsis, c, cold) for c in (k.ROOT, k.ROOT_EXPIRY))
-        behind = self.writer.log.read_chains(
-            hi, lo, roots, expiries, self.memory.watermark, codec=self.codecs[synopsis]
-        )
-        live = self.memory.gather_behind(synopsis, cold, behind)
-        self.make_room(int(self.memory.heap.blocks_for(np.diff(live.offsets)).sum()))
-        self.memory.heap.drop(synopsis, cold)
-        self.memory.heap.install(synopsis, cold, live.words, live.offsets, live.cleans)
-        self.memory.directory.table[cold, at + k.FLAGS] |= k.WHOLE
-        self.memory.facts[Fact.RETURNED] += len(cold)
-        return Known(which, live.words, live.offsets)
+    def read(self, synopsis: int, slots: Slots) -> Found:
+        """Return all rows of groups; those that are cold stay so."""
+        memory, measured = self.memory, self.memory.measure(synopsis, slots)
+        held = np.diff(measured.offsets)
+        if not measured.cold:
+            return Found(memory.gather(synopsis, slots, measured), held, _NONE)
+        cold = np.flatnonzero(~memory.has(synopsis, k.WHOLE, slots))
+        held[cold] = 0
+        memory.facts[Fact.RETURNED] += len(cold)
+        chains = self._follow(synopsis, slots, cold)
+        return Found(memory.gather(synopsis, slots, measured, chains), held, cold)
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> Gathered:
         """Return at least the best rows of groups; cold ones stay cold."""
         memory, rank = self.memory, self.writer.rank_at[synopsis]
         best = Best(counts, *rank, memory.expiry_at[synopsis], memory.watermark)
-        roots, expiries = (memory.column(synopsis, c, slots) for c in (k.ROOT, k.ROOT_EXPIRY))
         cold = np.flatnonzero(~memory.has(synopsis, k.WHOLE, slots))
         added = memory.gather(synopsis, slots[cold], memory.measure(synopsis, slots[cold]))
         best.add(cold, added.words, added.offsets)
-        behind = np.full(len(slots), k.NO_ROOT)
-        behind[cold] = roots[cold]
-        hi, lo = memory.identities(slots)
-        found = self.writer.log.read_chains(
-            hi, lo, behind, expiries, memory.watermark, best, self.codecs[synopsis]
+        chains = self._follow(synopsis, slots, cold, best)
+        return memory.gather(synopsis, slots, memory.measure(synopsis, slots), chains)
+
+    def bring_in(self, synopsis: int, slots: Slots) -> Ints:
+        """Have all rows of some pinned groups in memory; return which were not."""
+        which = np.flatnonzero(~self.memory.has(synopsis, k.WHOLE, slots))
+        if len(which):
+            cold = slots[which]
+            self.keep(synopsis, cold, self.read(synopsis, cold).live)
+        return which
+
+    def keep(self, synopsis: int, slots: Slots, live: Gathered) -> None:
+        """Have what was read of some pinned groups in memory, and nothing else of them."""
+        heap, table = self.memory.heap, self.memory.directory.table
+        blocks = heap.blocks_for(np.diff(live.offsets)) - heap.blocks_for(
+            self.memory.column(synopsis, k.WORDS, slots)
         )
-        return memory.gather_behind(synopsis, slots, found)
+        self.make_room(max(0, int(blocks.sum())))
+        heap.drop(synopsis, slots)
+        heap.install(synopsis, slots, live.words, live.offsets, live.cleans)
+        table[slots, part(synopsis) + k.FLAGS] |= k.WHOLE
+
+    def pass_by(self, synopsis: int, slots: Slots, places: Ints, live: Gathered) -> None:
+        """Leave some cold groups of those read on the log, as one extent if that is worth it."""
+        table, at, passed = self.memory.directory.table, part(synopsis), slots[places]
+        table[passed, at + k.FLAGS] |= k.ASKED
+        if self.options.durability != "log":
+            return
+        apart = np.empty(len(passed), dtype=np.int64)
+        apart = apart[: leaving.list_apart(table, at, passed, FEW, SCATTERED, apart)]
+        if len(apart):
+            some, every = passed[apart], np.ones(len(apart), dtype=np.bool_)
+            words = live.of(places[apart])
+            self.writer.write_live(synopsis, some, every, words, Fact.LOGGED, mirrored=True)
+            self.release(synopsis, some)
+
+    def _follow(self, synopsis: int, slots: Slots, cold: Ints, best: Best | None = None) -> Chains:
+        """Follow the chains of those groups that are cold."""
+        memory = self.memory
+        roots = np.full(len(slots), k.NO_ROOT)
+        roots[cold] = memory.column(synopsis, k.ROOT, slots[cold])
+        expiries = memory.column(synopsis, k.ROOT_EXPIRY, slots)
+        hi, lo = memory.identities(slots)
+        return self.writer.log.read_chains(
+            hi, lo, roots, expiries, memory.watermark, best, self.codecs[synopsis]
+        )
 
     # -- leaving ---------------------------------------------------------------------------
 
@@ -175,6 +225,7 @@ class Mover:
             part(synopsis),
             slots,
             options.chain_limit,
+            FEW,
             SCATTERED if options.durability == "log" else 0,
             options.deltas,
             options.clean_is_free,

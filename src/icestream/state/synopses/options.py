@@ -46,6 +46,8 @@ class StoreOptions:
     clean_is_free: bool = True
     #: rows are added to a cold group without reading it
     add_only: bool = True
+    #: a cold group that is read comes back to memory when it is asked for again, not at once
+    second_ask: bool = True
     #: extents of a group on the log, at most; more are written as one
     chain_limit: int = 128
     #: 64-bit words of a block of memory

@@ -4,13 +4,16 @@ Idea: a directory says of every group what is in memory and what is on the log; 
 in memory; a mover takes groups from one to the other; entries of groups that are long cold are in a
 sorted file. An operator asks for rows of many groups at once and never learns where they were. When
 there is no room for more, whoever decides about cold state is asked to let groups leave, and then
-those named longest ago.
+those named longest ago. A cold group is handed out from the log; it is hot again if it is asked for
+again.
 
 Invariants:
 1. What `Groups` promises (`tests/state/synopses/test_contract.py`).
 2. Directory, heap and work buffers stay inside the share (`test_bounded_ten_times_the_budget`,
    `test_bounded_groups_of_sixteen_bytes`).
 3. Nothing is kept outside the arena between two versions (`test_a_store_goes_on_in_another_task`).
+4. A cold group that is read takes no memory, nor makes others leave it, unless it was read before
+   (`test_a_cold_group_comes_back_when_it_is_asked_for_again`).
 
 Cost: attaching is O(1); calls are O(rows and groups named), plus what is read from the log. The
 first chunk and the end of a version look at all groups of the directory.
@@ -18,7 +21,7 @@ first chunk and the end of a version look at all groups of the directory.
 Limits: the rows of one group must fit into a quarter of the share. A chunk may name as many groups
 as `chunk_groups` says.
 
-References: ICE, incremental cold-state management.
+References: ICE, incremental cold-state management; admission to a cache on the second request (2Q).
 """
 
 from __future__ import annotations
@@ -36,11 +39,11 @@ from icestream.state.synopses.carrying import Carrier
 from icestream.state.synopses.cleaning import Cleaner
 from icestream.state.synopses.cold_index import ColdIndex
 from icestream.state.synopses.directory import ENTRY, Directory, entry_width, is_empty_entry, part
-from icestream.state.synopses.extents import ExtentLog, picked
+from icestream.state.synopses.extents import ExtentLog
 from icestream.state.synopses.facts import Fact, Facts
 from icestream.state.synopses.heap import Heap
 from icestream.state.synopses.history import History
-from icestream.state.synopses.memory import Gathered, Known, Memory
+from icestream.state.synopses.memory import Gathered, Memory
 from icestream.state.synopses.migration import Mask, Mover
 from icestream.state.synopses.options import Past, Pressure, Space, StoreOptions, forever
 from icestream.state.synopses.residency import Residency, taken
@@ -168,6 +171,7 @@ class GroupStore(Groups):
         is_full = SPILL * self.heap.taken > (SPILL - 1) * self.heap.most
         if is_full and RESIDUE * self._residue() > self.heap.most * self.heap.block_words:
             self._spill()
+            self.heap.sort_free()
 
     def locate(self, hi: Ids, lo: Ids) -> Slots:
         """Return the slot of each group, opened if it is new; equal identities, equal slots."""
@@ -195,18 +199,15 @@ class GroupStore(Groups):
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:
         """Return the rows of distinct groups, in the order of the slots, then of their appends."""
-        measured, known = self.memory.measure(synopsis, slots), None
-        if measured.cold:
-            with self._residency.pins(slots):
-                known = self._bring_in(synopsis, slots)
-            measured = self.memory.measure(synopsis, slots)
-        held = np.diff(measured.offsets)
-        self._residency.hits.append(slots[held > 0])
-        live = self.memory.gather(synopsis, slots, measured, known)
-        del known
-        for_less = np.flatnonzero(2 * np.diff(live.offsets) < held)
+        live, held, cold = self.mover.read(synopsis, slots)
+        sizes = np.diff(live.offsets)
+        self._residency.hits.append(slots[sizes > 0])
+        for_less = np.flatnonzero(2 * sizes < held)
         if len(for_less):
-            self._shrink(synopsis, slots[for_less], for_less, live)
+            self._shrink(synopsis, slots[for_less], live.of(for_less))
+        if len(cold):
+            self._residency.returned.append(slots[cold])
+            self._admit(synopsis, slots, cold, live)
         return self._rows(synopsis, live)
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
@@ -220,7 +221,8 @@ class GroupStore(Groups):
         if not self.options.add_only:
             for some in self.portions(np.unique(slots)):
                 with self._residency.pins(some):
-                    self._bring_in(synopsis, some)
+                    cold = self.mover.bring_in(synopsis, some)
+                self._residency.returned.append(some[cold])
         most = self._rows_at_once(rows)
         for first in range(0, rows.num_rows, most):
             self._append(synopsis, slots[first : first + most], rows.slice(first, most))
@@ -399,7 +401,7 @@ class GroupStore(Groups):
         """Write groups whole, in one extent each; those that were cold are so again."""
         for some in self.portions(slots):
             with self._residency.pins(some):
-                cold = self.mover.bring_in(synopsis, some).groups
+                cold = self.mover.bring_in(synopsis, some)
                 self.mover.consolidate(synopsis, some)
                 self.mover.release(synopsis, some[cold])
 
@@ -463,21 +465,27 @@ class GroupStore(Groups):
             least, wished = (np.diff(places).cumsum() // self.heap.block_words).tolist()
             self._residency.make_room(least + 2, max(least + 2, wished))
 
-    def _bring_in(self, synopsis: int, slots: Slots) -> Known:
-        known = self.mover.bring_in(synopsis, slots)
-        if len(known.groups):
-            self._residency.returned.append(slots[known.groups])
-        return known
+    def _admit(self, synopsis: int, slots: Slots, cold: Ints, live: Gathered) -> None:
+        """Take cold groups of those read into memory if they were asked for before.
+
+        One that is too large for memory is taken for such, and refused there.
+        """
+        again = self.memory.has(synopsis, k.ASKED, slots[cold]) | (not self.options.second_ask)
+        again |= np.diff(live.offsets)[cold] > self.heap.most * self.heap.block_words
+        self.mover.pass_by(synopsis, slots, cold[~again], live)
+        if again.any():
+            cold = cold[again]
+            with self._residency.pins(slots[cold]):
+                self.mover.keep(synopsis, slots[cold], live.of(cold))
 
     def _rows(self, synopsis: int, live: Gathered) -> GroupRows:
         rows = self._codecs[synopsis].decode(live.words, int(live.rows.sum()))
         return GroupRows(np.repeat(np.arange(len(live.rows)), live.rows), rows)
 
-    def _shrink(self, synopsis: int, slots: Slots, at: Ints, live: Gathered) -> None:
+    def _shrink(self, synopsis: int, slots: Slots, live: Gathered) -> None:
         """Keep in memory only the rows that have not expired."""
-        words, offsets = picked(live.words, live.offsets[at], np.diff(live.offsets)[at])
         self.heap.drop(synopsis, slots)
-        self.heap.install(synopsis, slots, words, offsets, live.cleans[at])
+        self.heap.install(synopsis, slots, live.words, live.offsets, live.cleans)
 
     def _count_reads(self) -> None:
         traffic = self.log.traffic

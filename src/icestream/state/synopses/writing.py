@@ -84,9 +84,22 @@ class ExtentWriter:
 
         Groups are looked at in the order given; that of their slots is the fastest.
         """
-        if not len(slots):
-            return
-        drafted = self._draft(synopsis, slots, whole)
+        if len(slots):
+            live = self.memory.gather(synopsis, slots, self.memory.measure(synopsis, slots, whole))
+            self.write_live(synopsis, slots, whole, live, kind, mirrored=mirrored)
+
+    def write_live(
+        self,
+        synopsis: int,
+        slots: Slots,
+        whole: Mask,
+        live: Gathered,
+        kind: Fact,
+        *,
+        mirrored: bool,
+    ) -> None:
+        """Do so with words that were gathered before."""
+        drafted = self._draft(synopsis, slots, whole, live)
         sizes = np.diff(drafted.live.offsets)
         if self.rank_at[synopsis][0] >= 0:
             large = np.flatnonzero(whole & (sizes > ranked.PIECE_WORDS))
@@ -115,10 +128,9 @@ class ExtentWriter:
         table[slots, at + k.CHAIN] = 0
         table[slots, at + k.FLAGS] |= k.WHOLE
 
-    def _draft(self, synopsis: int, slots: Slots, whole: Mask) -> Drafts:
+    def _draft(self, synopsis: int, slots: Slots, whole: Mask, live: Gathered) -> Drafts:
         """Return what is to be written."""
         memory = self.memory
-        live = memory.gather(synopsis, slots, memory.measure(synopsis, slots, whole))
         headers = np.empty((len(slots), HEADER), dtype=np.int64)
         oldest, written = np.empty((2, len(slots)), dtype=np.int64)
         again = np.empty(len(slots), dtype=np.bool_)

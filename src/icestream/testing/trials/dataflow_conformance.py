@@ -254,6 +254,7 @@ class DataflowConformance(EveryQuery):
             ("deltas", "evict"),
             ("clean_is_free", "evict"),
             ("add_only", "log"),
+            ("second_ask", "log"),
         ):
             flow = self.with_store(**{name: False}, durability=durability)
             self.check_cold(tmp_path / f"{name}-{durability}", flow)
