@@ -1,11 +1,25 @@
-"""The one way kernels are compiled: machine code on first use, cached on disk, without the GIL."""
+"""The one way kernels are compiled: machine code on first use, cached on disk, without the GIL.
+
+Idea: the Python workers of a machine meet a new kernel at about the same time. One of them compiles
+it; the others wait for it, and load what it made.
+
+Invariants:
+1. A kernel is compiled by one process at a time (`test_a_kernel_is_compiled_by_one_process`).
+2. Where no lock can be had, each compiles for itself (`test_without_a_lock_all_the_same`).
+
+Cost: opening a file on the first call of a kernel in a process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from numba import njit
+from numba.core.compiler_lock import global_compiler_lock
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
@@ -15,7 +29,7 @@ def kernel(function: Kernel) -> Kernel:
 
     Indices are not checked: callers check bounds before they call.
     """
-    return cast("Kernel", njit(cache=True, nogil=True)(function))
+    return cast("Kernel", _compiled_once(njit(cache=True, nogil=True)(function)))
 
 
 def lean_kernel(function: Kernel) -> Kernel:
@@ -25,4 +39,33 @@ def lean_kernel(function: Kernel) -> Kernel:
     cannot make arrays, nor call what returns some.
     """
     options: dict[str, Any] = {"cache": True, "nogil": True, "forceinline": True, "_nrt": False}
-    return cast("Kernel", njit(**options)(function))
+    return cast("Kernel", _compiled_once(njit(**options)(function)))
+
+
+def _compiled_once(made: Any) -> Any:
+    """Let one process at a time compile a kernel; kernels that it calls are locked after it."""
+    compile_it = made.compile
+
+    def compile_or_wait(signature: Any) -> Any:
+        with global_compiler_lock, _locked(made):
+            return compile_it(signature)
+
+    made.compile = compile_or_wait
+    return made
+
+
+@contextmanager
+def _locked(made: Any) -> Iterator[None]:
+    """Hold the lock of a kernel, a file beside its machine code, if there can be one."""
+    folder, name = made.stats.cache_path, made.py_func.__name__
+    try:
+        os.makedirs(folder, exist_ok=True)
+        handle = os.open(os.path.join(folder, f"{name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:
+        yield
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

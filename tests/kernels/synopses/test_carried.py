@@ -62,7 +62,8 @@ def test_parity_small_groups_in_rows(block_words: int) -> None:
     heap = (memory.blocks, memory.links, memory.facts)
     carried.stow(memory.table, ENTRY, *heap, slots, 7, rows)
     assert rows[:, : len(ENTRY)].tolist() == entries.tolist()
-    assert rows[:, len(ENTRY) : FIRST].tolist() == [[heat, 7] for heat in memory.table[:, k.HEAT]]
+    heats = memory.table[:, k.HEAT].tolist()
+    assert rows[:, len(ENTRY)].tolist() == [heat << carried.HEAT_BITS | 7 for heat in heats]
     assert memory.facts[k.FREE_COUNT] == memory.facts[k.USED]
     expected = carried.packed_reference(groups, WIDTH + 1)
     expected[3] = [0] * (WIDTH + 1)
@@ -119,7 +120,7 @@ def test_parity_entries_of_groups() -> None:
     carried.adopt_reference(tables[1], ENTRY, slots, rows)
     assert tables[0].tolist() == tables[1].tolist()
     assert (tables[0][slots, k.GROUP + k.FLAGS] != 0).any()
-    rows[:, len(ENTRY) : FIRST] = [[heat, 2] for heat in (9, 8, 7, 6)]
+    rows[:, len(ENTRY)] = [heat << carried.HEAT_BITS | 2 for heat in (9, 8, 7, 6)]
     carried.warm(tables[1], len(ENTRY), slots, rows, 3)
     assert tables[1][slots, k.HEAT].tolist() == [4, 4, 3, 3]
     assert tables[1][slots, k.PAGED].tolist() == [1, 1, 1, 1]

@@ -1,10 +1,10 @@
 """Groups in one row each: what is on the log of them, and all words of small ones.
 
-Idea: a row begins with some columns of the directory, the *entry*; then come its heat and how often
-heat had been halved; then a word with the number of words of each synopsis, `BITS` bits for each,
-and the words themselves. Only a group that is in memory as a whole and small enough has such words;
-all zeros mean that it has none. A group that leaves is *stowed*: its row is filled in, its blocks
-are free.
+Idea: a row begins with some columns of the directory, the *entry*; then comes a word with its heat
+and how often heat had been halved; then one with the number of words of each synopsis, `BITS` bits
+for each, and the words themselves. Only a group that is in memory as a whole and small enough has
+such words; all zeros mean that it has none. A group that leaves is *stowed*: its row is filled in,
+its blocks are free.
 
 Invariants:
 1. What was packed is put back, and nothing else changes (`test_parity_small_groups_in_rows`).
@@ -54,8 +54,11 @@ from icestream.kernels.words import Ints, Table
 
 #: words of an entry that say whose it is
 IDENTITY = 2
-#: words behind an entry: heat and how often it had been halved, numbers of words
-BESIDE = 3
+#: words behind an entry: heat and how often it had been halved; numbers of words
+BESIDE = 2
+#: bits of the first of them for each, and the greatest number there
+HEAT_BITS = 31
+MOST_HEAT = (1 << HEAT_BITS) - 1
 #: bits of the first word for the number of words of a synopsis
 BITS = 6
 #: words of a synopsis, at most, and synopses, at most
@@ -89,7 +92,8 @@ def adopt_reference(table: Table, columns: Ints, slots: Ints, rows: Table) -> No
 def warm(table: Table, entry: int, slots: Ints, rows: Table, halved: int) -> None:
     """Fill in the heat that groups had, halved as often as others were meanwhile."""
     for k in range(slots.size):
-        table[slots[k], HEAT] = rows[k, entry] >> min(halved - rows[k, entry + 1], 62)
+        heat, before = rows[k, entry] >> HEAT_BITS, rows[k, entry] & MOST_HEAT
+        table[slots[k], HEAT] = heat >> min(halved - before, 62)
         table[slots[k], PAGED] = 1
 
 
@@ -113,8 +117,7 @@ def stow(
         slot = slots[k]
         for c in range(columns.size):
             rows[k, c] = table[slot, columns[c]]
-        rows[k, columns.size] = table[slot, HEAT]
-        rows[k, columns.size + 1] = halved
+        rows[k, columns.size] = min(table[slot, HEAT], MOST_HEAT) << HEAT_BITS | halved
         rows[k, first] = pack(table, blocks, links, slot, rows, k, first + 1)
         for at in range(GROUP, table.shape[1], PARTS):
             free(table, at, slot, blocks.shape[1], links, facts)

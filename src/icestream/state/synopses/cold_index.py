@@ -35,15 +35,20 @@ from icestream.kernels.synopses import pages as kernels
 from icestream.state.arena import Arena
 from icestream.state.synopses.directory import identities
 from icestream.state.synopses.maps import give_back
-from icestream.state.synopses.sorted_run import RunWriter, Shape, SortedRun, Source, together
+from icestream.state.synopses.sorted_run import (
+    LOOKED_AT,
+    RunWriter,
+    Shape,
+    SortedRun,
+    Source,
+    together,
+)
 from icestream.state.synopses.spec import Ids, Ints
 
 #: runs of a level that are made one
 FULL = 8
 #: pages read or written at once, at least
 _LEAST_PAGES = 16
-#: bytes of mapped runs that are looked at, about, until they are given back
-_LOOKED_AT = 16 << 20
 #: runs at most
 _MOST_RUNS = 64
 
@@ -166,7 +171,7 @@ class ColdIndex:
         if not len(hi):
             return 1
         between = (int(hi[-1]) - int(hi[0])) / 2**64 * len(self) * 8 * self.width
-        return max(1, int(len(hi) * _LOOKED_AT / max(_LOOKED_AT, between)))
+        return max(1, int(len(hi) * LOOKED_AT / max(LOOKED_AT, between)))
 
     def merge(self, entries: Ints) -> None:
         """Take in sorted entries, with what is beside them, instead of those that are there."""

@@ -24,6 +24,9 @@ from icestream.state.files import mapped, storage_error
 from icestream.state.synopses.maps import give_back
 from icestream.state.synopses.spec import Ints
 
+#: bytes of mapped runs that are looked at, about, until they are given back
+LOOKED_AT = 16 << 20
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -196,11 +199,14 @@ def together(sources: Sequence[Source], width: int, some: int) -> Iterator[Ints]
     """
     runs = np.array([each.told for each in sources], dtype=np.int64).reshape(-1, kernels.RUN)
     places = np.array([each.place for each in sources], dtype=np.int64)
-    is_full = True
+    is_full, given_back = True, int(places.sum())
     while is_full:
         out = np.empty((some, width), dtype=np.int64)
         count = kernels.merge_runs(runs, places, out)
-        for each in sources:
-            give_back(each.words)
-        yield out[:count]
         is_full = count == some
+        looked_at = int(places.sum())
+        if not is_full or 8 * max(runs[:, kernels.WIDTH]) * (looked_at - given_back) > LOOKED_AT:
+            given_back = looked_at
+            for each in sources:
+                give_back(each.words)
+        yield out[:count]
