@@ -58,7 +58,7 @@ doctor: $(READY) ## check Java, memory and disk of this machine
 	@$(WITH_SPARK) $(BIN)/icestream doctor $(ARGS)
 
 .PHONY: test
-test: $(READY) ## run the tests on two cores, without those marked slow or cluster
+test: $(READY) ## run the tests in three processes, without those marked slow or cluster
 	@$(WITH_SPARK) $(BIN)/python -m pytest -n 3 --dist loadscope -m "not slow and not cluster" $(ARGS)
 
 .PHONY: test-slow

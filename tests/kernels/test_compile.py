@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +27,11 @@ CALL = "import kernels; print(kernels.calling(4), *kernels.calling.stats.cache_h
 def called_in(folder: Path, processes: int) -> list[str]:
     """Return what processes that start together say of a kernel: its result, and whether loaded."""
     (folder / "kernels.py").write_text(KERNELS)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(folder), *sys.path]),
+        "NUMBA_CACHE_DIR": str(folder / "cache"),
+    }
     command = [sys.executable, "-c", CALL]
     running = [
         subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
@@ -43,9 +46,9 @@ def test_a_kernel_is_compiled_by_one_process(tmp_path: Path) -> None:
 
 def test_without_a_lock_all_the_same(tmp_path: Path) -> None:
     assert called_in(tmp_path, 1) == ["44"]
-    cache = tmp_path / "__pycache__"
-    for lock in cache.glob("*.lock"):
+    locks = list(tmp_path.glob("cache/**/*.lock"))
+    assert sorted(lock.name for lock in locks) == ["called.lock", "calling.lock"]
+    for lock in locks:
         lock.unlink()
         lock.mkdir()
-    assert stat.S_ISDIR((cache / "calling.lock").stat().st_mode)
     assert called_in(tmp_path, 1) == ["44 1"]

@@ -402,6 +402,40 @@ def test_groups_are_cleaned_as_they_are_carried(tmp_path: Path) -> None:
                 assert content(store, some) == {int(n): [int(n)] for n in some}
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_oracle_cleaning_changes_no_rows(tmp_path: Path, seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    space = GroupSpace(str(tmp_path), NUMBERS, quota=1 << 18)
+    cleaned, expected = 0, {}
+    with (
+        mock.patch.object(snapshots, "AFTER", 4),
+        mock.patch("icestream.state.synopses.cleaning.SLACK", 0),
+        mock.patch("icestream.state.synopses.cleaning.SAMPLED", 64),
+    ):
+        for version in range(40):
+            with space.version() as store:
+                for _ in range(3):
+                    store.begin(0)
+                    some = np.unique(dice.integers(0, 1_500, 120))
+                    # some groups are too large to be carried beside their entries
+                    sizes = np.where(some % 7 == 0, 12, 1)
+                    owners = np.repeat(np.arange(len(some)), sizes)
+                    values = dice.integers(0, 1_000, len(owners))
+                    slots = store.locate(*identities(some))
+                    news = rows([version] * len(owners), values)
+                    store.rewrite(0, slots, GroupRows(owners, news))
+                    for place, group in enumerate(some.tolist()):
+                        expected[group] = values[owners == place].tolist()
+                cleaned = max(cleaned, store.facts[Fact.CONSOLIDATED])
+            if version % 13 == 12:
+                space.lose_arena()
+        assert cleaned > 0
+        with space.version() as store:
+            for some in np.array_split(np.array(sorted(expected)), 20):
+                store.begin(0)
+                assert content(store, some) == {int(n): expected[int(n)] for n in some}
+
+
 def test_what_was_added_to_cold_groups_is_written_where_it_takes_room(tmp_path: Path) -> None:
     space = GroupSpace(str(tmp_path), NUMBERS, quota=1 << 18)
     with space.version() as store:
