@@ -83,6 +83,15 @@ def test_oracle_an_index_is_a_dictionary(tmp_path: Path, seed: int) -> None:
     assert np.concatenate([table_of({}), *merged]).tolist() == table_of(visible).tolist()
 
 
+def test_identities_are_known_to_lie_between_two(tmp_path: Path) -> None:
+    index = index_in(arena_in(tmp_path))
+    assert index.span == (0, 0)
+    for first in (1 << 63, 3 << 62):
+        index.merge(table_of({(first + n, 0): (1, 1) for n in range(0, 1_000, 10)}))
+    assert index.span[0] == 1 << 63
+    assert (3 << 62) + 900 <= index.span[1] <= (3 << 62) + 990
+
+
 def test_a_page_is_read_for_what_is_due_and_not_again_for_that(tmp_path: Path) -> None:
     index = index_in(arena_in(tmp_path))
     entries = {(n << 40, n): (1, n % 10) for n in range(100)}

@@ -16,6 +16,7 @@ from icestream.kernels.synopses.heap import WHOLE
 from icestream.state import snapshots
 from icestream.state.cold.manager import Manager, Policy
 from icestream.state.synopses import migration
+from icestream.state.synopses.cleaning import _live
 from icestream.state.synopses.facts import Fact
 from icestream.state.synopses.options import StoreOptions
 from icestream.state.synopses.spec import GroupRows, Ids, Ints, Synopsis
@@ -368,6 +369,21 @@ def test_bounded_rows_without_expiry_are_cleaned(tmp_path: Path) -> None:
             store.begin(0)
             assert content(store, [1, 2]) == {1: list(range(5, 10)), 2: list(range(10, 15))}
     assert most < 8 * 100 * (5 * 24 + 56)
+
+
+def test_live_bytes_are_known_from_a_few_groups(tmp_path: Path) -> None:
+    space = GroupSpace(str(tmp_path), NUMBERS, quota=1 << 18)
+    # as in the second of two shards, all groups have a large identity
+    half = np.uint64(1 << 63)
+    with space.version() as store:
+        for some in np.array_split(np.arange(2_000), 20):
+            store.begin(0)
+            hi, lo = identities(some)
+            store.append(0, store.locate(hi >> np.uint64(1) | half, lo), rows(some, some))
+    with space.version() as store:
+        exact = _live(store)
+        with mock.patch("icestream.state.synopses.cleaning.SAMPLED", 200):
+            assert abs(_live(store) - exact) < exact / 4
 
 
 def test_groups_are_cleaned_as_they_are_carried(tmp_path: Path) -> None:

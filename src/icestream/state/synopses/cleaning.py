@@ -139,13 +139,14 @@ def _elsewhere(store: Cleaned, entries: Ints) -> Ints:
 def _live(store: Cleaned) -> int:
     """Return the bytes of extents that never expire and have a group that points to them, about.
 
-    Identities are spread evenly: those below a bound stand for all of a large index.
+    Identities of a shard are spread evenly: those below a bound stand for all of a large index.
     """
     words = 0
     for synopsis in range(store.directory.synopses):
         words += drafts.live_words(store.directory.table, part(synopsis))
     sampled = max(1, len(store.index) // SAMPLED)
-    end, elsewhere = END // sampled, 0
+    (first, last), elsewhere = store.index.span, 0
+    end = first + (last - first) // sampled if sampled > 1 else END
     for entries in store.index.scan():
         some = entries[identities(entries)[0] < end]
         elsewhere += _entry_words(store, _elsewhere(store, some))

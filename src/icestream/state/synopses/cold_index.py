@@ -109,6 +109,12 @@ class ColdIndex:
         """Return the number of runs."""
         return int(self._runs.view[0, 0])
 
+    @property
+    def span(self) -> tuple[int, int]:
+        """Return the least hi of all entries, and about the greatest."""
+        fences = self._fences.view[: self._fences_before(self.runs), 0].view(np.uint64)
+        return (int(fences.min()), int(fences.max())) if len(fences) else (0, 0)
+
     def fetch(self, hi: Ids, lo: Ids) -> tuple[Mask, Ints]:
         """Return which of some sorted groups have entries; those, and what is beside them."""
         found = np.zeros(len(hi), dtype=np.bool_)

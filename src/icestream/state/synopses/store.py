@@ -57,9 +57,9 @@ WORK = 1 / 8
 GROUPS = 5 / 16
 HEAP = 7 / 16
 #: what was added to cold groups is written between chunks when less than a part of the heap is free
-#: and it takes another part of it
+#: and it takes a little of it
 SPILL = 4
-RESIDUE = 16
+RESIDUE = 256
 
 
 class GroupStore(Groups):
@@ -356,7 +356,7 @@ class GroupStore(Groups):
         self._cleaner.clean(self)
         if self.options.durability == "log":
             self._log_news()
-        if 4 * self.directory.bytes > 5 * self.directory.ample:
+        if 16 * self.directory.bytes > 17 * self.directory.ample:
             self._residency.shrink(self.directory.ample)
         written = self.log.traffic.classes.pop(self._forever, 0)
         if written:
