@@ -47,7 +47,13 @@ def read_all(reading: Reading) -> pa.Table:
     return pa.Table.from_batches(list(reading.batches()), schema=reading.schema)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.slow] if kind == "update windows" else [])
+        for kind in KINDS
+    ],
+)
 def test_looking_changes_no_byte(kind: str, tmp_path: Path) -> None:
     root = make(kind, str(tmp_path))
     before = prints(root)

@@ -30,6 +30,9 @@ from icestream.state.log.format import (
 from icestream.state.versions import FORMAT, VersionStore
 from icestream.testing.stories.checkpoints import KINDS, make
 
+#: kinds of checkpoints that take long to make
+SLOW = ("groups", "update windows")
+
 OUTSIDE = ("../x.seg", "/etc/passwd", "a/b", "..", ".", "", "x\0y", "a\nb", "x" * 300, 7, None)
 
 
@@ -177,7 +180,7 @@ def test_a_large_block_that_compresses_too_well_is_stored_as_it_is(tmp_path: Pat
     assert SegmentReader(LocalFiles(), path).read(marker).payload == zeros
 
 
-@pytest.mark.parametrize("kind", ["windows", "pairs"])
+@pytest.mark.parametrize("kind", ["windows", pytest.param("pairs", marks=pytest.mark.slow)])
 def test_files_and_folders_are_for_the_user_alone(kind: str, tmp_path: Path) -> None:
     before = os.umask(0)
     try:
@@ -191,7 +194,10 @@ def test_files_and_folders_are_for_the_user_alone(kind: str, tmp_path: Path) -> 
     assert stat.S_IMODE(os.stat(root).st_mode) == 0o700
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] if kind in SLOW else []) for kind in KINDS],
+)
 def test_nothing_is_unpickled_on_the_way(kind: str, tmp_path: Path) -> None:
     root = make(kind, str(tmp_path))
     rows = sum(batch.num_rows for batch in Reading(root).batches())

@@ -56,7 +56,7 @@ ASKING = 100
 CROWDED = 100
 #: values of an event, from 0
 VALUES = 1_000
-BINS = 24
+BINS = 96
 #: spreads neighbouring ranks over all groups
 STRIDE = 1_000_003
 #: event time between two events, microseconds
