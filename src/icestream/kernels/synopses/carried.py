@@ -69,6 +69,12 @@ _MOST = 9223372036854775807
 
 
 @kernel
+def packed_at(entry: int) -> int:
+    """Return where, in a row that begins with an entry of so many words, packed words begin."""
+    return entry + BESIDE - 1
+
+
+@kernel
 def adopt(table: Table, columns: Ints, slots: Ints, rows: Table) -> None:
     """Fill in, from its entry, what is on the log of each group that was just opened."""
     for k in range(slots.size):
@@ -112,7 +118,7 @@ def stow(
 
     It gets no words if not all fit, or are in memory.
     """
-    first = columns.size + BESIDE - 1
+    first = packed_at(columns.size)
     for k in range(slots.size):
         slot = slots[k]
         for c in range(columns.size):

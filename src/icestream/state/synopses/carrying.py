@@ -73,7 +73,7 @@ class Carrier:
 
     @property
     def _packed_at(self) -> int:
-        return entry_width(len(self.widths)) + carried.BESIDE - 1
+        return int(carried.packed_at(entry_width(len(self.widths))))
 
     @staticmethod
     def _column(synopsis: int, column: int) -> int:

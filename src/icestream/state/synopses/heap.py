@@ -199,8 +199,8 @@ class Heap:
 
     @property
     def _packed_at(self) -> int:
-        """Where, in a row that begins with an entry, packed words begin."""
-        return len(self._directory.entry_columns) + carried.BESIDE - 1
+        """Where packed words begin in a row."""
+        return int(carried.packed_at(len(self._directory.entry_columns)))
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
