@@ -422,7 +422,8 @@ def test_groups_are_cleaned_as_they_are_carried(tmp_path: Path) -> None:
 def test_oracle_cleaning_changes_no_rows(tmp_path: Path, seed: int) -> None:
     dice = np.random.default_rng(seed)
     space = GroupSpace(str(tmp_path), NUMBERS, quota=1 << 18)
-    cleaned, expected = 0, {}
+    cleaned = 0
+    expected: dict[int, list[int]] = {n: [] for n in range(1_500)}
     with (
         mock.patch.object(snapshots, "AFTER", 4),
         mock.patch("icestream.state.synopses.cleaning.SLACK", 0),
@@ -433,8 +434,8 @@ def test_oracle_cleaning_changes_no_rows(tmp_path: Path, seed: int) -> None:
                 for _ in range(3):
                     store.begin(0)
                     some = np.unique(dice.integers(0, 1_500, 120))
-                    # some groups are too large to be carried beside their entries
-                    sizes = np.where(some % 7 == 0, 12, 1)
+                    # some groups are too large to be carried beside their entries, some get empty
+                    sizes = np.where(some % 7 == 0, 12, 1) * (dice.random(len(some)) < 0.8)
                     owners = np.repeat(np.arange(len(some)), sizes)
                     values = dice.integers(0, 1_000, len(owners))
                     slots = store.locate(*identities(some))
@@ -442,6 +443,9 @@ def test_oracle_cleaning_changes_no_rows(tmp_path: Path, seed: int) -> None:
                     store.rewrite(0, slots, GroupRows(owners, news))
                     for place, group in enumerate(some.tolist()):
                         expected[group] = values[owners == place].tolist()
+                store.begin(0)
+                some = np.unique(dice.integers(0, 1_500, 50))
+                assert content(store, some) == {int(n): expected[int(n)] for n in some}
                 cleaned = max(cleaned, store.facts[Fact.CONSOLIDATED])
             if version % 13 == 12:
                 space.lose_arena()

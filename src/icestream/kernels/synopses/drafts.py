@@ -443,28 +443,29 @@ def settle(
 ) -> None:
     """Note what was written of groups: `NO_ROOT` as a marker says that there was nothing to write.
 
-    What memory has is clean. Groups that are only partly in memory are left to be released.
+    What memory has is clean. Groups that are only partly in memory are left to be released. An
+    extent that only says that a group is empty is for a restore: nothing points to it.
     """
     for i in range(slots.size):
         slot = slots[i]
         table[slot, at + CLEAN] = table[slot, at + WORDS]
         table[slot, at + MARK] = table[slot, at + TAIL]
         table[slot, at + FLAGS] &= ~STALE
-        if markers[i] == NO_ROOT:
-            if whole[i]:
-                table[slot, at + ROOT] = NO_ROOT
-                table[slot, at + ROOT_EXPIRY] = _LEAST
-                table[slot, at + COLD] = 0
-                table[slot, at + CHAIN] = 0
-                table[slot, at + FLAGS] |= WHOLE
-            continue
-        first = oldest[i] if oldest[i] > 0 else markers[i] >> 32
         length = headers[i, SHAPE] >> 32
-        # a chain of one follows on nothing, whatever was there
-        table[slot, at + COLD] = sizes[i] + (table[slot, at + COLD] if length > 1 else 0)
-        table[slot, at + ROOT] = markers[i]
-        table[slot, at + ROOT_EXPIRY] = headers[i, LATEST]
-        table[slot, at + CHAIN] = first << 32 | length
+        is_gone = whole[i] if markers[i] == NO_ROOT else length == 1 and sizes[i] == 0
+        if is_gone:
+            table[slot, at + ROOT] = NO_ROOT
+            table[slot, at + ROOT_EXPIRY] = _LEAST
+            table[slot, at + COLD] = 0
+            table[slot, at + CHAIN] = 0
+            table[slot, at + FLAGS] |= WHOLE
+        elif markers[i] != NO_ROOT:
+            first = oldest[i] if oldest[i] > 0 else markers[i] >> 32
+            # a chain of one follows on nothing, whatever was there
+            table[slot, at + COLD] = sizes[i] + (table[slot, at + COLD] if length > 1 else 0)
+            table[slot, at + ROOT] = markers[i]
+            table[slot, at + ROOT_EXPIRY] = headers[i, LATEST]
+            table[slot, at + CHAIN] = first << 32 | length
 
 
 def settle_reference(
@@ -481,12 +482,14 @@ def settle_reference(
     table[slots, at + CLEAN] = table[slots, at + WORDS]
     table[slots, at + MARK] = table[slots, at + TAIL]
     table[slots, at + FLAGS] &= ~STALE
-    gone = slots[whole & (markers == NO_ROOT)]
+    lengths = headers[:, SHAPE] >> 32
+    is_gone = np.where(markers == NO_ROOT, whole, (lengths == 1) & (sizes == 0))
+    gone = slots[is_gone]
     table[gone, at + ROOT], table[gone, at + ROOT_EXPIRY] = NO_ROOT, _LEAST
     table[gone, at + COLD] = table[gone, at + CHAIN] = 0
     table[gone, at + FLAGS] |= WHOLE
-    there = markers != NO_ROOT
-    slots, length, first = slots[there], headers[there, SHAPE] >> 32, oldest[there]
+    there = (markers != NO_ROOT) & ~is_gone
+    slots, length, first = slots[there], lengths[there], oldest[there]
     markers = markers[there]
     table[slots, at + COLD] = sizes[there] + np.where(length > 1, table[slots, at + COLD], 0)
     table[slots, at + ROOT] = markers

@@ -232,6 +232,15 @@ class Directory:
         """Fill in what is on the log of groups that were just opened."""
         carried.adopt(self.table, self.entry_columns, slots, entries)
 
+    def forget(self, synopsis: int, slots: Slots) -> None:
+        """Note that nothing of a synopsis of these groups is on the log any more."""
+        table, at = self.table, part(synopsis)
+        table[slots, at + heap.ROOT] = heap.NO_ROOT
+        table[slots, at + heap.ROOT_EXPIRY] = MINUS_INFINITY
+        table[slots, at + heap.COLD] = 0
+        table[slots, at + heap.CHAIN] = 0
+        table[slots, at + heap.FLAGS] |= heap.WHOLE
+
     # -- room ------------------------------------------------------------------------------
 
     @property

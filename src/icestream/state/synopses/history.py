@@ -204,6 +204,8 @@ class History:
         table[slots, at + k.ROOT_EXPIRY] = headers[:, kernels.LATEST]
         table[slots, at + k.EXPIRY] = headers[:, kernels.LATEST]
         table[slots, at + k.FLAGS] &= ~k.WHOLE
+        # an extent that says that its group is empty is not pointed to
+        self.store.directory.forget(synopsis, slots[cold == 0])
 
     def _pieces(self, rows: Ints) -> Iterator[Ints]:
         """Cut rows of groups into pieces that the directory has room for."""

@@ -265,4 +265,5 @@ class Mover:
             if not len(slots):
                 continue
             self.memory.heap.drop(synopsis, slots)
-            self.writer.forget(synopsis, slots[~self.memory.has(synopsis, k.STALE, slots)])
+            over = slots[~self.memory.has(synopsis, k.STALE, slots)]
+            self.memory.directory.forget(synopsis, over)

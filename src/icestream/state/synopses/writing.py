@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from icestream.core.times import INFINITY, MINUS_INFINITY
+from icestream.core.times import INFINITY
 from icestream.kernels.synopses import drafts
 from icestream.kernels.synopses import heap as k
 from icestream.kernels.synopses.extents import (
@@ -118,15 +118,6 @@ class ExtentWriter:
         """Write groups that the directory does not have whole, in order; return the markers."""
         every = np.ones(len(extents.headers), dtype=np.bool_)
         return self._append(synopsis, extents, every, Fact.CONSOLIDATED, mirrored=False)
-
-    def forget(self, synopsis: int, slots: Slots) -> None:
-        """Nothing of these groups is on the log any more."""
-        table, at = self.memory.directory.table, part(synopsis)
-        table[slots, at + k.ROOT] = k.NO_ROOT
-        table[slots, at + k.ROOT_EXPIRY] = MINUS_INFINITY
-        table[slots, at + k.COLD] = 0
-        table[slots, at + k.CHAIN] = 0
-        table[slots, at + k.FLAGS] |= k.WHOLE
 
     def _draft(self, synopsis: int, slots: Slots, whole: Mask, live: Gathered) -> Drafts:
         """Return what is to be written."""
