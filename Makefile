@@ -17,6 +17,9 @@ BIN := .venv/bin
 # Spark starts Java by JAVA_HOME and its Python workers by PYSPARK_PYTHON
 WITH_SPARK = JAVA_HOME="$$(tools/java.sh)"; export JAVA_HOME PYSPARK_PYTHON="$(CURDIR)/$(BIN)/python";
 
+# Tests run a JVM for seconds: its first compiler and its simplest collector take two thirds of the time
+SHORT_JVM = export SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC";
+
 .PHONY: help
 help: ## explain the targets
 	@echo "Icestream: stateful streaming queries on Spark with state far larger than memory"
@@ -59,7 +62,7 @@ doctor: $(READY) ## check Java, memory and disk of this machine
 
 .PHONY: test
 test: $(READY) ## run the tests in three processes, without those marked slow or cluster
-	@$(WITH_SPARK) $(BIN)/python -m pytest -n 3 --dist loadscope -m "not slow and not cluster" $(ARGS)
+	@$(WITH_SPARK) $(SHORT_JVM) $(BIN)/python -m pytest -n 3 --dist loadscope -m "not slow and not cluster" $(ARGS)
 
 .PHONY: test-slow
 test-slow: $(READY) ## run the tests marked slow
