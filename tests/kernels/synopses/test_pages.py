@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from icestream.kernels.synopses import pages as kernels
-from icestream.kernels.words import Table
+from icestream.kernels.words import Ints, Table
 
 
 def entries_of(dice: np.random.Generator, count: int) -> Table:
@@ -16,21 +16,25 @@ def entries_of(dice: np.random.Generator, count: int) -> Table:
     return np.array(rows, dtype=np.uint64).reshape(-1, 3).view(np.int64)
 
 
-def runs_of(dice: np.random.Generator, page: int) -> tuple[list[Table], Table, Table]:
-    """Return some runs, what tells of them, and their fences."""
+def runs_of(dice: np.random.Generator, page: int) -> tuple[list[Table], list[Ints], Table, Table]:
+    """Return some runs, their his, what tells of them, and their fences."""
     runs = [entries_of(dice, int(dice.integers(1, 50))) for _ in range(int(dice.integers(0, 4)))]
     fences = [np.column_stack((run[::page, 0], run[::page, 2])) for run in runs]
     firsts = np.cumsum([0, *map(len, fences)])
-    told = [[run.ctypes.data, len(run), 3, first] for run, first in zip(runs, firsts, strict=False)]
+    his = [run[:, 0].copy() for run in runs]
+    told = [
+        [run.ctypes.data, len(run), 3, first, high.ctypes.data]
+        for run, high, first in zip(runs, his, firsts, strict=False)
+    ]
     table = np.array(told, dtype=np.int64).reshape(-1, kernels.RUN)
-    return runs, table, np.concatenate([np.empty((0, 2), dtype=np.int64), *fences])
+    return runs, his, table, np.concatenate([np.empty((0, 2), dtype=np.int64), *fences])
 
 
 @pytest.mark.parametrize("page", [1, 3, 100])
 @pytest.mark.parametrize("seed", range(8))
 def test_parity_entries_in_runs(seed: int, page: int) -> None:
     dice = np.random.default_rng(seed)
-    runs, table, fences = runs_of(dice, page)
+    runs, _his, table, fences = runs_of(dice, page)
     asked = sorted({(int(dice.integers(0, 4)) << 62, int(n)) for n in dice.integers(0, 40, 60)})
     hi, lo = np.array(asked, dtype=np.uint64).T.copy()
     before = dice.random(len(asked)) < 0.1
@@ -44,7 +48,7 @@ def test_parity_entries_in_runs(seed: int, page: int) -> None:
 @pytest.mark.parametrize("room", [1, 7, 500])
 @pytest.mark.parametrize("seed", range(8))
 def test_parity_merging_runs(seed: int, room: int) -> None:
-    runs, table, _ = runs_of(np.random.default_rng(seed), 3)
+    runs, _his, table, _ = runs_of(np.random.default_rng(seed), 3)
     places, made, full = np.zeros(len(runs), dtype=np.int64), [], True
     while full:
         out = np.empty((room, 3), dtype=np.int64)

@@ -170,12 +170,15 @@ def test_bounded_a_run_reads_a_few_pages_at_a_time(tmp_path: Path) -> None:
 def test_parity_a_run_beside_a_dictionary(tmp_path: Path, seed: int) -> None:
     entries = {key: (1, due) for key, (_, due) in draw(np.random.default_rng(seed), 60).items()}
     shape = sorted_run.Shape(WIDTH, (3,), 3, 2)
-    writer = sorted_run.RunWriter(str(tmp_path / "run"), shape)
+    writer = sorted_run.RunWriter(str(tmp_path / "run"), shape, 100)
     for row in table_of(entries):
         writer.add(row[None])
     writer.finish()
-    run = sorted_run.SortedRun(str(tmp_path / "run"), shape, writer.count, writer.fences)
-    words = run.mapped().reshape(-1, WIDTH)
+    path = str(tmp_path / "run")
+    run = sorted_run.SortedRun(path, shape, writer.before, writer.count, writer.fences)
+    mapped = run.mapped()
+    words = mapped.words[mapped.before :].reshape(-1, WIDTH)
+    assert mapped.words[: len(words)].tolist() == words[:, 0].tolist()
     assert words.tolist() == table_of(entries).tolist()
     for since in [0, 1 << 60, 5 << 60, (5 << 60) + 1, (1 << 64) - 1]:
         left = words[run.place(since) :, 0].view(np.uint64)

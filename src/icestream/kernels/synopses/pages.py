@@ -1,8 +1,9 @@
 """Sorted runs of entries of groups: looked into together, merged together.
 
-Idea: a *run* is told by where its entries are in memory, how many they are, the words of each, and
-where the first of its *fences* is, the first hi of each page. Those who are looked for come in
-order, so each run is walked through once, in steps that grow until they are too large.
+Idea: a *run* is told by where its entries are in memory, how many they are, the words of each,
+where the first of its *fences* is, the first hi of each page, and where all his are once more, one
+after the other: who is not in a run is not looked for among its entries. Those who are looked for
+come in order, so each run is walked through once, in steps that grow until they are too large.
 
 Invariants:
 1. An entry that is there is found in the first run that has it (`test_parity_entries_in_runs`).
@@ -30,7 +31,8 @@ ADDRESS = 0
 COUNT = 1
 WIDTH = 2
 FENCES = 3
-RUN = 4
+HIS = 4
+RUN = 5
 
 #: first bits of identities that are looked at to put them in order, at most
 MOST_BITS = 20
@@ -66,7 +68,7 @@ def find_in_runs(
     for r in range(runs.shape[0]):
         count, width, fence = runs[r, COUNT], runs[r, WIDTH], runs[r, FENCES]
         pages = (count + page - 1) // page
-        words = words_at(runs[r, ADDRESS], count * width)
+        words, his = words_at(runs[r, ADDRESS], count * width), words_at(runs[r, HIS], count)
         known = 0
         missing = 0
         for n in range(left.size):
@@ -77,31 +79,32 @@ def find_in_runs(
             while end < pages and np.uint64(fences[fence + end, 0]) == hi[i]:
                 end += 1
             first, last = max(known - 1, 0) * page, min(end * page, count)
-            at = place_of(words, width, first, last, hi[i], lo[i])
-            if at < 0:
+            place = place_of(words, his, width, first, last, hi[i], lo[i])
+            if place < 0:
                 left[missing] = i
                 missing += 1
                 continue
             found[i] = True
             for w in range(out.shape[1]):
-                out[i, w] = words[at + w]
+                out[i, w] = words[place * width + w]
         left = left[:missing]
 
 
 @kernel
-def place_of(words: Ints, width: int, first: int, end: int, hi: np.uint64, lo: np.uint64) -> int:
-    """Return where the entry of an identity begins, between two entries; -1 if it is not there."""
+def place_of(
+    words: Ints, his: Ints, width: int, first: int, end: int, hi: np.uint64, lo: np.uint64
+) -> int:
+    """Return which entry, of those between two, is that of an identity; -1 if none is."""
     last = end
     while first < last:
         middle = (first + last) >> 1
-        high = np.uint64(words[middle * width])
+        high = np.uint64(his[middle])
         if high < hi or (high == hi and np.uint64(words[middle * width + 1]) < lo):
             first = middle + 1
         else:
             last = middle
-    at = first * width
-    is_there = first < end and np.uint64(words[at]) == hi and np.uint64(words[at + 1]) == lo
-    return at if is_there else -1
+    is_there = first < end and np.uint64(his[first]) == hi
+    return first if is_there and np.uint64(words[first * width + 1]) == lo else -1
 
 
 def find_in_runs_reference(

@@ -36,7 +36,7 @@ from icestream.state.versions import BASE
 #: bytes that a small shard needs more than changes in the order of groups
 SMALL = 1 << 16
 #: bytes of each store for what comes in whole pages: lists of segments, fences of the cold index
-LISTS = 3 << 14
+LISTS = 4 << 14
 #: part of the memory for rows and directories that directories have at least
 LEAST_DIRECTORIES = 1 / 4
 #: bytes for each byte of rows that groups of the directory have, so that none has to leave

@@ -61,7 +61,7 @@ class Cleaned(Protocol):
         ...
 
     def consolidate_carried(self, rows: Ints, last: int) -> Mask:
-        """Write groups from rows of the cold index; tell which could be."""
+        """Write groups from rows of the cold index, and change those; tell which could be."""
         ...
 
 
@@ -171,30 +171,44 @@ def _move_on(store: Cleaned, last: int) -> None:
     for synopsis in range(store.directory.synopses):
         slots = store.directory.listed(drafts.list_old, part(synopsis), last)
         store.consolidate(synopsis, slots)
-    most, left = max(1, store.directory.most // 4), 0
-    # rows of the index are taken at their word: meanwhile no group may leave the directory
-    for rows in _pointing_elsewhere(store, last, most):
-        left += int(np.count_nonzero(~store.consolidate_carried(rows, last)))
-    for rows in _pointing_elsewhere(store, last, most) if left else ():
+    most = max(1, store.directory.most // 4)
+    left: list[Ints] = []
+    store.index.add(_written_again(store, last, most, left))
+    few = sum(map(len, left)) <= most
+    for rows in left if few else _pointing_elsewhere(store, last, most):
         store.facts.next(Fact.CHUNK)
         slots = np.sort(store.locate(*identities(rows)))
         for synopsis in range(store.directory.synopses):
             store.consolidate(synopsis, _old(store, synopsis, slots, last))
 
 
+def _written_again(store: Cleaned, last: int, most: int, left: list[Ints]) -> Iterator[Ints]:
+    """Write groups from rows of the cold index; yield the rows that it then has.
+
+    They are taken at their word: meanwhile no group may leave the directory. Groups that could not
+    be written are left, up to one more than `most`.
+    """
+    room = most + 1
+    for rows in _pointing_elsewhere(store, last, most):
+        done = store.consolidate_carried(rows, last)
+        left.append(rows[~done][:room, :2])
+        room -= len(left[-1])
+        yield rows[done]
+
+
 def _pointing_elsewhere(store: Cleaned, last: int, most: int) -> Iterator[Ints]:
     """Yield rows of groups, not in the directory, with extents up to an ordinal."""
-    waiting = np.empty((0, store.index.width), dtype=np.int64)
     end = entry_width(store.directory.synopses)
+    waiting: list[Ints] = []
     for rows in store.index.rows():
         chains = rows[:, 2 + ENTRY.index(k.CHAIN) : end : len(ENTRY)] >> 32
-        old = rows[(chains <= last).any(axis=1)]
-        waiting = np.concatenate((waiting, _elsewhere(store, old)))
-        while len(waiting) >= most:
-            yield waiting[:most]
-            waiting = waiting[most:]
-    if len(waiting):
-        yield waiting
+        waiting.append(_elsewhere(store, rows[(chains <= last).any(axis=1)]))
+        if sum(map(len, waiting)) >= most:
+            together = np.concatenate(waiting)
+            waiting = [together[most:]]
+            yield together[:most]
+    if any(map(len, waiting)):
+        yield np.concatenate(waiting)
 
 
 def _old(store: Cleaned, synopsis: int, slots: Slots, last: int) -> Slots:

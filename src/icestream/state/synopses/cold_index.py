@@ -27,6 +27,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -88,12 +89,12 @@ class ColdIndex:
         page = max(1, page_bytes // (8 * width))
         self._shape = Shape(width, dues, page, max(_LEAST_PAGES, work // (8 * width * page)))
         self._is_empty = is_empty
-        #: words of runs that were looked into, by file
-        self._mapped: dict[int, Ints] = {}
+        #: runs that were looked into, by file
+        self._mapped: dict[int, Source] = {}
         self._fences = arena.array(f"{name}.fences", np.int64, 2)
-        #: number of the file and entries of each run, oldest first; before them the runs there are
-        #: and the number of the last file
-        self._runs = arena.array(f"{name}.runs", np.int64, 2, _MOST_RUNS + 1)
+        #: number of the file, entries and words before them of each run, oldest first; before them
+        #: the runs there are and the number of the last file
+        self._runs = arena.array(f"{name}.runs", np.int64, 3, _MOST_RUNS + 1)
 
     def __len__(self) -> int:
         """Return the number of entries, those out of date among them."""
@@ -161,7 +162,7 @@ class ColdIndex:
 
     def _find(self, numbers: Iterable[int], hi: Ids, lo: Ids, found: Mask, entries: Ints) -> None:
         """Fill in the entries of sorted groups that are not found yet, from the newest run on."""
-        told = [(*self._source(n).told[:3], self._fences_before(n)) for n in numbers]
+        told = [self._source(n).told(self._fences_before(n)) for n in numbers]
         runs = np.array(told[::-1], dtype=np.int64).reshape(-1, kernels.RUN)
         some = self._looked_for_at_once(hi)
         for first in range(0, len(hi), some):
@@ -169,8 +170,8 @@ class ColdIndex:
             kernels.find_in_runs(
                 runs, self._fences.view, self._shape.page, hi[at], lo[at], found[at], entries[at]
             )
-            for words in self._mapped.values():
-                give_back(words)
+            for run in self._mapped.values():
+                give_back(run.words)
 
     def _looked_for_at_once(self, hi: Ids) -> int:
         """Return how many groups to look for until what was looked at is given back."""
@@ -189,7 +190,16 @@ class ColdIndex:
         blocks = together(sources, self.width, self._shape.entries_at_once)
         if first == 0:
             blocks = map(self._filled, blocks)
-        self._replace(first, blocks)
+        self._replace(first, blocks, len(entries) + int(self._table[first:, 1].sum()))
+
+    def add(self, blocks: Iterator[Ints]) -> None:
+        """Take in entries that come in order, some at a time, as a run of their own.
+
+        They are of groups that have entries; what was merged in before is looked at meanwhile.
+        """
+        if self.runs == _MOST_RUNS:
+            self._replace(0, self.rows(), len(self))
+        self._replace(self.runs, blocks, len(self))
 
     def _taken_in(self, size: int) -> int:
         """Return the first of the runs that a new one takes in; those of a level that is full."""
@@ -204,13 +214,13 @@ class ColdIndex:
                 return last
             size += sum(sizes[first:last])
 
-    def fill(self, blocks: Iterator[Ints]) -> None:
-        """Replace all entries by others, which come in order, with nothing beside them."""
-        self._replace(0, map(self._alone, blocks))
+    def fill(self, blocks: Iterator[Ints], most: int) -> None:
+        """Replace all entries by at most so many, which come in order, with nothing beside them."""
+        self._replace(0, map(self._alone, blocks), most)
 
     def clear(self) -> None:
         """Forget all entries."""
-        self._replace(0, iter(()))
+        self._replace(0, iter(()), 0)
 
     @property
     def _table(self) -> Ints:
@@ -222,7 +232,7 @@ class ColdIndex:
         file, run = int(self._table[number, 0]), self._run(number)
         if file not in self._mapped:
             self._mapped[file] = run.mapped()
-        return Source(self._mapped[file], self.width, run.place(since) if since else 0)
+        return replace(self._mapped[file], place=run.place(since)) if since else self._mapped[file]
 
     def _alone(self, entries: Ints) -> Ints:
         """Return entries with zeros beside them."""
@@ -240,18 +250,18 @@ class ColdIndex:
         return sum(self._pages(count) for count in self._table[:number, 1].tolist())
 
     def _run(self, number: int) -> SortedRun:
-        file, count = self._table[number].tolist()
+        file, count, before = self._table[number].tolist()
         first = self._fences_before(number)
         fences = self._fences.view[first : first + self._pages(count)]
-        return SortedRun(self._path(file), self._shape, count, fences)
+        return SortedRun(self._path(file), self._shape, before, count, fences)
 
     def _path(self, file: int) -> str:
         return self._arena.path(f"{self._name}.run-{file}")
 
-    def _replace(self, first: int, blocks: Iterator[Ints]) -> None:
-        """Put one run in place of those from `first` on."""
+    def _replace(self, first: int, blocks: Iterator[Ints], most: int) -> None:
+        """Put one run, of at most so many entries, in place of those from `first` on."""
         file = int(self._runs.view[0, 1]) + 1
-        writer = RunWriter(self._path(file), self._shape)
+        writer = RunWriter(self._path(file), self._shape, most)
         try:
             for block in blocks:
                 writer.add(block)
@@ -264,8 +274,8 @@ class ColdIndex:
             raise
         gone = self._table[first:, 0].tolist()
         self._fences.view[begin : begin + len(fences)] = fences
-        self._runs.view[1 + first] = file, writer.count
-        self._runs.view[0] = first + (writer.count > 0), file
+        self._runs.view[1 + first] = file, writer.count, writer.before
+        self._runs.view[0, :2] = first + (writer.count > 0), file
         if not writer.count:
             gone.append(file)
         for number in gone:

@@ -138,7 +138,7 @@ class History:
         width = entry_width(store.directory.synopses)
         count = int(reader.directory["rows"][self._chosen(reader, ENTRIES)].sum())
         if count > store.directory.most // 2:
-            store.index.fill(_in_order(self._rows(reader, ENTRIES, width)))
+            store.index.fill(_in_order(self._rows(reader, ENTRIES, width)), count)
             return
         for entries in _in_order(self._rows(reader, ENTRIES, width)):
             slots = store.directory.open(*identities(entries), store.facts[Fact.CHUNK])

@@ -55,7 +55,7 @@ class StoreOptions:
     #: bytes of a record of extents, about
     record_bytes: int = 262144
     #: bytes of a page of the cold index
-    page_bytes: int = 4096
+    page_bytes: int = 8192
     #: groups of up to so many 64-bit words that leave the directory are kept beside their entries
     carried_words: int = 16
     #: one in so many groups that are read is reported as hit

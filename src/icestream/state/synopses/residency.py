@@ -120,19 +120,21 @@ class Residency:
     def _open(self, hi: Ids, lo: Ids) -> Slots:
         """Open groups that are not in the directory: from the cold index, or new ones."""
         found, rows = self._index.fetch(hi, lo)
-        chunk = self._facts[Fact.CHUNK]
-        try:
-            slots = self._directory.open(hi, lo, chunk)
-        except Refused:
-            missing = len(hi) - self._directory.room
-            self.demote(max(missing, self._directory.groups // DEMOTED))
-            try:
-                slots = self._directory.open(hi, lo, chunk)
-            except Refused as refused:
-                raise self._failure(refused.needed) from refused
+        slots = self._slots_for(hi, lo)
         self._promote(slots[found], rows)
         self.opened.append(slots)
         return slots
+
+    def _slots_for(self, hi: Ids, lo: Ids) -> Slots:
+        """Return slots for new groups; others leave the directory if it cannot grow."""
+        directory, chunk = self._directory, self._facts[Fact.CHUNK]
+        with suppress(Refused):
+            return directory.open(hi, lo, chunk)
+        self.demote(max(len(hi) - directory.room, directory.groups // DEMOTED))
+        try:
+            return directory.open(hi, lo, chunk)
+        except Refused as refused:
+            raise self._failure(refused.needed) from refused
 
     def _promote(self, slots: Slots, rows: Ints) -> None:
         """Fill in what the cold index has of groups that were just opened."""
@@ -151,15 +153,12 @@ class Residency:
         for some in self.cut(slots, self.blocks_of(slots) * self._heap.block_words):
             self.save(some)
         self.settle(slots)
-        ordered = slots[
-            in_order(*(directory.table[slots, c].view(np.uint64) for c in (k.HI, k.LO)))
-        ]
         rows = np.empty((len(slots), self._index.width), dtype=np.int64)
-        self._heap.stow(ordered, self._facts[Fact.HALVED], rows)
+        self._heap.stow(slots, self._facts[Fact.HALVED], rows)
         # an empty entry is needed where older ones have to be hidden
         places = np.empty(len(slots), dtype=np.int64)
-        needed = places[: drafts.list_needed(directory.table, ordered, places)]
-        self._index.merge(rows if len(needed) == len(rows) else rows[needed])
+        needed = places[: drafts.list_needed(directory.table, slots, places)]
+        self._index.merge(rows[needed[in_order(*identities(rows[needed, :2]))]])
         directory.close(slots)
         self._facts[Fact.DEMOTED] += len(slots)
 

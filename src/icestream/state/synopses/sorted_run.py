@@ -1,8 +1,9 @@
 """Entries of groups in a sorted file of small pages.
 
 Idea: entries, sorted by identity, fill a file of the arena page by page; of each page the first hi
-and the first instant at which one of its groups is due are kept as *fences* by the owner. Who looks
-for groups, or merges runs, looks into the mapped files; what was looked at is given back.
+and the first instant at which one of its groups is due are kept as *fences* by the owner. Before
+all entries the file has their his once more, in a space for as many as there may be. Who looks for
+groups, or merges runs, looks into the mapped files; what was looked at is given back.
 
 Invariants:
 1. What was written is read (`test_parity_a_run_beside_a_dictionary`).
@@ -50,18 +51,23 @@ class Shape:
 class SortedRun:
     """One sorted file."""
 
-    def __init__(self, path: str, shape: Shape, count: int, fences: Ints) -> None:
-        """Read a file of `count` entries; `fences` is a view that `due` changes."""
+    def __init__(self, path: str, shape: Shape, before: int, count: int, fences: Ints) -> None:
+        """Read a file of `count` entries, with so many words before them.
+
+        `fences` is a view that `due` changes.
+        """
         self._path = path
         self._shape = shape
+        self._before = before
         self._count = count
         self._fences = fences
 
-    def mapped(self) -> Ints:
-        """Return the words of all entries, read where they are looked at."""
+    def mapped(self) -> Source:
+        """Return all entries, read where they are looked at."""
+        width = self._shape.width
         with self._reading() as handle:
-            data = mapped(handle, 8 * self._shape.width * self._count)
-        return np.frombuffer(data, dtype=np.int64)
+            data = mapped(handle, 8 * (self._before + width * self._count))
+        return Source(np.frombuffer(data, dtype=np.int64), width, self._before)
 
     def place(self, since: int) -> int:
         """Return an entry from which on all are whose hi is `since` or greater."""
@@ -102,7 +108,7 @@ class SortedRun:
     def _read(self, handle: int, first: int, last: int) -> Ints:
         """Return the entries from first to last, the last one left out."""
         size = 8 * self._shape.width
-        data = os.pread(handle, (last - first) * size, first * size)
+        data = os.pread(handle, (last - first) * size, 8 * self._before + first * size)
         return np.frombuffer(data, dtype=np.int64).reshape(-1, self._shape.width)
 
     @contextmanager
@@ -117,10 +123,12 @@ class SortedRun:
 class RunWriter:
     """A new sorted file."""
 
-    def __init__(self, path: str, shape: Shape) -> None:
-        """Create the file, or begin it anew."""
+    def __init__(self, path: str, shape: Shape, most: int) -> None:
+        """Create the file, or begin it anew, for so many entries at most."""
         self._path = path
         self._shape = shape
+        #: words before the first entry
+        self.before = most
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         self._waiting = np.empty((0, shape.width), dtype=np.int64)
         self._fences = [np.empty((0, 2), dtype=np.int64)]
@@ -160,10 +168,9 @@ class RunWriter:
     def _write(self, rows: Ints) -> None:
         if not len(rows):
             return
-        data = np.ascontiguousarray(rows).view(np.uint8).reshape(-1).data
         try:
-            while data.nbytes:
-                data = data[os.write(self._handle, data) :]
+            self._put(rows[:, 0], self.count)
+            self._put(rows, self.before + self.count * self._shape.width)
         except OSError as error:
             refusal = storage_error(self._path, error)
             if refusal is None:
@@ -175,21 +182,30 @@ class RunWriter:
         self._fences.append(np.column_stack((rows[starts, 0], earliest)))
         self.count += len(rows)
 
+    def _put(self, table: Ints, place: int) -> None:
+        """Write words from a place in the file on."""
+        data, at = np.ascontiguousarray(table).view(np.uint8).reshape(-1).data, 8 * place
+        while data.nbytes:
+            written = os.pwrite(self._handle, data, at)
+            data, at = data[written:], at + written
+
 
 @dataclass(frozen=True)
 class Source:
-    """Sorted entries to merge."""
+    """Sorted entries to merge, or to look into."""
 
+    #: words of each entry, and his of all before the first one where they are looked into
     words: Ints
-    #: words of each
     width: int
+    before: int = 0
     #: the first one that is wanted
     place: int = 0
 
-    @property
-    def told(self) -> tuple[int, int, int, int]:
-        """Return what tells kernels of it."""
-        return self.words.ctypes.data, len(self.words) // self.width, self.width, 0
+    def told(self, fences: int = 0) -> tuple[int, int, int, int, int]:
+        """Return what tells kernels of it; its first fence is given."""
+        first = self.words.ctypes.data
+        count = (len(self.words) - self.before) // self.width
+        return first + 8 * self.before, count, self.width, fences, first
 
 
 def together(sources: Sequence[Source], width: int, some: int) -> Iterator[Ints]:
@@ -197,7 +213,7 @@ def together(sources: Sequence[Source], width: int, some: int) -> Iterator[Ints]
 
     The oldest source comes first; of several entries of a group the newest stays.
     """
-    runs = np.array([each.told for each in sources], dtype=np.int64).reshape(-1, kernels.RUN)
+    runs = np.array([each.told() for each in sources], dtype=np.int64).reshape(-1, kernels.RUN)
     places = np.array([each.place for each in sources], dtype=np.int64)
     is_full, given_back = True, int(places.sum())
     while is_full:

@@ -53,9 +53,9 @@ from icestream.state.synopses.view import GroupView
 from icestream.state.synopses.writing import ExtentWriter
 
 #: parts of the share: work buffers, directory, heap; the rest is for fences and lists
-WORK = 1 / 8
-GROUPS = 5 / 16
-HEAP = 7 / 16
+WORK = 3 / 32
+GROUPS = 11 / 32
+HEAP = 15 / 32
 #: what was added to cold groups is written between chunks when less than a part of the heap is free
 #: and it takes a little of it
 SPILL = 4
@@ -398,18 +398,17 @@ class GroupStore(Groups):
         }
 
     def consolidate(self, synopsis: int, slots: Slots) -> None:
-        """Write groups whole, in one extent each; those that were cold are so again."""
+        """Write groups whole, in one extent each; large ones that were cold are so again."""
         for some in self.portions(slots):
             with self._residency.pins(some):
-                cold = self.mover.bring_in(synopsis, some)
+                cold = some[self.mover.bring_in(synopsis, some)]
                 self.mover.consolidate(synopsis, some)
-                self.mover.release(synopsis, some[cold])
+                large = self.memory.column(synopsis, k.WORDS, cold) > self._carries
+                self.mover.release(synopsis, cold[large])
 
     def consolidate_carried(self, rows: Ints, last: int) -> Mask:
-        """Write groups from rows of the cold index; tell which could be."""
-        done = self._carrier.consolidate(rows, last)
-        self.index.merge(rows[done])
-        return done
+        """Write groups from rows of the cold index, and change those; tell which could be."""
+        return self._carrier.consolidate(rows, last)
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -468,10 +467,12 @@ class GroupStore(Groups):
     def _admit(self, synopsis: int, slots: Slots, cold: Ints, live: Gathered) -> None:
         """Take cold groups of those read into memory if they were asked for before.
 
-        One that is too large for memory is taken for such, and refused there.
+        One that is small is at once: it is carried beside its entry from then on. One that is too
+        large for memory is taken, too, and refused there.
         """
         again = self.memory.has(synopsis, k.ASKED, slots[cold]) | (not self.options.second_ask)
-        again |= np.diff(live.offsets)[cold] > self.heap.most * self.heap.block_words
+        words = np.diff(live.offsets)[cold]
+        again |= (words <= self._carries) | (words > self.heap.most * self.heap.block_words)
         self.mover.pass_by(synopsis, slots, cold[~again], live)
         if again.any():
             cold = cold[again]
