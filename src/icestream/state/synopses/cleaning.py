@@ -175,7 +175,7 @@ def _move_on(store: Cleaned, last: int) -> None:
     left: list[Ints] = []
     store.index.add(_written_again(store, last, most, left))
     few = sum(map(len, left)) <= most
-    for rows in left if few else _pointing_elsewhere(store, last, most):
+    for rows in filter(len, left) if few else _pointing_elsewhere(store, last, most):
         store.facts.next(Fact.CHUNK)
         slots = np.sort(store.locate(*identities(rows)))
         for synopsis in range(store.directory.synopses):
@@ -191,7 +191,7 @@ def _written_again(store: Cleaned, last: int, most: int, left: list[Ints]) -> It
     room = most + 1
     for rows in _pointing_elsewhere(store, last, most):
         done = store.consolidate_carried(rows, last)
-        left.append(rows[~done][:room, :2])
+        left.append(rows[~done, :2][:room])
         room -= len(left[-1])
         yield rows[done]
 

@@ -295,7 +295,7 @@ class GroupStore(Groups):
     @property
     def chunk_groups(self) -> int:
         """Groups that one chunk may name, whatever becomes of the limits."""
-        return self.directory.fitting(self.least_directory) // 2
+        return self.directory.fitting(self.least_directory) * 5 // 8
 
     def bytes_held(self) -> int:
         """Bytes of rows in memory."""
