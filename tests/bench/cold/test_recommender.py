@@ -57,7 +57,7 @@ def test_clean_groups_are_written_only_where_they_are_asked_to_be(compared: Comp
     assert found[EVICT]["bytes_written"] == found[EVICT]["bytes_evicted"]
     free, written = (compared.sides[name].run.cold for name in (EVICT, EVICT_ALL))
     assert 0 < free["evicted"] < written["evicted"]
-    assert free["extents"] < free["left"]
+    assert free["extents"] <= free["left"]
     assert written["extents"] == written["left"]
 
 
