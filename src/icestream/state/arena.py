@@ -32,7 +32,7 @@ import mmap
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
@@ -385,18 +385,26 @@ def is_working(name: str) -> bool:
 def sweep(parent: str, keep: set[str]) -> list[str]:
     """Remove the arenas under `parent` not named in `keep`, working ones too; return their names.
 
-    Other files and folders are left alone. An arena is renamed away before it is removed, so that
-    nobody claims half of it.
+    Other files and folders are left alone.
+    """
+    with suppress(FileNotFoundError):
+        return discard(parent, set(os.listdir(parent)) - keep)
+    return []
+
+
+def discard(parent: str, names: Iterable[str]) -> list[str]:
+    """Remove arenas; return the names of those that were there.
+
+    An arena is renamed away before it is removed, so that nobody claims half of it.
     """
     removed = []
-    with suppress(FileNotFoundError):
-        for name in sorted(set(os.listdir(parent)) - keep):
-            folder, doomed = (os.path.join(parent, part) for part in (name, _working_name()))
-            if is_working(name) or os.path.isfile(os.path.join(folder, _HEADER)):
-                with suppress(FileNotFoundError):
-                    os.rename(folder, doomed)
-                    shutil.rmtree(doomed, ignore_errors=True)
-                    removed.append(name)
+    for name in sorted(names):
+        folder, doomed = (os.path.join(parent, part) for part in (name, _working_name()))
+        if is_working(name) or os.path.isfile(os.path.join(folder, _HEADER)):
+            with suppress(FileNotFoundError):
+                os.rename(folder, doomed)
+                shutil.rmtree(doomed, ignore_errors=True)
+                removed.append(name)
     KEPT.prune()
     return removed
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from icestream.runtime.on_spark.placement import Handles, seated, tidy_host
 from icestream.state.arena import Arena, is_working
@@ -26,6 +27,25 @@ def test_a_host_keeps_the_arenas_of_its_shards_only(tmp_path: Path) -> None:
     assert left == ["shard-0.v4.a", "shard-2.v5.d"]
     assert sum(map(is_working, os.listdir(arenas))) == 1
     assert os.listdir(tmp_path) == ["this-run"]
+
+
+def test_a_host_leaves_arenas_alone_that_come_while_it_is_tidied(tmp_path: Path) -> None:
+    arenas = str(tmp_path / "this-run" / "arenas")
+    account = Budget(1 << 20).account("groups")
+    Arena.create(arenas, account).release("shard-0.v3.a")
+    listed = os.listdir
+    come: list[Arena] = []
+
+    def names(folder: str) -> list[str]:
+        found = listed(folder)
+        if folder == arenas:
+            come.append(Arena.create(arenas, account))
+        return found
+
+    with mock.patch.object(os, "listdir", names):
+        tidy_host(arenas, 5, [None])
+    assert len(come) == 1
+    assert listed(arenas) == [come[0].name]
 
 
 class Counted(Handles):

@@ -136,6 +136,17 @@ def test_bounded_an_index_has_few_runs(tmp_path: Path) -> None:
     assert written <= 4 * 20_000
 
 
+def test_bounded_an_index_forgets_what_is_out_of_date(tmp_path: Path) -> None:
+    dice = np.random.default_rng(3)
+    index = index_in(arena_in(tmp_path), 4096, 1 << 20)
+    for _ in range(300):
+        identities = np.sort(dice.choice(5_000, 400, replace=False)) << 40
+        ones = np.ones((len(identities), 2), dtype=np.int64)
+        index.merge(np.column_stack([identities, identities, ones]))
+        assert len(index) <= 4 * 5_000
+    assert sum(map(len, index.scan())) == 5_000
+
+
 def test_bounded_runs_of_any_sizes_are_few(tmp_path: Path) -> None:
     dice = np.random.default_rng(2)
     index = index_in(arena_in(tmp_path), 4096, 1 << 20)

@@ -11,7 +11,8 @@ Invariants:
 2. Lost handles cost a rebuild of their shards and nothing else
    (`test_crash_cached_handles_are_lost`).
 3. A shard that has moved away leaves no arena behind for longer than a version
-   (`test_a_host_keeps_the_arenas_of_its_shards_only`).
+   (`test_a_host_keeps_the_arenas_of_its_shards_only`); what other tasks make meanwhile stays
+   (`test_a_host_leaves_arenas_alone_that_come_while_it_is_tidied`).
 4. Handles that a new executor came too late for, for all or for its part, are spread again, a few
    times at most (`test_bounded_handles_are_spread_until_all_executors_have_one`,
    `test_bounded_handles_are_spread_until_executors_have_as_many`).
@@ -38,7 +39,7 @@ from typing import Any
 from pyspark import RDD, StorageLevel
 from pyspark.sql import SparkSession
 
-from icestream.state.arena import is_working, sweep
+from icestream.state.arena import discard, is_working
 
 #: seconds that making a handle takes, so that no executor makes all of them
 _SPREADING = 0.05
@@ -147,8 +148,14 @@ def tidy_host(arenas: str, version: int, named: Collection[str | None]) -> None:
     for other in _names(local):
         if other != run:
             shutil.rmtree(os.path.join(local, other), ignore_errors=True)
-    in_use = [name for name in _names(arenas) if is_working(name) or f".v{version}." in name]
-    sweep(arenas, {*in_use, *(name for name in named if name is not None)})
+    # an arena that comes now is not among them: other tasks of this host are at work
+    unnamed = set(_names(arenas)) - set(named)
+    discard(arenas, (each for each in unnamed if not _is_in_use(each, version)))
+
+
+def _is_in_use(arena: str, version: int) -> bool:
+    """Tell whether a task of a version works in an arena, or has made it."""
+    return is_working(arena) or f".v{version}." in arena
 
 
 def _names(folder: str) -> list[str]:

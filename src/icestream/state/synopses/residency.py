@@ -130,7 +130,12 @@ class Residency:
         directory, chunk = self._directory, self._facts[Fact.CHUNK]
         with suppress(Refused):
             return directory.open(hi, lo, chunk)
-        self.demote(max(len(hi) - directory.room, directory.groups // DEMOTED))
+        missing = directory.groups + len(hi) - directory.most
+        self.demote(max(missing, directory.groups // DEMOTED))
+        with suppress(Refused):
+            return directory.open(hi, lo, chunk)
+        # not all bytes are there that the limit allows
+        self.demote(len(hi) - directory.room)
         try:
             return directory.open(hi, lo, chunk)
         except Refused as refused:
