@@ -16,7 +16,7 @@ from icestream.kernels.synopses.heap import WHOLE
 from icestream.state import snapshots
 from icestream.state.cold.manager import Manager, Policy
 from icestream.state.synopses import migration
-from icestream.state.synopses.cleaning import _live
+from icestream.state.synopses.cleaning import _live, _pointing_elsewhere
 from icestream.state.synopses.facts import Fact
 from icestream.state.synopses.options import StoreOptions
 from icestream.state.synopses.spec import GroupRows, Ids, Ints, Synopsis
@@ -384,6 +384,18 @@ def test_live_bytes_are_known_from_a_few_groups(tmp_path: Path) -> None:
         exact = _live(store)
         with mock.patch("icestream.state.synopses.cleaning.SAMPLED", 200):
             assert abs(_live(store) - exact) < exact / 4
+
+
+def test_bounded_few_groups_are_cleaned_at_once(tmp_path: Path) -> None:
+    space = GroupSpace(str(tmp_path), NUMBERS, quota=1 << 18)
+    with space.version() as store:
+        for some in np.array_split(np.arange(2_000), 20):
+            store.begin(0)
+            add(store, some, some)
+    with space.version() as store:
+        pieces = list(map(len, _pointing_elsewhere(store, 1 << 20, 7)))
+        assert max(pieces) == 7
+        assert sum(pieces) == 2_000 - store.directory.groups
 
 
 def test_groups_are_cleaned_as_they_are_carried(tmp_path: Path) -> None:

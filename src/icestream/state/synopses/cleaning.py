@@ -197,16 +197,18 @@ def _written_again(store: Cleaned, last: int, most: int, left: list[Ints]) -> It
 
 
 def _pointing_elsewhere(store: Cleaned, last: int, most: int) -> Iterator[Ints]:
-    """Yield rows of groups, not in the directory, with extents up to an ordinal."""
+    """Yield rows of groups, not in the directory, with extents up to an ordinal; `most` at once."""
     end = entry_width(store.directory.synopses)
     waiting: list[Ints] = []
     for rows in store.index.rows():
         chains = rows[:, 2 + ENTRY.index(k.CHAIN) : end : len(ENTRY)] >> 32
         waiting.append(_elsewhere(store, rows[(chains <= last).any(axis=1)]))
-        if sum(map(len, waiting)) >= most:
-            together = np.concatenate(waiting)
-            waiting = [together[most:]]
-            yield together[:most]
+        if sum(map(len, waiting)) < most:
+            continue
+        together = np.concatenate(waiting)
+        whole = len(together) // most * most
+        waiting = [together[whole:]]
+        yield from np.split(together[:whole], whole // most)
     if any(map(len, waiting)):
         yield np.concatenate(waiting)
 

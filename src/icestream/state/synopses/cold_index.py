@@ -2,14 +2,14 @@
 
 Idea: the index is state too. Entries leave the directory many at a time and make a sorted run of
 their own. Runs of about the same size are a *level*; when it has `FULL` of them they are made one,
-so an entry is copied once for each level. All are made one when most of the oldest is out of date.
+so an entry is copied once for each level. All are made one when the oldest is a small part of them.
 A group's newest entry counts; what is fetched stays, out of date, until it is merged away. An empty
 entry says that the group is gone. Words beside an entry go where it goes, but are no part of it.
 
 Invariants:
 1. It is a dictionary of the entries merged in last (`test_oracle_an_index_is_a_dictionary`).
 2. Memory does not depend on the number of entries but for 16 bytes a page; there are few runs
-   (`test_bounded_an_index_has_few_runs`), and most entries are not out of date
+   (`test_bounded_an_index_has_few_runs`), and a group has few entries on average
    (`test_bounded_an_index_forgets_what_is_out_of_date`).
 3. Like all of the arena it is a cache of the log (`test_crash_restored_groups_are_those_before`).
 
@@ -207,7 +207,7 @@ class ColdIndex:
     def _taken_in(self, size: int) -> int:
         """Return the first of the runs that a new one takes in: those of a level that is full.
 
-        All of them if the oldest has become the smaller part: most of it is out of date.
+        All of them if the oldest is a small part: much of it is out of date.
         """
         first, sizes = self.runs, self._table[:, 1].tolist()
         if first == _MOST_RUNS or (sizes and size + sum(sizes[1:]) > NEWER * sizes[0]):
