@@ -14,6 +14,7 @@ READY := .venv/.ready-$(call key,pyproject.toml tools/setup.sh)
 DOCS_READY := .docs/.ready-$(call key,pyproject.toml tools/setup.sh)
 FLINK_READY := .peers/flink/.ready-$(call key,tools/peers-flink.txt tools/setup.sh)
 BIN := .venv/bin
+EXAMPLES := vwap market recommender integration lending advertising
 # Spark starts Java by JAVA_HOME and its Python workers by PYSPARK_PYTHON
 WITH_SPARK = JAVA_HOME="$$(tools/java.sh)"; export JAVA_HOME PYSPARK_PYTHON="$(CURDIR)/$(BIN)/python";
 
@@ -45,12 +46,12 @@ $(FLINK_READY): | tools/peers-flink.txt
 install: $(READY) ## make .venv with Icestream and all tools in it
 
 .PHONY: demo
-demo: $(READY) ## run the call-center demo on this machine
-	@$(WITH_SPARK) $(BIN)/icestream demo $(ARGS)
+demo: $(READY) ## run the call centres on this machine; ARGS=lending runs an application of examples/
+	@$(WITH_SPARK) $(if $(filter $(EXAMPLES),$(firstword $(ARGS))),$(BIN)/python -m examples,$(BIN)/icestream demo) $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## measure the window claim on this machine; ARGS='--list' names all claims
-	@$(WITH_SPARK) $(BIN)/icestream bench $(or $(ARGS),windows)
+	@$(WITH_SPARK) $(BIN)/python -m bench $(or $(ARGS),windows)
 
 .PHONY: docs
 docs: $(DOCS_READY) ## build the site into build/site; ARGS=serve shows it while you write
@@ -62,7 +63,7 @@ doctor: $(READY) ## check Java, memory and disk of this machine
 
 .PHONY: test
 test: $(READY) ## run the tests in three processes, without those marked slow or cluster
-	@$(WITH_SPARK) $(SHORT_JVM) $(BIN)/python -m pytest -n 3 --dist loadscope -m "not slow and not cluster" $(ARGS)
+	@$(WITH_SPARK) $(SHORT_JVM) $(BIN)/python -m pytest -n 3 --dist loadscope -m "not slow and not cluster" --durations=25 $(ARGS)
 
 .PHONY: test-slow
 test-slow: $(READY) ## run the tests marked slow
@@ -78,7 +79,7 @@ test-kill: $(READY) ## kill a query on Spark again and again, and compare its ou
 
 .PHONY: soak
 soak: $(READY) ## torment all demo queries for half an hour; ARGS='--size small' for three minutes
-	@$(WITH_SPARK) $(BIN)/icestream bench soak $(or $(ARGS),--size full)
+	@$(WITH_SPARK) $(BIN)/python -m bench soak $(or $(ARGS),--size full)
 
 .PHONY: check
 check: $(READY) ## check style, types and imports; all three, also where one fails
@@ -103,4 +104,4 @@ peers: $(FLINK_READY) ## make .peers/flink, the environment of the Flink that be
 .PHONY: clean
 clean: ## remove caches and builds, not the environments
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
-	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src bench examples tests -name __pycache__ -type d -prune -exec rm -rf {} +

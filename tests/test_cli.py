@@ -22,22 +22,7 @@ from icestream.core.errors import (
     StorageError,
 )
 
-CALL_CENTRE, MARKET = "icestream.apps.call_center.demo", "icestream.apps.market.demo"
-FRESHNESS, LENDING = "icestream.apps.market.freshness", "icestream.apps.lending.demo"
-RECOMMENDER = "icestream.apps.recommender.demo"
-ADVERTISING = "icestream.apps.advertising.demo"
-INTEGRATION = "icestream.apps.integration.demo"
-DEMOS = [
-    (["demo"], CALL_CENTRE),
-    (["demo", "call-centre"], CALL_CENTRE),
-    (["demo", "vwap"], MARKET),
-    (["demo", "recommender"], RECOMMENDER),
-    (["demo", "advertising"], ADVERTISING),
-    (["demo", "integration"], INTEGRATION),
-    (["demo", "lending"], LENDING),
-    (["demo", "market"], FRESHNESS),
-]
-SIZES = {RECOMMENDER: "count", FRESHNESS: "seconds"}
+CALL_CENTRE = "icestream.demo.call_centre.demo"
 
 ERRORS = [
     (DefinitionError("slide must divide the range"), 1),
@@ -61,13 +46,11 @@ def no_worker_python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def install_demo(
-    monkeypatch: pytest.MonkeyPatch,
-    error: BaseException | None = None,
-    home: str = CALL_CENTRE,
+    monkeypatch: pytest.MonkeyPatch, error: BaseException | None = None
 ) -> list[dict[str, object]]:
     """Put a demo in place of the real one; returns the list it notes its arguments in."""
     calls: list[dict[str, object]] = []
-    module = ModuleType(home)
+    module = ModuleType(CALL_CENTRE)
 
     def demo(**given: object) -> int:
         calls.append(given)
@@ -76,7 +59,7 @@ def install_demo(
         return 0
 
     module.demo = demo  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, home, module)
+    monkeypatch.setitem(sys.modules, CALL_CENTRE, module)
     return calls
 
 
@@ -86,7 +69,7 @@ def test_help_explains_the_product_and_the_exit_codes(runner: CliRunner) -> None
     text = " ".join(result.output.split())
     assert "state is far larger than memory" in text
     assert "0 fine, 1 failure, 2 wrong usage, 3 damaged checkpoint, 4 budget too small" in text
-    for command in ("demo", "run", "sql", "plan", "ui", "state", "bench", "doctor", "version"):
+    for command in ("demo", "run", "sql", "plan", "ui", "state", "doctor", "version"):
         assert command in text
     assert "--install-completion" in text
 
@@ -112,84 +95,34 @@ def test_help_imports_neither_spark_nor_arrow_nor_numba() -> None:
     assert run.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize(("command", "home"), DEMOS)
 def test_demo_passes_its_arguments_on(
-    runner: CliRunner,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    command: list[str],
-    home: str,
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    calls = install_demo(monkeypatch, home=home)
-    size = SIZES.get(home, "events")
-    arguments = [*command, f"--{size}", "5", "--memory", "1 GB", "--keep", str(tmp_path), "--ui"]
+    calls = install_demo(monkeypatch)
+    arguments = ["demo", "--events", "5", "--memory", "1 GB", "--keep", str(tmp_path), "--ui"]
     assert runner.invoke(cli.app, arguments).exit_code == 0
     [given] = calls
-    assert given[size] == 5
+    assert given["events"] == 5
     assert given["memory"] == "1 GB"
     assert given["keep"] == tmp_path
     assert given["ui"]
 
 
-@pytest.mark.parametrize(("command", "home"), DEMOS)
 def test_demo_has_the_defaults_of_the_function_it_runs(
-    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, command: list[str], home: str
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    demo = import_module(home).demo
+    demo = import_module(CALL_CENTRE).demo
     wanted = {name: given.default for name, given in inspect.signature(demo).parameters.items()}
-    calls = install_demo(monkeypatch, home=home)
-    runner.invoke(cli.app, command)
+    calls = install_demo(monkeypatch)
+    runner.invoke(cli.app, ["demo"])
     [given] = calls
     assert given == {name: wanted[name] for name in given}
-
-
-def test_an_option_before_the_name_of_a_demo_is_told_where_it_belongs(runner: CliRunner) -> None:
-    result = runner.invoke(cli.app, ["demo", "--events", "5", "vwap"])
-    assert result.exit_code == 2
-    assert "options go behind the name of the demo: vwap --events" in result.stderr
-
-
-def test_the_help_of_demo_names_all(runner: CliRunner) -> None:
-    text = runner.invoke(cli.app, ["demo", "--help"]).output
-    for word in ("call-centre", "vwap", "recommender", "advertising", "--fast-forward"):
-        assert word in text
-    assert "--results" in runner.invoke(cli.app, ["demo", "vwap", "--help"]).output
-    assert "--ratings" in runner.invoke(cli.app, ["demo", "recommender", "--help"]).output
-    assert "--refresh" in runner.invoke(cli.app, ["demo", "advertising", "--help"]).output
-
-
-def test_ratings_that_are_not_there_are_told(runner: CliRunner) -> None:
-    result = runner.invoke(cli.app, ["demo", "recommender", "--ratings", "nowhere.dat"])
-    assert result.exit_code == 2
-    assert "nowhere.dat" in result.stderr
 
 
 def test_spark_workers_run_this_python(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     install_demo(monkeypatch)
     runner.invoke(cli.app, ["demo"])
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
-
-
-def test_bench_passes_its_arguments_and_its_exit_code_on(
-    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    calls: list[dict[str, object]] = []
-    module = ModuleType("icestream.bench.command")
-
-    def bench_command(**given: object) -> int:
-        calls.append(given)
-        return len(calls) - 1
-
-    module.bench_command = bench_command  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "icestream.bench.command", module)
-    target = tmp_path / "out.json"
-    arguments = ["bench", "windows", "--size", "full", "--json", str(target)]
-    assert runner.invoke(cli.app, arguments).exit_code == 0
-    assert runner.invoke(cli.app, ["bench", "--list"]).exit_code == 1
-    assert calls == [
-        {"name": "windows", "size": "full", "json_file": target, "list_": False},
-        {"name": None, "size": "small", "json_file": None, "list_": True},
-    ]
 
 
 @pytest.mark.parametrize(("error", "code"), ERRORS, ids=lambda value: type(value).__name__)
@@ -220,9 +153,7 @@ def test_a_bug_keeps_its_traceback(runner: CliRunner, monkeypatch: pytest.Monkey
     assert isinstance(runner.invoke(cli.app, ["demo"]).exception, ZeroDivisionError)
 
 
-@pytest.mark.parametrize(
-    "arguments", [["nonsense"], ["demo", "--nonsense"], ["demo", "nonsense"], ["bench", "--size"]]
-)
+@pytest.mark.parametrize("arguments", [["nonsense"], ["demo", "--nonsense"], ["demo", "nonsense"]])
 def test_wrong_usage_ends_with_2(runner: CliRunner, arguments: list[str]) -> None:
     assert runner.invoke(cli.app, arguments).exit_code == 2
 

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 import icestream as ice
 from icestream.api.served import Served
 from icestream.api.updates import LatestBy
-from icestream.testing.stories.feed import Feed
+from tests.fixtures.feed import Feed
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 #: folders that examples name

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
-from icestream.apps.command import commands as demo_commands
-from icestream.apps.command import stay, use_this_python
 from icestream.core.errors import BudgetError, DamageError, IcestreamError
+from icestream.demo.command import demo, stay, use_this_python
 from icestream.inspect.command import commands as state_commands
 
 if TYPE_CHECKING:
@@ -89,24 +88,7 @@ def version() -> None:
         typer.echo(f"{package} {metadata.version(package)}")
 
 
-app.add_typer(demo_commands(reported), name="demo")
-
-
-@app.command()
-@reported
-def bench(
-    name: Annotated[str | None, typer.Argument(help="The claim to measure; see --list.")] = None,
-    size: Annotated[str, typer.Option(help="How much to measure: small or full.")] = "small",
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the measurements to this file.")
-    ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Name what can be measured.")] = False,
-) -> None:
-    """Measure a claim on this machine; ends with 1 if it does not hold here."""
-    from icestream.bench.command import bench_command
-
-    use_this_python()
-    raise typer.Exit(bench_command(name=name, size=size, json_file=json_file, list_=list_))
+app.command("demo")(reported(demo))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": False})

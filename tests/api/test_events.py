@@ -24,8 +24,8 @@ from icestream.operators.user_defined.per_group import (
     StatefulProcessorHandle,
     TimerValues,
 )
-from icestream.testing.oracles import temporal as oracle
-from icestream.testing.stories.feed import Feed
+from tests.fixtures.feed import Feed
+from tests.oracles import temporal as oracle
 
 pytestmark = pytest.mark.spark
 

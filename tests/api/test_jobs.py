@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import icestream as ice
 from icestream.core.errors import DefinitionError
-from icestream.testing.stories.feed import Feed
+from tests.fixtures.feed import Feed
 
 MINUTE = 60_000_000
 

@@ -29,7 +29,7 @@ from icestream.runtime.on_spark.spark import FileExchangeExecutor
 from icestream.runtime.versions.driver import Delivery
 from icestream.runtime.versions.shard import ShardReport, ShardTask
 from icestream.state.versions import Commit, VersionStore
-from icestream.testing.stories.feed import Feed
+from tests.fixtures.feed import Feed
 
 pytestmark = pytest.mark.spark
 

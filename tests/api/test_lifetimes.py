@@ -12,7 +12,7 @@ from icestream.core.errors import DefinitionError
 from icestream.plan.events.nodes import FromSource
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes import Source
-from icestream.testing.oracles.plain_dataflow import PlainDataflow
+from tests.oracles.plain_dataflow import PlainDataflow
 
 TIME = pa.timestamp("us", tz="UTC")
 COLUMNS = pa.schema([pa.field("k", pa.int64()), pa.field("v", pa.int64(), nullable=False)])

@@ -17,8 +17,8 @@ import icestream as ice
 from icestream.core.errors import CheckpointError
 from icestream.inspect.export import write_parquet
 from icestream.inspect.reading import Reading, as_text
-from icestream.testing.stories.checkpoints import make
-from icestream.testing.stories.feed import Feed
+from tests.fixtures.checkpoints import make
+from tests.fixtures.feed import Feed
 
 pytestmark = pytest.mark.spark
 

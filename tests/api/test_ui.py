@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
-from icestream.testing.stories.feed import Feed
+from tests.fixtures.feed import Feed
 
 pytestmark = pytest.mark.spark
 

@@ -15,7 +15,7 @@ from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.updates.window_aggregate import WindowedUpdates
 from icestream.state.update_queue.windows.spec import UpdateWindows
-from icestream.testing.stories.feed import Feed
+from tests.fixtures.feed import Feed
 
 pytestmark = pytest.mark.spark
 

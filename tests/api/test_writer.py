@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import icestream as ice
 from icestream.core.errors import CheckpointError, DefinitionError
-from icestream.testing.stories.feed import Feed
+from tests.fixtures.feed import Feed
 
 pytestmark = pytest.mark.spark
 

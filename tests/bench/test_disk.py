@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from icestream.bench.disk import Sample, between, raw_speed, sample
+from bench.disk import Sample, between, raw_speed, sample
 
 
 def test_what_happened_is_the_difference() -> None:

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icestream.bench import agreement, command, registry, rows, systems
-from icestream.bench.agreement import Totals
-from icestream.bench.harness import Report, Silent, describe_commit, describe_machine, run
-from icestream.bench.peers.environment import Peer, python_of
-from icestream.bench.processes import ProcessFailed, results
-from icestream.bench.registry import Bar, Bench, Measurement, Progress, Size
-from icestream.bench.steady import steady_rate
-from icestream.bench.windows import overlap
+from bench import agreement, command, registry, rows, systems
+from bench.agreement import Totals
+from bench.harness import Report, Silent, describe_commit, describe_machine, run
+from bench.peers.environment import Peer, python_of
+from bench.processes import ProcessFailed, results
+from bench.registry import Bar, Bench, Measurement, Progress, Size
+from bench.steady import steady_rate
+from bench.windows import overlap
 from icestream.core.errors import DefinitionError, StorageError
 
 MEASURED = Measurement(
@@ -72,7 +72,7 @@ def test_an_unknown_bench_is_answered_with_the_known_ones() -> None:
 
 def test_listing_the_benches_imports_no_spark() -> None:
     look = (
-        "import sys; from icestream.bench.registry import benches; benches(); "
+        "import sys; from bench.registry import benches; benches(); "
         "sys.exit('pyspark' in sys.modules or 'matplotlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", look], check=False).returncode == 0
@@ -196,7 +196,7 @@ def test_a_failed_installation_leaves_no_environment(
     def refuse(*command: str) -> None:
         raise subprocess.CalledProcessError(1, command, output="no such package")
 
-    monkeypatch.setattr("icestream.bench.peers.environment._call", refuse)
+    monkeypatch.setattr("bench.peers.environment._call", refuse)
     fake_environment(tmp_path, 1)
     with pytest.raises(StorageError, match="no such package"):
         python_of(Peer("peer", "no-such-package", "peer"), tmp_path, Silent())

@@ -17,8 +17,8 @@ from icestream.api import writer
 from icestream.runtime.on_spark.spark import FileExchangeExecutor, ShuffleExchangeExecutor
 from icestream.state.files import LocalFiles
 from icestream.state.versions import RESULTS, SEGMENTS, VersionStore
-from icestream.testing.cluster import Cluster
-from icestream.testing.faults.mishaps import StruckExecutor
+from tests.faults.task_faults import StruckExecutor
+from tests.fixtures.cluster import Cluster
 
 EVENTS = 300
 KEYS = 20

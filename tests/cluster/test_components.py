@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
-from icestream.testing.cluster import Cluster
+from tests.fixtures.cluster import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 

@@ -19,8 +19,8 @@ from icestream.api.writer import StreamWriter
 from icestream.runtime.dataflows import spilling
 from icestream.runtime.on_spark.spark import FileExchangeExecutor
 from icestream.runtime.versions.shard import ShardReport, ShardTask
-from icestream.testing.cluster import Cluster
-from icestream.testing.stories.feed import Feed
+from tests.fixtures.cluster import Cluster
+from tests.fixtures.feed import Feed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession
 
-from icestream.testing.cluster import Cluster
+from tests.fixtures.cluster import Cluster
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Scene
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
-#: `icestream bench cluster` has twenty, every ten batches
+#: `python -m bench cluster` has twenty, every ten batches
 KILLS = 4
 EVERY = 4
 #: seconds after the start of the shards' tasks in which the kill comes

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from icestream.runtime.versions import kept_versions
-from icestream.testing.cluster import Cluster
-from icestream.testing.faults.mishaps import Linger
+from tests.faults.task_faults import Linger
+from tests.fixtures.cluster import Cluster
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Scene

@@ -13,7 +13,7 @@ from icestream.commands.what_if import PastRun, past_runs, past_text, plan_text,
 from icestream.core.errors import DefinitionError
 from icestream.plan.forecast import Load, forecast
 from icestream.runtime.versions.history import History
-from icestream.testing.stories.dataflow_plans import self_join
+from tests.fixtures.dataflow_plans import self_join
 
 COLUMNS = "at timestamp, shop string, price long"
 STATEMENT = "SELECT shop, COUNT(*) AS n FROM orders [RANGE 24 HOURS SLIDE 10 SECONDS] GROUP BY shop"

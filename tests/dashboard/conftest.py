@@ -8,7 +8,7 @@ import pytest
 
 from icestream.dashboard.library import Library
 from icestream.dashboard.server import Page
-from icestream.testing.stories.histories import KINDS, write_history
+from tests.fixtures.histories import KINDS, write_history
 
 ROOT = Path(__file__).resolve().parents[2]
 

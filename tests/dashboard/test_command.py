@@ -11,7 +11,7 @@ import pytest
 
 from icestream.core.errors import DefinitionError
 from icestream.dashboard.command import ui_command
-from icestream.testing.stories.histories import write_history
+from tests.fixtures.histories import write_history
 
 
 def listed(capsys: pytest.CaptureFixture[str], checkpoints: list[str]) -> list[str]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.dashboard.drawing import drawing
-from icestream.testing.stories.histories import KINDS, PLANS
+from tests.fixtures.histories import KINDS, PLANS
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,7 +11,7 @@ import pytest
 
 from icestream.dashboard.library import Library, Watched
 from icestream.runtime.versions.history import NEWER, History, this_process
-from icestream.testing.stories.histories import write_history
+from tests.fixtures.histories import write_history
 
 
 def started(checkpoint: Path, **about: Any) -> History:

@@ -13,7 +13,7 @@ import pytest
 from icestream.dashboard.library import Library
 from icestream.dashboard.server import Page
 from icestream.runtime.versions.history import NEWER, History
-from icestream.testing.stories.histories import PLANS, reports, write_history
+from tests.fixtures.histories import PLANS, reports, write_history
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 

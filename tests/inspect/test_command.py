@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from icestream import cli
 from icestream.inspect.checkpoint import Checkpoint
 from icestream.state.versions import SEGMENTS
-from icestream.testing.stories.checkpoints import make
+from tests.fixtures.checkpoints import make
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from icestream.operators.updates.fronts import FrontOperator
 from icestream.operators.updates.kept import table_of
 from icestream.plan.legend import Nothing, legend_of, read, written
 from icestream.plan.updates import Updates
-from icestream.testing.stories.checkpoints import KINDS, events, make, opened
-from icestream.testing.stories.plans import open_query, window_plan
+from tests.fixtures.checkpoints import KINDS, events, make, opened
+from tests.fixtures.plans import open_query, window_plan
 
 WINDOWED = ("windows", "tumbling", "objects", "sessions")
 FRAMES = ("rows", "ranges")

@@ -15,8 +15,8 @@ from icestream.inspect.rewrite import rewrite
 from icestream.inspect.verify import verify
 from icestream.runtime.versions.history import History
 from icestream.state.files import Files
-from icestream.testing.faults.faulty_files import Crash, SimulatedDisk
-from icestream.testing.stories.checkpoints import KINDS, events, make, opened
+from icestream.testing.simulated_disk import Crash, SimulatedDisk
+from tests.fixtures.checkpoints import KINDS, events, make, opened
 
 LEFT = "0: left"
 #: kinds of state that are rows by group

@@ -28,7 +28,7 @@ from icestream.state.log.format import (
     footer_checksum,
 )
 from icestream.state.versions import FORMAT, VersionStore
-from icestream.testing.stories.checkpoints import KINDS, make
+from tests.fixtures.checkpoints import KINDS, make
 
 #: kinds of checkpoints that take long to make
 SLOW = ("groups", "update windows")

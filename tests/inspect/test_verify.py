@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from icestream.bench.safety.verify import missed, targets
+from bench.safety.verify import missed, targets
 from icestream.core.errors import CheckpointError
 from icestream.inspect.checkpoint import Checkpoint
 from icestream.inspect.repair import DROPPED, plan_repair, repair_copy, repair_in_place
@@ -16,9 +16,9 @@ from icestream.inspect.verify import DELIVERED, MARK, verify
 from icestream.operators.aggregates import Aggregate
 from icestream.state.files import LocalFiles
 from icestream.state.versions import COMMITS, PLAN, SEGMENTS, VersionStore
-from icestream.testing.stories.checkpoints import KINDS, events, make, opened
-from icestream.testing.stories.plans import open_query, window_plan
-from icestream.testing.stories.sources import Shape, batches_of, generate
+from icestream.testing.sources import Shape, batches_of, generate
+from tests.fixtures.checkpoints import KINDS, events, make, opened
+from tests.fixtures.plans import open_query, window_plan
 
 
 def prints(root: str) -> dict[str, str]:

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from icestream.bench.safety.sigkill import compare, differences, write_input
+from bench.safety.sigkill import compare, differences, write_input
 from icestream.core.errors import IcestreamError
-from icestream.testing.faults.killing import kill_until_done
+from tests.faults.killing import kill_until_done
 
 FILES = 4
 
@@ -20,7 +20,7 @@ _DYING = """
 import os, signal, sys
 from pathlib import Path
 from icestream.api import writer
-from icestream.bench.safety.killed_query import run
+from bench.safety.killed_query import run
 
 folder, name, moment, version = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
 mark, hand_out = folder / f"{name}.died", writer.hand_out

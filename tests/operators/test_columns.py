@@ -10,8 +10,8 @@ import pytest
 
 from icestream.kernels.windows.fold import ALL_VALID
 from icestream.operators.columns import Arrivals, Column
-from icestream.testing.stories.plans import EVERY_INPUT, INSTANT
-from icestream.testing.stories.sources import Shape, random_column
+from icestream.testing.sources import Shape, random_column
+from tests.fixtures.plans import EVERY_INPUT, INSTANT
 
 
 @pytest.mark.parametrize("field", list(EVERY_INPUT), ids=EVERY_INPUT.names)

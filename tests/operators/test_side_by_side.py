@@ -17,9 +17,9 @@ from icestream.operators.windows.panes import Cumulative, Windows
 from icestream.plan.nodes import Plan, View
 from icestream.runtime.local import LocalQuery, Splits
 from icestream.runtime.versions.driver import Delivery
-from icestream.testing.stories.plans import open_query, window_plan
-from icestream.testing.stories.sources import SECOND, Shape, batches_of, generate
-from icestream.testing.trials.conformance import small_sizes
+from icestream.testing.sources import SECOND, Shape, batches_of, generate
+from tests.fixtures.plans import open_query, window_plan
+from tests.suites.window_conformance import small_sizes
 
 COUNT = Aggregate("count", None, "n")
 SUM = Aggregate("sum", "x1", "s")

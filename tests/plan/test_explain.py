@@ -7,8 +7,8 @@ from icestream.operators.windows.panes import Windows
 from icestream.plan.explain import estimate_and_log, explained
 from icestream.plan.nodes import Plan
 from icestream.plan.windows.cost import KeyCounts, Statistics
-from icestream.testing.stories.plans import window_plan
-from icestream.testing.stories.sources import SECOND
+from icestream.testing.sources import SECOND
+from tests.fixtures.plans import window_plan
 
 MINUTE = 60 * SECOND
 

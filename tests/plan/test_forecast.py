@@ -20,7 +20,7 @@ from icestream.plan.nodes import Plan, Source, View, WindowKind
 from icestream.plan.updates import Latest, Updates
 from icestream.plan.windows import cost
 from icestream.state.update_queue.windows.spec import UpdateWindows
-from icestream.testing.stories.plans import INSTANT
+from tests.fixtures.plans import INSTANT
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

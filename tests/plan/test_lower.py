@@ -13,7 +13,7 @@ from icestream.operators.windows.panes import Cumulative
 from icestream.plan import lower
 from icestream.plan.nodes import Plan, View, WindowKind
 from icestream.plan.windows.parts import parts_of
-from icestream.testing.stories.plans import window_plan
+from tests.fixtures.plans import window_plan
 
 SECOND = 1_000_000
 NAMES = pa.schema([("x0", pa.string()), ("x1", pa.int64())])

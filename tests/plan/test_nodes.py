@@ -14,7 +14,7 @@ from icestream.core.times import MINUS_INFINITY
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.windows.panes import Cumulative, Windows
 from icestream.plan.nodes import Plan, check_same_plan, grouping_id
-from icestream.testing.stories.plans import INSTANT, window_plan
+from tests.fixtures.plans import INSTANT, window_plan
 
 PLAN = window_plan(
     "10 seconds",

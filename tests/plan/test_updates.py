@@ -11,7 +11,7 @@ from icestream.core.times import MINUS_INFINITY
 from icestream.operators.updates.step import UpdateStep
 from icestream.plan.nodes import Source
 from icestream.plan.updates import Latest, Updates
-from icestream.testing.stories.update_streams import QUOTES, Costly, ManualClock, quotes_plan
+from tests.fixtures.update_streams import QUOTES, Costly, ManualClock, quotes_plan
 
 PLAN = quotes_plan(Costly(ManualClock()))
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from icestream.bench.processes import results
-from icestream.bench.safety.budget import CONSTANT, Case, differences, judge
-from icestream.testing.faults.faulty_files import SimulatedDisk
-from icestream.testing.trials.rehearsal import Process, Script, staged
+from bench.processes import results
+from bench.safety.budget import CONSTANT, Case, differences, judge
+from icestream.testing.crash_runs import Process, Script, staged
+from icestream.testing.simulated_disk import SimulatedDisk
 
 CASES = (
     Case("panes", 1 << 20, 1_500, 121, 10, 170, 1, 5, shards=1),
@@ -28,7 +28,7 @@ CASES = (
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_bounded_state_of_ten_times_the_budget(tmp_path: Path, case: Case) -> None:
     # a process of its own, so that what it takes can be told from what this one takes
-    command = [sys.executable, "-m", "icestream.bench.safety.budget"]
+    command = [sys.executable, "-m", "bench.safety.budget"]
     (figure,) = results(command, {"case": asdict(case), "folder": str(tmp_path)}, limit=250)
     assert figure["state_bytes"] >= 10 * case.budget
     assert figure["arena_peak_bytes"] <= case.budget

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from icestream.bench.registry import Size
-from icestream.bench.safety.crash import CASES, CRASH, FLIP, REFUSE, STOPPED, TIGHT, Found
+from bench.registry import Size
+from bench.safety.crash import CASES, CRASH, FLIP, REFUSE, STOPPED, TIGHT, Found
 from icestream.state.versions import COMMITS
-from icestream.testing.faults.faulty_files import Crash, CrashMode, SimulatedDisk
-from icestream.testing.trials.rehearsal import MODES, ROOT, Process, Rehearsal, Script, staged
+from icestream.testing.crash_runs import MODES, ROOT, Process, Rehearsal, Script, staged
+from icestream.testing.simulated_disk import Crash, CrashMode, SimulatedDisk
 
 
 def rehearse(script: Script, folder: Path) -> tuple[Rehearsal, SimulatedDisk]:

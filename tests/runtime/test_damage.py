@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from icestream.bench.safety.crash import FLIPPED, STOPPED
+from bench.safety.crash import FLIPPED, STOPPED
 from icestream.core.errors import DamageError
 from icestream.state.versions import RESULTS, SEGMENTS
-from icestream.testing.faults.faulty_files import SimulatedDisk
-from icestream.testing.faults.rot import HARMLESS, NOTICED, Rot
-from icestream.testing.trials.rehearsal import ROOT, Process, Rehearsal, Script, staged
+from icestream.testing.crash_runs import ROOT, Process, Rehearsal, Script, staged
+from icestream.testing.simulated_disk import SimulatedDisk
+from tests.faults.bit_flips import HARMLESS, NOTICED, Rot
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,9 @@ from icestream.core.errors import DefinitionError
 from icestream.operators.windows.slice_log import SLICE_BYTES
 from icestream.plan.events.dataflow import Dataflow
 from icestream.runtime.dataflows.work import DataflowWork
-from icestream.testing.stories import dataflow_plans as plans
-from icestream.testing.stories.sources import Shape, batches_of
-from icestream.testing.trials.dataflow_conformance import (
-    DataflowConformance,
-    open_dataflow,
-    stream_of,
-)
+from icestream.testing.sources import Shape, batches_of
+from tests.fixtures import dataflow_plans as plans
+from tests.suites.dataflow_conformance import DataflowConformance, open_dataflow, stream_of
 
 
 class TestRunningAggregate(DataflowConformance):

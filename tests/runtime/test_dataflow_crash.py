@@ -12,11 +12,11 @@ from icestream.runtime.dataflows.work import DataflowWork
 from icestream.runtime.local import LocalExecutor
 from icestream.runtime.versions.shard import ShardReport, ShardTask
 from icestream.state.versions import SEGMENTS, VersionStore
-from icestream.testing.faults.faulty_files import SimulatedDisk
-from icestream.testing.faults.rot import HARMLESS, NOTICED
-from icestream.testing.trials.dataflow_conformance import small_sizes
-from icestream.testing.trials.dataflow_rehearsal import DataflowRot, DataflowScript
-from icestream.testing.trials.rehearsal import ROOT, Process, Rehearsal
+from icestream.testing.crash_runs import ROOT, Process, Rehearsal
+from icestream.testing.simulated_disk import SimulatedDisk
+from tests.faults.bit_flips import HARMLESS, NOTICED
+from tests.suites.dataflow_conformance import small_sizes
+from tests.suites.dataflow_crash_runs import DataflowRot, DataflowScript
 
 SCRIPT = DataflowScript(batches=6, budget=8 << 20)
 

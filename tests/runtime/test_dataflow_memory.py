@@ -13,10 +13,10 @@ from icestream.operators.aggregates import Aggregate
 from icestream.runtime.dataflows.holdings import Holdings
 from icestream.runtime.local import LocalExecutor
 from icestream.runtime.versions.shard import ShardReport, ShardTask
-from icestream.testing.stories import dataflow_plans as plans
-from icestream.testing.stories.dataflow_plans import RATINGS, SECOND, Stream, dataflow
-from icestream.testing.stories.sources import Shape, batches_of
-from icestream.testing.trials.dataflow_conformance import open_dataflow, small_sizes, stream_of
+from icestream.testing.sources import Shape, batches_of
+from tests.fixtures import dataflow_plans as plans
+from tests.fixtures.dataflow_plans import RATINGS, SECOND, Stream, dataflow
+from tests.suites.dataflow_conformance import open_dataflow, small_sizes, stream_of
 
 
 @pytest.mark.slow

@@ -15,11 +15,11 @@ from icestream.operators.aggregates import Aggregate
 from icestream.operators.dataflow.component import ComponentOperator
 from icestream.operators.temporal.changes import TemporalOperator
 from icestream.plan.events.dataflow import Dataflow
-from icestream.testing.oracles.temporal import Bag, assert_same_snapshots
-from icestream.testing.stories import dataflow_plans as plans
-from icestream.testing.stories.dataflow_plans import RATINGS, SECOND, Stream, dataflow
-from icestream.testing.stories.sources import Shape, batches_of
-from icestream.testing.trials.dataflow_conformance import bag_of_rows, open_dataflow, stream_of
+from icestream.testing.sources import Shape, batches_of
+from tests.fixtures import dataflow_plans as plans
+from tests.fixtures.dataflow_plans import RATINGS, SECOND, Stream, dataflow
+from tests.oracles.temporal import Bag, assert_same_snapshots
+from tests.suites.dataflow_conformance import bag_of_rows, open_dataflow, stream_of
 
 SHAPE = Shape(events=240, groups=12, batches=8)
 

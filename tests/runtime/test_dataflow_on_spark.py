@@ -19,11 +19,11 @@ from icestream.runtime.versions.driver import Driver
 from icestream.runtime.versions.settings import Settings
 from icestream.runtime.versions.work import Executor
 from icestream.state.files import LocalFiles
-from icestream.testing.oracles.plain_dataflow import PlainDataflow
-from icestream.testing.oracles.temporal import Bag, assert_same_snapshots, without_zeros
-from icestream.testing.stories import dataflow_plans as plans
-from icestream.testing.stories.sources import SECOND, Shape, batches_of
-from icestream.testing.trials.dataflow_conformance import bag_of_rows, stream_of
+from icestream.testing.sources import SECOND, Shape, batches_of
+from tests.fixtures import dataflow_plans as plans
+from tests.oracles.plain_dataflow import PlainDataflow
+from tests.oracles.temporal import Bag, assert_same_snapshots, without_zeros
+from tests.suites.dataflow_conformance import bag_of_rows, stream_of
 
 pytestmark = pytest.mark.spark
 

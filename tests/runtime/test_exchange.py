@@ -7,7 +7,7 @@ import pytest
 from icestream.core.errors import DamageError
 from icestream.runtime import exchange
 from icestream.runtime.exchange import ExchangeWriter, Parcels, Sent, Shelf
-from icestream.testing.faults.faulty_files import SimulatedDisk
+from icestream.testing.simulated_disk import SimulatedDisk
 
 
 def table(first: int, rows: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:

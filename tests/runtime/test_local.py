@@ -12,10 +12,10 @@ from icestream.operators.aggregates import Aggregate
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.versions.settings import LEAST_QUOTA, Settings
 from icestream.state.versions import COMMITS, RESULTS, SEGMENTS, VersionStore
-from icestream.testing.faults.faulty_files import SimulatedDisk
-from icestream.testing.oracles.windows import rows_of, same_multiset
-from icestream.testing.stories.plans import QuickFiles, open_query, window_plan
-from icestream.testing.stories.sources import ABORT, SECOND, Shape, drive, generate, restart
+from icestream.testing.simulated_disk import SimulatedDisk
+from icestream.testing.sources import ABORT, SECOND, Shape, drive, generate, restart
+from tests.fixtures.plans import QuickFiles, open_query, window_plan
+from tests.oracles.windows import rows_of, same_multiset
 
 COUNT = [Aggregate("count", None, "n")]
 PLAN = window_plan("4 seconds", "2 seconds", slack=0, aggregates=COUNT)

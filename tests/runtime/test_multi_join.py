@@ -25,10 +25,10 @@ from icestream.runtime.dataflows import work as dataflow_work
 from icestream.runtime.dataflows.work import ComponentShard
 from icestream.runtime.local import LocalExecutor, LocalQuery
 from icestream.runtime.versions.shard import ShardReport, ShardTask
-from icestream.testing.stories.dataflow_plans import SECOND, Stream, dataflow
-from icestream.testing.stories.join_plans import NAMES, SCHEMAS, batch_of, deferred, sources, tree
-from icestream.testing.trials.dataflow_conformance import open_dataflow, small_sizes
-from icestream.testing.trials.moving_shards import rescale, separate_disks
+from icestream.testing.moving_shards import rescale, separate_disks
+from tests.fixtures.dataflow_plans import SECOND, Stream, dataflow
+from tests.fixtures.join_plans import NAMES, SCHEMAS, batch_of, deferred, sources, tree
+from tests.suites.dataflow_conformance import open_dataflow, small_sizes
 
 Rows = Counter[tuple[Any, ...]]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from icestream.state.versions import VersionStore
-from icestream.testing.trials.dataflow_conformance import small_sizes
-from icestream.testing.trials.dataflow_rehearsal import JoinScript, spills_by_version
-from icestream.testing.trials.rehearsal import ROOT, Rehearsal
+from icestream.testing.crash_runs import ROOT, Rehearsal
+from tests.suites.dataflow_conformance import small_sizes
+from tests.suites.dataflow_crash_runs import JoinScript, spills_by_version
 
 SCRIPT = JoinScript(batches=6, events=16)
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 import icestream as ice
-from icestream.bench.adaptation.operators_of_state import OPERATORS
+from bench.adaptation.operators_of_state import OPERATORS
 from icestream.core.errors import DefinitionError
 from icestream.plan.adaptation.sizing import SHRINK_AFTER, Sizing
 from icestream.runtime import local
@@ -23,11 +23,11 @@ from icestream.runtime.scaling import next_sizing, placed, spare_shards, task_bo
 from icestream.runtime.versions.driver import least_memory
 from icestream.runtime.versions.settings import LEAST_QUOTA, Settings
 from icestream.runtime.versions.shard import ShardReport, ShardTask
-from icestream.testing.stories.checkpoints import KINDS, events
-from icestream.testing.stories.feed import Feed, rows
-from icestream.testing.stories.plans import QuickFiles, open_query, window_plan
-from icestream.testing.stories.sources import Shape, batches_of, generate
-from icestream.testing.trials.moving_shards import SeparateDisks, separate_disks
+from icestream.testing.moving_shards import SeparateDisks, separate_disks
+from icestream.testing.sources import Shape, batches_of, generate
+from tests.fixtures.checkpoints import KINDS, events
+from tests.fixtures.feed import Feed, rows
+from tests.fixtures.plans import QuickFiles, open_query, window_plan
 
 
 def report(shard: int, seconds: float) -> ShardReport:

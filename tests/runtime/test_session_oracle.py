@@ -14,10 +14,10 @@ import icestream as ice
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.session import Session
 from icestream.plan.nodes import Plan
-from icestream.testing.oracles.arrivals import Row
-from icestream.testing.oracles.windows import differences, rows_of
-from icestream.testing.stories.feed import Feed
-from icestream.testing.stories.plans import open_query, window_plan
+from tests.fixtures.feed import Feed
+from tests.fixtures.plans import open_query, window_plan
+from tests.oracles.arrivals import Row
+from tests.oracles.windows import differences, rows_of
 
 pytestmark = pytest.mark.spark
 

@@ -20,8 +20,8 @@ from pyspark.sql import functions as sf
 import icestream as ice
 from icestream.api.stream import Windowed
 from icestream.runtime.windows import prefold
-from icestream.testing.oracles.windows import differences
-from icestream.testing.stories.feed import Feed, rows
+from tests.fixtures.feed import Feed, rows
+from tests.oracles.windows import differences
 
 pytestmark = pytest.mark.spark
 

@@ -13,7 +13,9 @@ from icestream.plan.updates import SCHEDULES, Latest, Updates
 from icestream.runtime.updates.work import Overhead
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions import SEGMENTS
-from icestream.testing.stories.update_streams import (
+from icestream.testing.crash_runs import Rehearsal, staged
+from icestream.testing.moving_shards import rescale, separate_disks
+from tests.fixtures.update_streams import (
     SECOND,
     Costly,
     ManualClock,
@@ -24,8 +26,6 @@ from icestream.testing.stories.update_streams import (
     quotes_plan,
     splits_of,
 )
-from icestream.testing.trials.moving_shards import rescale, separate_disks
-from icestream.testing.trials.rehearsal import Rehearsal, staged
 
 
 def story(seed: int, batches: int = 24, symbols: int = 40) -> list[list[list[Quote]]]:

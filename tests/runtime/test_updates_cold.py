@@ -12,7 +12,9 @@ import pytest
 
 from icestream.operators.updates.pacing import Pace
 from icestream.plan.updates import Latest
-from icestream.testing.stories.update_streams import (
+from icestream.testing.crash_runs import Rehearsal, staged
+from icestream.testing.moving_shards import rescale, separate_disks
+from tests.fixtures.update_streams import (
     SECOND,
     Costly,
     ManualClock,
@@ -23,8 +25,6 @@ from icestream.testing.stories.update_streams import (
     quotes_plan,
     splits_of,
 )
-from icestream.testing.trials.moving_shards import rescale, separate_disks
-from icestream.testing.trials.rehearsal import Rehearsal, staged
 
 PLENTY = 64 << 20
 #: about 270 keys fit

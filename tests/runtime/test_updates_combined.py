@@ -31,7 +31,8 @@ from icestream.plan.nodes import Source
 from icestream.plan.updates import Updates
 from icestream.runtime.local import LocalQuery, Splits
 from icestream.state.update_queue.windows.spec import Semantics, UpdateWindows
-from icestream.testing.stories.update_streams import (
+from icestream.testing.crash_runs import staged
+from tests.fixtures.update_streams import (
     QUOTES,
     SECOND,
     Costly,
@@ -41,7 +42,6 @@ from icestream.testing.stories.update_streams import (
     quotes,
     quotes_plan,
 )
-from icestream.testing.trials.rehearsal import staged
 
 #: symbol, price, time, source
 Told = tuple[str, int, int, int]

@@ -10,7 +10,7 @@ import pytest
 
 from icestream.core.errors import StorageError
 from icestream.state.files import Files, LocalFiles
-from icestream.testing.faults.faulty_files import Crash, CrashMode, SimulatedDisk
+from icestream.testing.simulated_disk import Crash, CrashMode, SimulatedDisk
 
 
 @pytest.fixture(params=["local", "simulated"])

@@ -20,7 +20,7 @@ from icestream.state.versions import (
     last_listing,
     survivors,
 )
-from icestream.testing.faults.faulty_files import Crash, CrashMode, SimulatedDisk
+from icestream.testing.simulated_disk import Crash, CrashMode, SimulatedDisk
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "commits.md"
 MODES: tuple[CrashMode, ...] = ("drop", "tear", "keep")

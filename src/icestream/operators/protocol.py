@@ -4,7 +4,7 @@ Idea: an operator sees flat arrays and Arrow batches, never Spark and never path
 log through its shard, keeps hot state in the shard's arena inside the shard's quota, and is asked
 for three things: take a batch, move to a watermark, come back from the log.
 
-Invariants (checked for every operator by `icestream.testing.trials.conformance`):
+Invariants (checked for every operator by `tests.suites.window_conformance`):
 1. The rows emitted depend on the events and watermarks, not on batch boundaries, budget,
    restarts or partitioning.
 2. After a restore the operator emits what it would have emitted without it.

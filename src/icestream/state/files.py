@@ -3,7 +3,7 @@
 Idea:
     Exactly-once needs very few file operations, and needs them to be durable. All code that
     writes durable files takes a `Files`, so tests can put a disk there that crashes at any step
-    (`icestream.testing.faults.faulty_files.SimulatedDisk`).
+    (`icestream.testing.simulated_disk.SimulatedDisk`).
 
 Invariants:
     1. `put` leaves either the whole file or none under its name, and never replaces one

@@ -16,7 +16,7 @@ import icestream as ice
 from icestream.api.stream import Stream
 from icestream.core.errors import DefinitionError
 from icestream.operators.ordered import RowsSlide
-from icestream.testing.stories.feed import Feed
+from tests.fixtures.feed import Feed
 
 pytestmark = pytest.mark.spark
 

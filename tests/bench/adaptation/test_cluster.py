@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from icestream.bench.adaptation.cluster import BENCH, Run, _others, plot
+from bench.adaptation.cluster import BENCH, Run, _others, plot
 
 
 def report(rebuilt: list[int], milliseconds: int = 100, executors: str = "aabb") -> dict[str, Any]:

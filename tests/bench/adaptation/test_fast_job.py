@@ -6,10 +6,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import icestream as ice
-from icestream.bench.adaptation import fast_job
-from icestream.bench.adaptation.fast_job import BENCH, CASES, measure, plot, simple_job
-from icestream.bench.harness import Silent
-from icestream.bench.registry import Size
+from bench.adaptation import fast_job
+from bench.adaptation.fast_job import BENCH, CASES, measure, plot, simple_job
+from bench.harness import Silent
+from bench.registry import Size
 
 
 def _components(job: ice.Tuples, capsys: pytest.CaptureFixture[str]) -> int:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from icestream.bench.adaptation import fusion
-from icestream.bench.adaptation.random_jobs import ATTRIBUTES, ROWS, random_job
-from icestream.bench.harness import Silent
-from icestream.bench.registry import Size
+from bench.adaptation import fusion
+from bench.adaptation.random_jobs import ATTRIBUTES, ROWS, random_job
+from bench.harness import Silent
+from bench.registry import Size
 from icestream.plan.adaptation.fusion import violations
 from icestream.plan.adaptation.operators_graph import Graph
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from icestream.bench.adaptation import migration
+from bench.adaptation import migration
 from icestream.plan.adaptation.split_combine import Shape
 
 

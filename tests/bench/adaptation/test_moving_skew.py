@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from icestream.bench.adaptation import moving_skew
-from icestream.bench.adaptation.moving_skew import Adaptation, Case, Gauge, Pace, Run, Stream
+from bench.adaptation import moving_skew
+from bench.adaptation.moving_skew import Adaptation, Case, Gauge, Pace, Run, Stream
 from icestream.plan.adaptation.migration import Way
 
 TINY = Case(2, 2, 40, 60, 3, 1, 1)

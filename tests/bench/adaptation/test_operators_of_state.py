@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from icestream.bench.adaptation.operators_of_state import OPERATORS, SCHEMA
+from bench.adaptation.operators_of_state import OPERATORS, SCHEMA
 
 
 @pytest.mark.spark

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from icestream.bench.adaptation.rescale import Run
+from bench.adaptation.rescale import Run
 
 
 def test_batches_after_a_rescale_are_told_from_the_others() -> None:

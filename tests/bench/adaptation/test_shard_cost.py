@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from icestream.bench.adaptation import shard_cost
-from icestream.bench.adaptation.shard_cost import Batches, cost_of_shards, per_shard
-from icestream.bench.registry import Size
+from bench.adaptation import shard_cost
+from bench.adaptation.shard_cost import Batches, cost_of_shards, per_shard
+from bench.registry import Size
 
 
 def test_versions_are_timed_by_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from icestream.bench.adaptation import split_combine
-from icestream.bench.registry import Size
+from bench.adaptation import split_combine
+from bench.registry import Size
 from icestream.plan.adaptation.migration import Way
 from icestream.plan.adaptation.split_combine import Shape
 

@@ -8,17 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from icestream.bench.cold import cold_optimisations as optimisations
-from icestream.bench.cold.cold_state import (
-    CLASSIFIERS,
-    KINDS,
-    classified,
-    in_part_of_memory,
-    judge,
-    plot,
-)
-from icestream.bench.cold.cold_zipf import TICK, Accesses, Case, in_turns, seen_before, totals
-from icestream.bench.cold.cold_zipf_on_spark import wrong
+from bench.cold import cold_optimisations as optimisations
+from bench.cold.cold_state import CLASSIFIERS, KINDS, classified, in_part_of_memory, judge, plot
+from bench.cold.cold_zipf import TICK, Accesses, Case, in_turns, seen_before, totals
+from bench.cold.cold_zipf_on_spark import wrong
 
 #: bytes that hold a part of the groups below
 LITTLE = 1 << 20

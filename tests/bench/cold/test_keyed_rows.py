@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icestream.bench.cold.keyed_rows import DISORDER_MS, TICK_MS, Stream
-from icestream.bench.rows import START
+from bench.cold.keyed_rows import DISORDER_MS, TICK_MS, Stream
+from bench.rows import START
 
 
 def test_rows_do_not_depend_on_the_cut(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from icestream.bench.cold.recommender import Histories, clean_groups, histories, judge
-from icestream.bench.cold.recommender_figures import plot
-from icestream.bench.cold.recommender_over_time import (
+from bench.cold.recommender import Histories, clean_groups, histories, judge
+from bench.cold.recommender_figures import plot
+from bench.cold.recommender_over_time import (
     EVICT,
     EVICT_ALL,
     ROUNDS,

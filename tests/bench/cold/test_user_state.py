@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icestream.bench.cold import rocksdb_state
-from icestream.bench.cold.icestream_user_state import OUTPUT, ColumnTotals, GroupTotals
-from icestream.bench.cold.keyed_rows import Stream
-from icestream.bench.cold.user_state import (
+from bench.cold import rocksdb_state
+from bench.cold.icestream_user_state import OUTPUT, ColumnTotals, GroupTotals
+from bench.cold.keyed_rows import Stream
+from bench.cold.user_state import (
     LARGE,
     PER_GROUP,
     SCALES,
@@ -23,11 +23,11 @@ from icestream.bench.cold.user_state import (
     summarise,
     wrong_keys,
 )
-from icestream.bench.registry import Size
+from bench.registry import Size
 from icestream.operators.temporal.changes import changes_of, payload_of
 from icestream.operators.user_defined.operator import Processor, UserDefined
 from icestream.state.keys import KeyCodec
-from icestream.testing.oracles.plain_groups import PlainGroups
+from tests.oracles.plain_groups import PlainGroups
 
 RATES = {SPARK: 100.0, VECTORISED: 20_000.0, PER_GROUP: 1_500.0, LARGE: 90_000.0}
 

@@ -5,14 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from icestream.bench.joins.join_inputs import (
-    HIGH,
-    LOW,
-    PARTITIONS,
-    SETTINGS,
-    STREAMS,
-    JoinInputs,
-)
+from bench.joins.join_inputs import HIGH, LOW, PARTITIONS, SETTINGS, STREAMS, JoinInputs
 from icestream.operators.dataflow.identity import identified
 from icestream.operators.multi_join.spec import partitions_of
 

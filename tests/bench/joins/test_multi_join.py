@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from icestream.bench.joins.icestream_multi_join import told
-from icestream.bench.joins.multi_join import (
+from bench.joins.icestream_multi_join import told
+from bench.joins.multi_join import (
     FLINK,
     ICESTREAM,
     PRESSED,
@@ -18,7 +18,7 @@ from icestream.bench.joins.multi_join import (
     plot,
     summarise,
 )
-from icestream.bench.joins.multi_join_agreement import Results
+from bench.joins.multi_join_agreement import Results
 
 RUNS: dict[str, dict[str, Any]] = {
     SPARK: {"eps": 2_000.0},

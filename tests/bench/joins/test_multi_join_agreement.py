@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
 
-from icestream.bench.joins.multi_join_agreement import Results, expected, of_csv, of_parquet
-from icestream.bench.joins.multi_join_rows import STREAMS
+from bench.joins.multi_join_agreement import Results, expected, of_csv, of_parquet
+from bench.joins.multi_join_rows import STREAMS
 
 ROWS = 9_000
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from icestream.bench.joins.multi_join_rows import KEYS, RANGE, RATIOS, STREAMS, Stream
+from bench.joins.multi_join_rows import KEYS, RANGE, RATIOS, STREAMS, Stream
 
 
 @pytest.mark.parametrize("stream", STREAMS, ids=lambda stream: str(stream.name))

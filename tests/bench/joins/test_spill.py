@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from icestream.bench.harness import Silent
-from icestream.bench.joins.join_inputs import SETTINGS, JoinInputs
-from icestream.bench.joins.join_tree import JoinTree, Spilling
-from icestream.bench.joins.spill import CLEANED, MIXED, at_run_time, compared, judge, plot
+from bench.harness import Silent
+from bench.joins.join_inputs import SETTINGS, JoinInputs
+from bench.joins.join_tree import JoinTree, Spilling
+from bench.joins.spill import CLEANED, MIXED, at_run_time, compared, judge, plot
 from icestream.operators.multi_join.strategies import (
     BOTTOM_UP,
     GLOBAL_OUTPUT,

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from icestream.bench.joins.pair_agreement import Pairs
-from icestream.bench.joins.stream_join import ICESTREAM, SCALES, SPARK, judge, plot, summarise
-from icestream.bench.registry import Size
+from bench.joins.pair_agreement import Pairs
+from bench.joins.stream_join import ICESTREAM, SCALES, SPARK, judge, plot, summarise
+from bench.registry import Size
 
 RATES = {ICESTREAM: 50_000.0, SPARK: 2_000.0}
 SAME = {SPARK: (Pairs(5, 77), Pairs(5, 77)), ICESTREAM: (Pairs(9, 12), Pairs(9, 12))}

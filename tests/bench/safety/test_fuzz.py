@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from icestream.bench.safety.fuzz import findings, tried
-from icestream.bench.safety.fuzz_targets import Target, make_samples, targets
+from bench.safety.fuzz import findings, tried
+from bench.safety.fuzz_targets import Target, make_samples, targets
 from icestream.core.errors import IcestreamError, InputError
-from icestream.testing.stories.checkpoints import KINDS
+from tests.fixtures.checkpoints import KINDS
 
 
 @pytest.fixture(scope="module")

@@ -6,17 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icestream.bench.registry import Size
-from icestream.bench.safety.soak import (
-    KILLS,
-    Round,
-    differences,
-    grown,
-    instants_of,
-    one_round,
-    report,
-    told,
-)
+from bench.registry import Size
+from bench.safety.soak import KILLS, Round, differences, grown, instants_of, one_round, report, told
 
 
 def _changes(rows: list[tuple[int, int, int, int]]) -> pa.Table:

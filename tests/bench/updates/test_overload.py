@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from icestream.bench.registry import Size
-from icestream.bench.updates.overload import SCALES, judge, plot, summarise
+from bench.registry import Size
+from bench.updates.overload import SCALES, judge, plot, summarise
 
 
 def found(staleness: float, batches: list[float]) -> dict[str, Any]:

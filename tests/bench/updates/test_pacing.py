@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from icestream.bench.updates.pacing import AT_ONCE, send_at_once, send_when_due
+from bench.updates.pacing import AT_ONCE, send_at_once, send_when_due
 
 
 def test_a_stall_counts_for_every_event_that_was_due() -> None:

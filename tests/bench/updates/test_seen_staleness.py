@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from icestream.bench.updates.seen_staleness import Events, mean_staleness
+from bench.updates.seen_staleness import Events, mean_staleness
 
 
 def test_oracle_the_integral_is_that_of_the_definition() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from icestream.bench.harness import Silent
-from icestream.bench.registry import Size
-from icestream.bench.updates import staleness
-from icestream.bench.updates.staleness_streams import TICKS, streams
+from bench.harness import Silent
+from bench.registry import Size
+from bench.updates import staleness
+from bench.updates.staleness_streams import TICKS, streams
 from icestream.core.errors import InputError
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from icestream.bench.updates import update_queue
-from icestream.bench.updates.spilled_keys import spilled
+from bench.updates import update_queue
+from bench.updates.spilled_keys import spilled
 from icestream.state.update_queue.order import SCHEDULES
 
 

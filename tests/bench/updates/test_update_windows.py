@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from icestream.bench.harness import Silent
-from icestream.bench.registry import Measurement, Size
-from icestream.bench.updates import update_windows as bench
+from bench.harness import Silent
+from bench.registry import Measurement, Size
+from bench.updates import update_windows as bench
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from icestream.apps.call_center.generator import AgentInteractions
-from icestream.bench.memory_files import MemoryFiles
-from icestream.bench.registry import Size
-from icestream.bench.windows import call_centre, call_centre_over_time
-from icestream.bench.windows.call_centre import SCALES, Scale, judge, write_events
-from icestream.bench.windows.call_centre_over_time import Case
+from bench.memory_files import MemoryFiles
+from bench.registry import Size
+from bench.windows import call_centre, call_centre_over_time
+from bench.windows.call_centre import SCALES, Scale, judge, write_events
+from bench.windows.call_centre_over_time import Case
+from icestream.demo.call_centre.generator import AgentInteractions
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.versions.settings import Settings
 

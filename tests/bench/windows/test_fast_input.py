@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, ipc
 
-from icestream.bench import rows
-from icestream.bench.registry import Size
-from icestream.bench.windows import fast_input
+from bench import rows
+from bench.registry import Size
+from bench.windows import fast_input
 
 
 def test_the_faster_backend_of_flink_is_the_one_compared() -> None:

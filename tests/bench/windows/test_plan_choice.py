@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from icestream.bench.windows.plan_choice import Case, judge, plot, run_case, verdict
+from bench.windows.plan_choice import Case, judge, plot, run_case, verdict
 
 CASES = (
     Case("few groups", (5,), 60, 24, versions=24, measured=16),

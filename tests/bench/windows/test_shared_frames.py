@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from icestream.bench.windows.shared_frames import LONGEST, SHORTEST, ranges
+from bench.windows.shared_frames import LONGEST, SHORTEST, ranges
 
 
 def test_one_window_is_the_longest_of_eight() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from icestream.bench.windows.shared_slides import RATE, SYMBOLS, trades
+from bench.windows.shared_slides import RATE, SYMBOLS, trades
 
 
 def test_trades_do_not_depend_on_the_cut() -> None:

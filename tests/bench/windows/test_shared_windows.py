@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from icestream.bench.windows.shared_windows import Case, Scale, judge, plot, run_case, summarise
+from bench.windows.shared_windows import Case, Scale, judge, plot, run_case, summarise
 
 SCALE = Scale((2, 8), 5_000, 20, 40, 45, 1 << 18)
 

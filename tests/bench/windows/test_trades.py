@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from icestream.bench.windows.trades import SYMBOLS, Trades
+from bench.windows.trades import SYMBOLS, Trades
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from icestream.bench.registry import Size
-from icestream.bench.windows import vwap
-from icestream.bench.windows.vwap import Run, judge, plot, run_fast, run_paced
+from bench.registry import Size
+from bench.windows import vwap
+from bench.windows.vwap import Run, judge, plot, run_fast, run_paced
 
 
 def small(**changes: Any) -> Run:

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icestream.bench.windows.trades import SYMBOLS, Trades
-from icestream.bench.windows.vwap_on_spark import HOUR, Scale, summarise, write_events, wrong
+from bench.windows.trades import SYMBOLS, Trades
+from bench.windows.vwap_on_spark import HOUR, Scale, summarise, write_events, wrong
 
 #: 6,000 events; 1 a second: an hour is 3,600 of them
 SCALE = Scale(rate=1, batch=2_000, batches=3, skip=1)

@@ -9,9 +9,9 @@ from icestream.inspect.adapters.panes import PANE
 from icestream.inspect.checkpoint import Checkpoint
 from icestream.inspect.reading import Reading
 from icestream.plan.nodes import Plan
-from icestream.testing.stories.checkpoints import events, make
-from icestream.testing.stories.other_events import kept_rows
-from icestream.testing.stories.sources import SECOND
+from icestream.testing.sources import SECOND
+from tests.fixtures.checkpoints import events, make
+from tests.fixtures.other_events import kept_rows
 
 PANE_LENGTH = 5 * SECOND
 STATE = "__state(values)"

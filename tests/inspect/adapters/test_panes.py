@@ -15,10 +15,10 @@ from icestream.inspect.checkpoint import Checkpoint
 from icestream.inspect.reading import Reading
 from icestream.operators.windows.panes import Cumulative
 from icestream.plan.nodes import Plan
-from icestream.testing.stories.checkpoints import events, make
-from icestream.testing.stories.other_events import kept_rows
-from icestream.testing.stories.plans import EVERY_INPUT, open_query, window_plan
-from icestream.testing.stories.sources import SECOND, Shape, batches_of, generate
+from icestream.testing.sources import SECOND, Shape, batches_of, generate
+from tests.fixtures.checkpoints import events, make
+from tests.fixtures.other_events import kept_rows
+from tests.fixtures.plans import EVERY_INPUT, open_query, window_plan
 
 panes = partial(kept_rows, kept="panes")
 FIELDS = ["__rows()", "__sum_f64(value)", "__min(value)", "__max(value)"]

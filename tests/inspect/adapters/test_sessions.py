@@ -10,9 +10,9 @@ from icestream.inspect.adapters.sessions import ENDS, STARTS
 from icestream.inspect.checkpoint import Checkpoint
 from icestream.inspect.reading import Reading
 from icestream.plan.nodes import Plan
-from icestream.testing.stories.checkpoints import events, make
-from icestream.testing.stories.other_events import kept_rows
-from icestream.testing.stories.sources import SECOND
+from icestream.testing.sources import SECOND
+from tests.fixtures.checkpoints import events, make
+from tests.fixtures.other_events import kept_rows
 
 GAP = 4 * SECOND
 sessions = partial(kept_rows, kept="sessions")

@@ -15,8 +15,8 @@ from icestream.inspect.reading import Reading
 from icestream.inspect.rewrite import rewrite
 from icestream.inspect.verify import verify
 from icestream.operators.aggregates import Aggregate
-from icestream.testing.stories.other_events import bag, fed, kept_rows, others, run, same
-from icestream.testing.stories.plans import open_query, window_plan
+from tests.fixtures.other_events import bag, fed, kept_rows, others, run, same
+from tests.fixtures.plans import open_query, window_plan
 
 panes = partial(kept_rows, kept="panes")
 PLAN = window_plan(

@@ -17,10 +17,10 @@ from icestream.inspect.rewrite import rewrite
 from icestream.inspect.verify import verify
 from icestream.operators.windows.panes import Cumulative
 from icestream.plan.nodes import Plan, View
-from icestream.testing.stories.checkpoints import events
-from icestream.testing.stories.other_events import bag, fed, kept_rows, others, run, same
-from icestream.testing.stories.plans import open_query, window_plan
-from icestream.testing.stories.sources import SECOND
+from icestream.testing.sources import SECOND
+from tests.fixtures.checkpoints import events
+from tests.fixtures.other_events import bag, fed, kept_rows, others, run, same
+from tests.fixtures.plans import open_query, window_plan
 
 panes = partial(kept_rows, kept="panes")
 

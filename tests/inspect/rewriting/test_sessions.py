@@ -16,9 +16,9 @@ from icestream.inspect.reading import Reading
 from icestream.inspect.rewrite import rewrite
 from icestream.inspect.verify import verify
 from icestream.operators.session.spec import Session
-from icestream.testing.stories.other_events import bag, fed, kept_rows, others, run, same
-from icestream.testing.stories.plans import open_query, window_plan
-from icestream.testing.stories.sources import SECOND
+from icestream.testing.sources import SECOND
+from tests.fixtures.other_events import bag, fed, kept_rows, others, run, same
+from tests.fixtures.plans import open_query, window_plan
 
 sessions = partial(kept_rows, kept="sessions")
 PLANS = {

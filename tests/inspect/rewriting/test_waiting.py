@@ -11,7 +11,7 @@ from icestream.inspect.checkpoint import Checkpoint
 from icestream.inspect.reading import Reading
 from icestream.inspect.rewrite import rewrite
 from icestream.inspect.verify import verify
-from icestream.testing.stories.checkpoints import make, opened
+from tests.fixtures.checkpoints import make, opened
 
 KINDS = {"updates": "value", "update joins": "a"}
 

@@ -13,8 +13,8 @@ from icestream.operators.aggregates import (
 )
 from icestream.operators.aggregates.protocol import invertible
 from icestream.operators.fields import Layout
-from icestream.testing.stories.plans import EVERY_INPUT
-from icestream.testing.trials.folding import folded
+from tests.fixtures.folding import folded
+from tests.fixtures.plans import EVERY_INPUT
 
 TYPES = {field.name: field.type for field in EVERY_INPUT}
 APPLICABLE = tuple(applicable(EVERY_INPUT))

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates import Aggregate
-from icestream.testing.oracles.answers import answer as obvious
-from icestream.testing.stories.plans import EVERY_INPUT
-from icestream.testing.stories.sources import Shape, random_column
-from icestream.testing.trials.folding import folded
+from icestream.testing.sources import Shape, random_column
+from tests.fixtures.folding import folded
+from tests.fixtures.plans import EVERY_INPUT
+from tests.oracles.answers import answer as obvious
 
 ALL = (
     Aggregate("first", "x", "a"),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from icestream.operators.aggregates import Aggregate
-from icestream.testing.trials.folding import folded
+from tests.fixtures.folding import folded
 
 
 def test_events_values_and_conditions_are_counted() -> None:

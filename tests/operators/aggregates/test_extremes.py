@@ -8,7 +8,7 @@ import pytest
 
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates import Aggregate
-from icestream.testing.trials.folding import folded
+from tests.fixtures.folding import folded
 
 
 def answer(function: str, values: pa.Array) -> Any:

@@ -9,8 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from icestream.operators.aggregates import Aggregate
-from icestream.testing.oracles.answers import answer as obvious
-from icestream.testing.trials.folding import folded
+from tests.fixtures.folding import folded
+from tests.oracles.answers import answer as obvious
 
 MOMENTS = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
 PAIRS = ("covar_pop", "covar_samp", "corr")

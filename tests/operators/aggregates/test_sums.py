@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import InputError
 from icestream.operators.aggregates import Aggregate
-from icestream.testing.stories.plans import INSTANT, open_query, window_plan
-from icestream.testing.trials.folding import folded
+from tests.fixtures.folding import folded
+from tests.fixtures.plans import INSTANT, open_query, window_plan
 
 
 def answer(function: str, values: pa.Array) -> Any:

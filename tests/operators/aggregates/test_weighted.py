@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from icestream.core.errors import DefinitionError, InputError
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.fields import Layout
-from icestream.testing.oracles.answers import answer as obvious
-from icestream.testing.trials.folding import folded
+from tests.fixtures.folding import folded
+from tests.oracles.answers import answer as obvious
 
 VWAP = Aggregate("weighted_avg", "x", "answer", ("y",))
 

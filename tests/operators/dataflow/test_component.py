@@ -16,12 +16,12 @@ from icestream.operators.dataflow.steps import Regroup, Stateful, regrouped
 from icestream.operators.protocol import Shard
 from icestream.operators.temporal.changes import changes_of
 from icestream.plan.events.dataflow import Dataflow
-from icestream.testing.oracles import temporal as oracle
-from icestream.testing.oracles.plain_dataflow import ChangeLists, PlainStores, plain_component
-from icestream.testing.oracles.temporal import Bag, Event, assert_same_snapshots
-from icestream.testing.stories import dataflow_plans as plans
-from icestream.testing.stories.dataflow_plans import RATINGS, Stream, dataflow
-from icestream.testing.trials.dataflow_conformance import bag_of_rows
+from tests.fixtures import dataflow_plans as plans
+from tests.fixtures.dataflow_plans import RATINGS, Stream, dataflow
+from tests.oracles import temporal as oracle
+from tests.oracles.plain_dataflow import ChangeLists, PlainStores, plain_component
+from tests.oracles.temporal import Bag, Event, assert_same_snapshots
+from tests.suites.dataflow_conformance import bag_of_rows
 
 Rating = tuple[Micros, int, int, float]
 

@@ -16,9 +16,9 @@ from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.temporal.changes import changes_of
 from icestream.plan.events.dataflow import Dataflow
 from icestream.state.versions import BASE
-from icestream.testing.oracles.plain_dataflow import ChangeLists
-from icestream.testing.stories.dataflow_plans import dataflow
-from icestream.testing.stories.join_plans import SCHEMAS, deferred, sources
+from tests.fixtures.dataflow_plans import dataflow
+from tests.fixtures.join_plans import SCHEMAS, deferred, sources
+from tests.oracles.plain_dataflow import ChangeLists
 
 
 class RecordingJoin:

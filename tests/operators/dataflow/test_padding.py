@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from icestream.operators.dataflow.padding import Padding
 from icestream.operators.temporal.changes import changes_schema
-from icestream.testing.oracles.temporal import Event, changes_from, events_of
+from tests.oracles.temporal import Event, changes_from, events_of
 
 
 def test_missing_columns_are_null() -> None:

@@ -11,8 +11,8 @@ from icestream.operators.dataflow import component
 from icestream.operators.dataflow.passing import PassingGroups, lasting
 from icestream.operators.temporal.changes import changes_of
 from icestream.state.synopses.spec import GroupRows, Ids, Synopsis
-from icestream.testing.oracles.plain_dataflow import ChangeLists, plain_component
-from icestream.testing.stories.dataflow_plans import RATINGS, Stream, dataflow
+from tests.fixtures.dataflow_plans import RATINGS, Stream, dataflow
+from tests.oracles.plain_dataflow import ChangeLists, plain_component
 
 KEPT = Synopsis("kept", pa.schema([("x", pa.int64())]))
 

@@ -13,7 +13,7 @@ from icestream.core.errors import BudgetError
 from icestream.core.times import INFINITY
 from icestream.operators.dataflow.results import ROWS_AT_ONCE, LifetimeRows, Telling
 from icestream.operators.temporal.changes import changes_of
-from icestream.testing.oracles.temporal import heads
+from tests.oracles.temporal import heads
 
 PAYLOAD = pa.schema([("name", pa.string())])
 INSTANT = pa.timestamp("us", "UTC")

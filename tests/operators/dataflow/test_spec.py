@@ -5,8 +5,8 @@ import pytest
 from icestream.operators.dataflow.steps import Receive, Regroup, Stateful
 from icestream.operators.temporal.difference import StreamDifference
 from icestream.plan.events.dataflow import Dataflow
-from icestream.testing.stories import dataflow_plans as plans
-from icestream.testing.stories.dataflow_plans import CLICKS, RATINGS, Stream, dataflow
+from tests.fixtures import dataflow_plans as plans
+from tests.fixtures.dataflow_plans import CLICKS, RATINGS, Stream, dataflow
 
 
 def uncovered(*, both: bool) -> Dataflow:

@@ -19,7 +19,7 @@ from icestream.operators.dataflow.steps import (
 from icestream.operators.expressions import Predicate, Projection
 from icestream.operators.temporal.changes import HEAD, changes_of, payload_of
 from icestream.operators.windows.fold import HI, LO
-from icestream.testing.stories import dataflow_plans as plans
+from tests.fixtures import dataflow_plans as plans
 
 PAYLOAD = pa.schema([("k", pa.int64()), ("name", pa.string())])
 

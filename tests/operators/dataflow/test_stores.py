@@ -21,10 +21,10 @@ from icestream.state.files import LocalFiles
 from icestream.state.log.reader import SegmentReader
 from icestream.state.synopses.history import NUMBERS
 from icestream.state.versions import BASE, SEGMENTS, VersionStore
-from icestream.testing.stories import dataflow_plans as plans
-from icestream.testing.stories.dataflow_plans import RATINGS, Stream, dataflow
-from icestream.testing.stories.sources import SECOND, Shape, batches_of
-from icestream.testing.trials.dataflow_conformance import open_dataflow, small_sizes, stream_of
+from icestream.testing.sources import SECOND, Shape, batches_of
+from tests.fixtures import dataflow_plans as plans
+from tests.fixtures.dataflow_plans import RATINGS, Stream, dataflow
+from tests.suites.dataflow_conformance import open_dataflow, small_sizes, stream_of
 
 MANY = Shape(events=1500, batches=6, groups=400)
 

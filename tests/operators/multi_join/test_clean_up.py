@@ -17,7 +17,7 @@ from icestream.operators.multi_join.clean_up import CleanUp, first_hi, parts_of
 from icestream.operators.multi_join.spec import MultiJoinSpec, partitions_of
 from icestream.state.log.format import Record
 from icestream.state.log.reader import Log
-from icestream.testing.trials.multi_join_space import JoinSpace, identity, sent
+from tests.fixtures.multi_join_space import JoinSpace, identity, sent
 
 NUMBERS = pa.schema([("x", pa.int64())])
 PARTITIONS = 64

@@ -18,8 +18,8 @@ from icestream.operators.multi_join.history import (
 from icestream.operators.multi_join.spec import MultiJoinSpec, partitions_of
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions import BASE
-from icestream.testing.oracles.multi_join import events_of
-from icestream.testing.trials.multi_join_space import JoinSpace, identity, sent
+from tests.fixtures.multi_join_space import JoinSpace, identity, sent
+from tests.oracles.multi_join import events_of
 
 X = pa.schema([("x", pa.int64())])
 SPEC = MultiJoinSpec(2, (X, X), ((0, "x", "a"), (1, "x", "b")), 4)

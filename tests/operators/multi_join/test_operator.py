@@ -21,9 +21,9 @@ from icestream.operators.multi_join.operator import MultiJoin
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.temporal.changes import DIFF
 from icestream.state.log.reader import SegmentReader
-from icestream.testing.oracles.multi_join import Where, events_of, joined
-from icestream.testing.oracles.temporal import Bag
-from icestream.testing.trials.multi_join_space import JoinSpace, Sent, identity, sent
+from tests.fixtures.multi_join_space import JoinSpace, Sent, identity, sent
+from tests.oracles.multi_join import Where, events_of, joined
+from tests.oracles.temporal import Bag
 
 NUMBERS = pa.schema([("x", pa.int64())])
 MIXED = pa.schema([("s", pa.string()), ("x", pa.int32()), ("y", pa.list_(pa.int64()))])

@@ -24,7 +24,7 @@ from icestream.operators.objects.functions import (
     result_type,
 )
 from icestream.operators.objects.user import UserAggregate
-from icestream.testing.oracles.objects import obvious_answer, settled
+from tests.oracles.objects import obvious_answer, settled
 
 TYPES: dict[str, pa.DataType] = {
     "double": pa.float64(),

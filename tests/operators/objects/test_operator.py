@@ -26,10 +26,7 @@ from icestream.plan.nodes import Plan
 from icestream.state import snapshots
 from icestream.state.log import Log, Record
 from icestream.state.versions import SEGMENTS
-from icestream.testing.oracles.objects import ObviousObjects, settled
-from icestream.testing.oracles.windows import differences, rows_of
-from icestream.testing.stories.plans import EVERY_INPUT, open_query, window_plan
-from icestream.testing.stories.sources import (
+from icestream.testing.sources import (
     SECOND,
     Item,
     Shape,
@@ -39,7 +36,10 @@ from icestream.testing.stories.sources import (
     rebatch,
     shapes,
 )
-from icestream.testing.trials.conformance import QueryConformance
+from tests.fixtures.plans import EVERY_INPUT, open_query, window_plan
+from tests.oracles.objects import ObviousObjects, settled
+from tests.oracles.windows import differences, rows_of
+from tests.suites.window_conformance import QueryConformance
 
 WORDS = pa.schema([("name", pa.string()), ("number", pa.float64())])
 TWO = pa.schema([("value", pa.float64()), ("whole", pa.int32())])

@@ -22,7 +22,7 @@ from icestream.operators.objects.ragged import (
     spread,
     tally,
 )
-from icestream.testing.oracles.objects import rank as rank_of_value
+from tests.oracles.objects import rank as rank_of_value
 
 KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "double": (

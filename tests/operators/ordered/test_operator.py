@@ -23,11 +23,7 @@ from icestream.operators.windows import groups
 from icestream.plan.nodes import Plan
 from icestream.runtime.versions import settings as resources
 from icestream.state import snapshots
-from icestream.testing.oracles.arrivals import Row
-from icestream.testing.oracles.ordered import ObviousFrames, frame_rows, frames_by_sql
-from icestream.testing.oracles.windows import differences, same_multiset
-from icestream.testing.stories.plans import open_query, window_plan
-from icestream.testing.stories.sources import (
+from icestream.testing.sources import (
     SECOND,
     Item,
     Shape,
@@ -37,7 +33,11 @@ from icestream.testing.stories.sources import (
     rebatch,
     shapes,
 )
-from icestream.testing.trials.conformance import Oracle, QueryConformance
+from tests.fixtures.plans import open_query, window_plan
+from tests.oracles.arrivals import Row
+from tests.oracles.ordered import ObviousFrames, frame_rows, frames_by_sql
+from tests.oracles.windows import differences, same_multiset
+from tests.suites.window_conformance import Oracle, QueryConformance
 
 FRAMES = (
     Frame(range=5 * SECOND),

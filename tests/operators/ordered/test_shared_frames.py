@@ -25,18 +25,10 @@ from icestream.runtime.versions import settings as resources
 from icestream.state import snapshots
 from icestream.state.files import LocalFiles
 from icestream.state.versions import BASE, VersionStore
-from icestream.testing.oracles.ordered import ObviousFrames, frame_rows
-from icestream.testing.oracles.windows import differences
-from icestream.testing.stories.plans import open_query, window_plan
-from icestream.testing.stories.sources import (
-    SECOND,
-    Item,
-    Marker,
-    Shape,
-    batches_of,
-    generate,
-    shapes,
-)
+from icestream.testing.sources import SECOND, Item, Marker, Shape, batches_of, generate, shapes
+from tests.fixtures.plans import open_query, window_plan
+from tests.oracles.ordered import ObviousFrames, frame_rows
+from tests.oracles.windows import differences
 
 INPUTS = pa.schema([("value", pa.float64()), ("whole", pa.int64())])
 COUNT = Aggregate("count", None, "events")

@@ -17,20 +17,12 @@ from icestream.plan.nodes import Computation, Plan
 from icestream.runtime.local import LocalQuery
 from icestream.state import snapshots
 from icestream.state.versions import SEGMENTS
-from icestream.testing.oracles.arrivals import Row
-from icestream.testing.oracles.sessions import ObviousSessions
-from icestream.testing.oracles.windows import differences, rows_of
-from icestream.testing.stories.plans import EVERY_INPUT, open_query, window_plan
-from icestream.testing.stories.sources import (
-    SECOND,
-    Item,
-    Shape,
-    batches_of,
-    drive,
-    generate,
-    shapes,
-)
-from icestream.testing.trials.conformance import Oracle, QueryConformance
+from icestream.testing.sources import SECOND, Item, Shape, batches_of, drive, generate, shapes
+from tests.fixtures.plans import EVERY_INPUT, open_query, window_plan
+from tests.oracles.arrivals import Row
+from tests.oracles.sessions import ObviousSessions
+from tests.oracles.windows import differences, rows_of
+from tests.suites.window_conformance import Oracle, QueryConformance
 
 WORDS = pa.schema([("name", pa.string()), ("number", pa.float64())])
 TWO = pa.schema([("value", pa.float64()), ("whole", pa.int64())])

@@ -19,8 +19,8 @@ from icestream.operators.temporal.top import TopK
 from icestream.state.synopses.options import StoreOptions
 from icestream.state.synopses.store import GroupStore
 from icestream.state.synopses.view import GroupView
-from icestream.testing.stories import temporal_story as stories
-from icestream.testing.trials.group_space import GroupSpace
+from tests.fixtures import temporal_story as stories
+from tests.fixtures.group_space import GroupSpace
 
 PORT = stories.port()
 OPERATORS: dict[str, Callable[[], TemporalOperator]] = {

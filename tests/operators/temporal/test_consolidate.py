@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from icestream.core.errors import DefinitionError
 from icestream.operators.temporal.changes import changes_of
 from icestream.operators.temporal.consolidate import consolidated, identities
-from icestream.testing.oracles.temporal import assert_same_bag, bag_of, events_of
-from icestream.testing.stories import temporal_story as stories
+from tests.fixtures import temporal_story as stories
+from tests.oracles.temporal import assert_same_bag, bag_of, events_of
 
 
 def changes(payload: pa.RecordBatch, diffs: list[int]) -> pa.RecordBatch:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from icestream.core.times import INFINITY
 from icestream.operators.temporal.changes import changes_of
 from icestream.operators.temporal.current import Current
-from icestream.testing.oracles import temporal as oracle
-from icestream.testing.oracles.plain_groups import PlainGroups
-from icestream.testing.oracles.temporal import Event, bag_of, changes_from, heads
-from icestream.testing.stories import temporal_story as stories
+from tests.fixtures import temporal_story as stories
+from tests.oracles import temporal as oracle
+from tests.oracles.plain_groups import PlainGroups
+from tests.oracles.temporal import Event, bag_of, changes_from, heads
 
 PORT = stories.port()
 PLAIN = pa.schema([("x", pa.string())])

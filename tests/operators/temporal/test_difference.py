@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.temporal.difference import LEFT, RIGHT, StreamDifference
 from icestream.state.synopses.spec import GroupRows, Slots
-from icestream.testing.oracles import temporal as oracle
-from icestream.testing.oracles.plain_groups import PlainGroups
-from icestream.testing.oracles.temporal import Event, changes_from, events_of
-from icestream.testing.stories import temporal_story as stories
-from icestream.testing.stories.temporal_kinds import KINDS
+from tests.fixtures import temporal_story as stories
+from tests.fixtures.temporal_kinds import KINDS
+from tests.oracles import temporal as oracle
+from tests.oracles.plain_groups import PlainGroups
+from tests.oracles.temporal import Event, changes_from, events_of
 
 ONE, TWO = stories.port("one_"), stories.port("two_")
 PLAIN = pa.schema([("x", pa.string())])

@@ -13,9 +13,9 @@ from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.temporal.edges import END, INTERVAL, POINT, START, Edges, edges_schema
 from icestream.state.synopses.spec import GroupRows, Slots
-from icestream.testing.oracles.plain_groups import PlainGroups
-from icestream.testing.oracles.temporal import Bag, Event, Group, Payload, assert_same_bag, bag_of
-from icestream.testing.stories import temporal_story as stories
+from tests.fixtures import temporal_story as stories
+from tests.oracles.plain_groups import PlainGroups
+from tests.oracles.temporal import Bag, Event, Group, Payload, assert_same_bag, bag_of
 
 PAYLOAD = pa.schema([("key", pa.string()), ("value", pa.int64())])
 G: Group = (7, 1)

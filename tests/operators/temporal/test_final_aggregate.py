@@ -19,11 +19,11 @@ from icestream.operators.aggregates import Aggregate
 from icestream.operators.temporal.aggregate import TemporalAggregate
 from icestream.operators.temporal.changes import DIFF, LE
 from icestream.state.synopses.spec import GroupRows, Slots
-from icestream.testing.oracles import temporal as oracle
-from icestream.testing.oracles.plain_groups import PlainGroups
-from icestream.testing.oracles.temporal import Bag, Event, Payload, changes_from, heads
-from icestream.testing.stories import temporal_story as stories
-from icestream.testing.stories.temporal_kinds import KINDS
+from tests.fixtures import temporal_story as stories
+from tests.fixtures.temporal_kinds import KINDS
+from tests.oracles import temporal as oracle
+from tests.oracles.plain_groups import PlainGroups
+from tests.oracles.temporal import Bag, Event, Payload, changes_from, heads
 
 PORT = stories.port()
 DICE = st.randoms(use_true_random=False)

@@ -16,11 +16,11 @@ from icestream.operators.temporal import pairs
 from icestream.operators.temporal.changes import changes_of
 from icestream.operators.temporal.join import LEFT, RIGHT, StreamJoin
 from icestream.state.synopses.spec import GroupRows, Slots
-from icestream.testing.oracles import temporal as oracle
-from icestream.testing.oracles.plain_groups import PlainGroups
-from icestream.testing.oracles.temporal import Event, bag_of, changes_from, events_of
-from icestream.testing.stories import temporal_story as stories
-from icestream.testing.stories.temporal_kinds import KINDS
+from tests.fixtures import temporal_story as stories
+from tests.fixtures.temporal_kinds import KINDS
+from tests.oracles import temporal as oracle
+from tests.oracles.plain_groups import PlainGroups
+from tests.oracles.temporal import Event, bag_of, changes_from, events_of
 
 ONE, TWO = stories.port("one_"), stories.port("two_")
 PLAIN = pa.schema([("x", pa.string())])

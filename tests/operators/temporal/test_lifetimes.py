@@ -19,9 +19,9 @@ from icestream.operators.temporal.lifetimes import (
     Windowed,
     hopping,
 )
-from icestream.testing.oracles import temporal as oracle
-from icestream.testing.oracles.temporal import Event, bag_of, changes_from, heads
-from icestream.testing.stories import temporal_story as stories
+from tests.fixtures import temporal_story as stories
+from tests.oracles import temporal as oracle
+from tests.oracles.temporal import Event, bag_of, changes_from, heads
 
 PLAIN = pa.schema([("x", pa.string())])
 

@@ -11,7 +11,7 @@ from icestream.kernels.lifetimes.sweep import scale_rows
 from icestream.kernels.words import merge_field
 from icestream.operators.aggregates import applicable
 from icestream.operators.temporal.lift import Lifting
-from icestream.testing.oracles.temporal import Event, changes_from
+from tests.oracles.temporal import Event, changes_from
 
 PAYLOAD = pa.schema(
     [

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.temporal.settle import Settle
-from icestream.testing.oracles import temporal as oracle
-from icestream.testing.oracles.plain_groups import PlainGroups
-from icestream.testing.oracles.temporal import Bag, Event, changes_from, heads
-from icestream.testing.stories import temporal_story as stories
-from icestream.testing.stories.temporal_kinds import KINDS
+from tests.fixtures import temporal_story as stories
+from tests.fixtures.temporal_kinds import KINDS
+from tests.oracles import temporal as oracle
+from tests.oracles.plain_groups import PlainGroups
+from tests.oracles.temporal import Bag, Event, changes_from, heads
 
 PORT = stories.port()
 G = (7, 1)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from icestream.operators.temporal.changes import changes_schema
 from icestream.operators.temporal.slots import BySlot, Rows, clipped, first_rows, keep
 from icestream.state.synopses.spec import GroupRows, Synopsis
-from icestream.testing.oracles import temporal as oracle
-from icestream.testing.oracles.plain_groups import PlainGroups
-from icestream.testing.oracles.temporal import bag_of, changes_from, events_of
-from icestream.testing.stories import temporal_story as stories
+from tests.fixtures import temporal_story as stories
+from tests.oracles import temporal as oracle
+from tests.oracles.plain_groups import PlainGroups
+from tests.oracles.temporal import bag_of, changes_from, events_of
 
 PORT = stories.port()
 NUMBERS = pa.schema([("x", pa.int64())])

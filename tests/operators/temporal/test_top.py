@@ -18,10 +18,10 @@ from icestream.operators.temporal import top
 from icestream.operators.temporal.consolidate import identities
 from icestream.operators.temporal.ordering import Order
 from icestream.operators.temporal.top import TopK
-from icestream.testing.oracles import temporal as oracle
-from icestream.testing.oracles.plain_groups import PlainGroups
-from icestream.testing.oracles.temporal import Event, Payload, bag_of, changes_from, heads
-from icestream.testing.stories import temporal_story as stories
+from tests.fixtures import temporal_story as stories
+from tests.oracles import temporal as oracle
+from tests.oracles.plain_groups import PlainGroups
+from tests.oracles.temporal import Event, Payload, bag_of, changes_from, heads
 
 PORT = stories.port()
 ORDERS = st.sampled_from(

@@ -12,7 +12,7 @@ from icestream.operators.updates.books import Books
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.update_queue.queue import UpdateQueue
-from icestream.testing.oracles.update_queue import PlainUpdateQueue
+from tests.oracles.update_queue import PlainUpdateQueue
 
 VALUES = pa.schema([("n", pa.int64())])
 

@@ -18,7 +18,7 @@ from icestream.operators.updates.workloads import (
     zipf,
 )
 from icestream.state.update_queue.order import SCHEDULES
-from icestream.testing.oracles.plain_service import PlainServer, area
+from tests.oracles.plain_service import PlainServer, area
 
 COST = 1_000
 

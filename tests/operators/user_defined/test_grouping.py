@@ -10,8 +10,8 @@ from hypothesis import given
 from icestream.operators.temporal.changes import DIFF
 from icestream.operators.user_defined.grouping import portions_of
 from icestream.state.synopses.spec import Slots
-from icestream.testing.oracles.plain_groups import PlainGroups
-from icestream.testing.oracles.user_defined import Step, changes_of_steps
+from tests.oracles.plain_groups import PlainGroups
+from tests.oracles.user_defined import Step, changes_of_steps
 
 
 class Scattered(PlainGroups):

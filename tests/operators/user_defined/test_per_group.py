@@ -19,8 +19,8 @@ from icestream.operators.user_defined.group_state import living, with_expiry
 from icestream.operators.user_defined.operator import UserDefined
 from icestream.operators.user_defined.per_group import StatefulProcessor
 from icestream.state.synopses.spec import GroupRows, Slots
-from icestream.testing.oracles.plain_groups import PlainGroups
-from icestream.testing.oracles.user_defined import (
+from tests.oracles.plain_groups import PlainGroups
+from tests.oracles.user_defined import (
     OPS,
     PAYLOAD,
     Batch,

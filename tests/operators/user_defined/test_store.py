@@ -12,7 +12,8 @@ from hypothesis import given, settings
 
 from icestream.operators.user_defined.operator import UserDefined
 from icestream.state.synopses.options import StoreOptions
-from icestream.testing.oracles.user_defined import (
+from tests.fixtures.group_space import GroupSpace
+from tests.oracles.user_defined import (
     OPS,
     PAYLOAD,
     Batch,
@@ -22,7 +23,6 @@ from icestream.testing.oracles.user_defined import (
     counted,
     simulate,
 )
-from icestream.testing.trials.group_space import GroupSpace
 
 
 def life(seed: int, batches: int, groups: int, unit: int) -> list[Batch]:

@@ -16,8 +16,8 @@ from icestream.operators.user_defined.per_group import StatefulProcessor
 from icestream.operators.user_defined.timers import TimerBook, timer_synopses
 from icestream.operators.user_defined.vectorised import VectorisedProcessor
 from icestream.state.synopses.spec import Ints
-from icestream.testing.oracles.plain_groups import PlainGroups
-from icestream.testing.oracles.user_defined import PAYLOAD, Batch, Step, counted, run
+from tests.oracles.plain_groups import PlainGroups
+from tests.oracles.user_defined import PAYLOAD, Batch, Step, counted, run
 
 KEYS = pa.schema([("user", pa.int64())])
 USERS = np.arange(4)

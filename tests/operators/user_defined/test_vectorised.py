@@ -23,15 +23,8 @@ from icestream.operators.user_defined.operator import UserDefined
 from icestream.operators.user_defined.per_group import StatefulProcessor
 from icestream.operators.user_defined.vectorised import VectorisedProcessor
 from icestream.state.synopses.spec import GroupRows, Slots
-from icestream.testing.oracles.plain_groups import PlainGroups
-from icestream.testing.oracles.user_defined import (
-    PAYLOAD,
-    Batch,
-    Step,
-    changes_of_steps,
-    counted,
-    run,
-)
+from tests.oracles.plain_groups import PlainGroups
+from tests.oracles.user_defined import PAYLOAD, Batch, Step, changes_of_steps, counted, run
 
 OUTPUT = "user long, what string"
 

@@ -17,8 +17,8 @@ from icestream.operators.fields import Field, Layout
 from icestream.operators.windows.fold import HI, LAST, LO, EntryTable, Run, partial_name
 from icestream.operators.windows.runs import sorted_run
 from icestream.state.keys import KeyCodec
-from icestream.testing.stories.plans import EVERY_INPUT, every_aggregate
-from icestream.testing.stories.sources import Shape, random_column
+from icestream.testing.sources import Shape, random_column
+from tests.fixtures.plans import EVERY_INPUT, every_aggregate
 
 KEYS = pa.schema([("name", pa.string()), ("number", pa.float64())])
 TYPES = {field.name: field.type for field in EVERY_INPUT}

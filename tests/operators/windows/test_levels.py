@@ -24,18 +24,10 @@ from icestream.plan.nodes import Plan, View
 from icestream.plan.windows.cost import KeyCounts
 from icestream.runtime.versions.driver import Delivery
 from icestream.runtime.windows import work as window_work
-from icestream.testing.oracles.windows import ObviousWindows, differences, rows_of
-from icestream.testing.stories.plans import every_aggregate, open_query, window_plan
-from icestream.testing.stories.sources import (
-    SECOND,
-    Item,
-    Marker,
-    Shape,
-    batches_of,
-    generate,
-    shapes,
-)
-from icestream.testing.trials.conformance import QueryConformance, small_sizes
+from icestream.testing.sources import SECOND, Item, Marker, Shape, batches_of, generate, shapes
+from tests.fixtures.plans import every_aggregate, open_query, window_plan
+from tests.oracles.windows import ObviousWindows, differences, rows_of
+from tests.suites.window_conformance import QueryConformance, small_sizes
 
 TWO = pa.schema([("value", pa.float64()), ("whole", pa.int64())])
 WORDS = pa.schema([("name", pa.string()), ("number", pa.float64())])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
 from icestream.operators.windows.panes import Cumulative, Grid, Sliding, Windows
-from icestream.testing.oracles.windows import windows_of
+from tests.oracles.windows import windows_of
 
 lengths = st.integers(1, 60)
 instants = st.integers(-500, 500)

@@ -22,9 +22,7 @@ from icestream.operators.windows.panes import Cumulative, Windows
 from icestream.plan.nodes import Plan, View
 from icestream.runtime.windows import kept_events
 from icestream.state.blocks.ahead import read_ahead
-from icestream.testing.oracles.windows import ObviousWindows, differences, rows_of
-from icestream.testing.stories.plans import open_query, window_plan
-from icestream.testing.stories.sources import (
+from icestream.testing.sources import (
     SECOND,
     Item,
     Shape,
@@ -34,7 +32,9 @@ from icestream.testing.stories.sources import (
     restart,
     shapes,
 )
-from icestream.testing.trials.conformance import QueryConformance, small_sizes
+from tests.fixtures.plans import open_query, window_plan
+from tests.oracles.windows import ObviousWindows, differences, rows_of
+from tests.suites.window_conformance import QueryConformance, small_sizes
 
 TWO = pa.schema([("x0", pa.float64()), ("x1", pa.int64())])
 COUNT = Aggregate("count", None, "n")

@@ -11,10 +11,10 @@ import pytest
 from icestream.operators.aggregates import Aggregate
 from icestream.plan.nodes import Plan
 from icestream.runtime.local import LocalQuery
-from icestream.testing.oracles.windows import ObviousWindows, differences, rows_of
-from icestream.testing.stories.plans import open_query, window_plan
-from icestream.testing.stories.sources import SECOND
-from icestream.testing.trials.conformance import small_sizes
+from icestream.testing.sources import SECOND
+from tests.fixtures.plans import open_query, window_plan
+from tests.oracles.windows import ObviousWindows, differences, rows_of
+from tests.suites.window_conformance import small_sizes
 
 FUNCTIONS = ("sum", "max", "first")
 

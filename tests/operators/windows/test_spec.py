@@ -5,8 +5,8 @@ from dataclasses import replace
 from icestream.operators.windows.levels import FROM_PANES, Tiled
 from icestream.operators.windows.panes import Windows
 from icestream.plan.lower import window_spec
-from icestream.testing.stories.plans import window_plan
-from icestream.testing.stories.sources import SECOND
+from icestream.testing.sources import SECOND
+from tests.fixtures.plans import window_plan
 
 
 def tumbling(seconds: int) -> Windows:

@@ -21,16 +21,7 @@ from icestream.plan.nodes import Computation, Plan, View
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.versions import settings as resources
 from icestream.state.versions import COMMITS, SEGMENTS
-from icestream.testing.oracles.arrivals import Row
-from icestream.testing.oracles.windows import (
-    ObviousWindows,
-    differences,
-    rows_of,
-    same_multiset,
-    windows_by_sql,
-)
-from icestream.testing.stories.plans import EVERY_INPUT, every_aggregate, open_query, window_plan
-from icestream.testing.stories.sources import (
+from icestream.testing.sources import (
     SECOND,
     Item,
     Shape,
@@ -40,7 +31,16 @@ from icestream.testing.stories.sources import (
     restart,
     shapes,
 )
-from icestream.testing.trials.conformance import QueryConformance, small_sizes
+from tests.fixtures.plans import EVERY_INPUT, every_aggregate, open_query, window_plan
+from tests.oracles.arrivals import Row
+from tests.oracles.windows import (
+    ObviousWindows,
+    differences,
+    rows_of,
+    same_multiset,
+    windows_by_sql,
+)
+from tests.suites.window_conformance import QueryConformance, small_sizes
 
 WORDS = pa.schema([("name", pa.string()), ("number", pa.float64())])
 TWO = pa.schema([("value", pa.float64()), ("whole", pa.int64())])

@@ -12,8 +12,8 @@ from icestream.operators.aggregates import Aggregate
 from icestream.plan.events.dataflow import Dataflow, described
 from icestream.plan.events.explain import explained_dataflow
 from icestream.plan.nodes import check_same_plan
-from icestream.testing.stories import dataflow_plans as plans
-from icestream.testing.stories.dataflow_plans import RATINGS, Stream, dataflow
+from tests.fixtures import dataflow_plans as plans
+from tests.fixtures.dataflow_plans import RATINGS, Stream, dataflow
 
 ALL: dict[str, Callable[[], Dataflow]] = {
     "running aggregate": plans.running_aggregate,

@@ -8,8 +8,8 @@ from icestream.operators.dataflow.steps import Stateful
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes import Source
-from icestream.testing.stories.dataflow_plans import RATINGS, SECOND, Stream, dataflow
-from icestream.testing.stories.plans import INSTANT
+from tests.fixtures.dataflow_plans import RATINGS, SECOND, Stream, dataflow
+from tests.fixtures.plans import INSTANT
 
 COUNT = Aggregate("count", None, "n")
 

@@ -18,9 +18,9 @@ from icestream.operators.temporal.settle import Settle
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes import Source
-from icestream.testing.stories import dataflow_plans as plans
-from icestream.testing.stories.dataflow_plans import CLICKS, RATINGS, Stream, dataflow
-from icestream.testing.stories.plans import INSTANT
+from tests.fixtures import dataflow_plans as plans
+from tests.fixtures.dataflow_plans import CLICKS, RATINGS, Stream, dataflow
+from tests.fixtures.plans import INSTANT
 
 COUNT = Aggregate("count", None, "n")
 

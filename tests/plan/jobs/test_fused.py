@@ -23,16 +23,16 @@ from icestream.runtime.dataflows.sending import Routing
 from icestream.runtime.exchange import Shelf
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.versions.shard import OpenShard, ShardReport, ShardTask
-from icestream.testing.oracles.jobs import Spanning, counted, told, tuples_in
-from icestream.testing.stories.job_plans import job_dataflow, tuples_of
-from icestream.testing.stories.sources import SECOND, Item, Shape, batches_of, drive
-from icestream.testing.trials.dataflow_conformance import (
+from icestream.testing.moving_shards import rescale, separate_disks
+from icestream.testing.sources import SECOND, Item, Shape, batches_of, drive
+from tests.fixtures.job_plans import job_dataflow, tuples_of
+from tests.oracles.jobs import Spanning, counted, told, tuples_in
+from tests.suites.dataflow_conformance import (
     DataflowConformance,
     open_dataflow,
     small_sizes,
     stream_of,
 )
-from icestream.testing.trials.moving_shards import rescale, separate_disks
 
 LOANS = pa.schema([("area", pa.int64()), ("user", pa.int64()), ("amount", pa.float64())])
 SLACK = 10 * SECOND

@@ -7,8 +7,8 @@ from icestream.core.errors import DefinitionError
 from icestream.plan.events.nodes import Joined, Mapped
 from icestream.plan.joins.multi_join import joined, refuse_after_joins, told
 from icestream.plan.joins.spilling import Spilling
-from icestream.testing.stories.dataflow_plans import Stream
-from icestream.testing.stories.join_plans import SCHEMAS, deferred
+from tests.fixtures.dataflow_plans import Stream
+from tests.fixtures.join_plans import SCHEMAS, deferred
 
 K = pa.schema([("k", pa.int64()), ("x", pa.int64())])
 L = pa.schema([("k", pa.int64()), ("y", pa.int64())])

@@ -18,9 +18,9 @@ from icestream.plan.events.nodes import Joined, upstream
 from icestream.plan.joins import order as join_order
 from icestream.plan.joins.order import Tree
 from icestream.plan.joins.spilling import Spilling
-from icestream.testing.stories.dataflow_plans import Stream, dataflow
-from icestream.testing.stories.join_plans import NAMES, SCHEMAS, batch_of, deferred, sources, tree
-from icestream.testing.trials.dataflow_conformance import open_dataflow
+from tests.fixtures.dataflow_plans import Stream, dataflow
+from tests.fixtures.join_plans import NAMES, SCHEMAS, batch_of, deferred, sources, tree
+from tests.suites.dataflow_conformance import open_dataflow
 
 CHEAPEST = Spilling()
 

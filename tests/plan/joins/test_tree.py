@@ -8,8 +8,8 @@ from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.explain import explained_dataflow
 from icestream.plan.joins import tree as join_tree
 from icestream.plan.joins.spilling import Spilling
-from icestream.testing.stories.dataflow_plans import Stream, dataflow
-from icestream.testing.stories.join_plans import SCHEMAS, deferred, sources, tree
+from tests.fixtures.dataflow_plans import Stream, dataflow
+from tests.fixtures.join_plans import SCHEMAS, deferred, sources, tree
 
 
 def flow_of(rows: Stream, count: int) -> Dataflow:

@@ -10,7 +10,7 @@ from icestream.operators.session import Session
 from icestream.operators.windows.panes import Windows
 from icestream.plan.nodes import View
 from icestream.plan.windows.parts import parts_of
-from icestream.testing.stories.plans import window_plan
+from tests.fixtures.plans import window_plan
 
 SECOND = 1_000_000
 COUNT = Aggregate("count", None, "n")

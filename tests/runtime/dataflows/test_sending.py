@@ -13,7 +13,7 @@ from icestream.operators.windows.fold import HI
 from icestream.runtime.dataflows import sending
 from icestream.runtime.dataflows.sending import Routing, Sending, Sends
 from icestream.runtime.exchange import Parcels, Shelf
-from icestream.testing.faults.faulty_files import SimulatedDisk
+from icestream.testing.simulated_disk import SimulatedDisk
 
 PAYLOAD = pa.schema([("k", pa.int64())])
 KEY_GROUPS, SHARDS = 16, 4

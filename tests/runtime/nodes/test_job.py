@@ -12,8 +12,8 @@ from icestream.operators.windows.panes import Windows
 from icestream.plan.adaptation.migration import Move, Way
 from icestream.plan.adaptation.split_combine import Shape
 from icestream.runtime.nodes.job import RunningJob, WindowJob
-from icestream.testing.oracles.window_answers import Answers, answers
-from icestream.testing.stories.plans import QuickFiles
+from tests.fixtures.plans import QuickFiles
+from tests.oracles.window_answers import Answers, answers
 
 GROUPS, KEYS, BATCHES, STEP = 3, 40, 20, 3
 WINDOWS = (Windows(12, 4), Windows(6, 6))

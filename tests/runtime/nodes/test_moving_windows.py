@@ -15,9 +15,9 @@ from icestream.plan.adaptation.migration import Move, Way
 from icestream.plan.adaptation.split_combine import Shape
 from icestream.runtime.nodes.job import RunningJob, WindowJob
 from icestream.runtime.nodes.moving_windows import Moved
-from icestream.testing.oracles.window_answers import Answers, answers
-from icestream.testing.stories.plans import QuickFiles
-from icestream.testing.trials.conformance import small_sizes
+from tests.fixtures.plans import QuickFiles
+from tests.oracles.window_answers import Answers, answers
+from tests.suites.window_conformance import small_sizes
 
 GROUPS, NODES, KEYS = 4, 3, 60
 STEP, BATCHES = 3, 18

@@ -13,8 +13,8 @@ import icestream as ice
 from icestream.core.errors import IcestreamError
 from icestream.runtime.on_spark import session
 from icestream.runtime.windows import prefold, warm_up
-from icestream.testing.oracles.windows import differences
-from icestream.testing.stories.feed import Feed, rows
+from tests.fixtures.feed import Feed, rows
+from tests.oracles.windows import differences
 
 pytestmark = pytest.mark.spark
 

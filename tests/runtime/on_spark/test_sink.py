@@ -17,7 +17,7 @@ import icestream as ice
 from icestream.core.errors import DefinitionError
 from icestream.runtime.on_spark.sink import FILE_FORMATS, Once, Sink, TableSink, make_sink, no_rows
 from icestream.state.files import LocalFiles
-from icestream.testing.stories.feed import Feed
+from tests.fixtures.feed import Feed
 
 pytestmark = pytest.mark.spark
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from icestream.runtime.exchange import ExchangeWriter, Parcels, Shelf
 from icestream.runtime.updates.ingest import EVERY, UpdatesIngest
 from icestream.state.files import LocalFiles
-from icestream.testing.stories.update_streams import Costly, ManualClock, Quote, quotes, quotes_plan
+from tests.fixtures.update_streams import Costly, ManualClock, Quote, quotes, quotes_plan
 
 ROUTES = (0, 0, 0, 0, 1, 1, 1, 1)
 BATCH: list[Quote] = [(f"s{n % 7}", n, n * 31 % 97) for n in range(100)]

@@ -13,8 +13,8 @@ from icestream.runtime.local import LocalQuery, read_rows
 from icestream.runtime.versions.driver import Delivery
 from icestream.runtime.versions.settings import LEAST_QUOTA, Settings
 from icestream.state.versions import COMMITS, RESULTS, SEGMENTS, VersionStore
-from icestream.testing.faults.faulty_files import SimulatedDisk
-from icestream.testing.trials.rehearsal import ROOT, Process, Script, staged
+from icestream.testing.crash_runs import ROOT, Process, Script, staged
+from icestream.testing.simulated_disk import SimulatedDisk
 
 SCRIPT = Script(batches=8)
 

@@ -13,8 +13,8 @@ from icestream.runtime.versions.shard import ShardSpace, ShardTask, WindowShard
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
 from icestream.state.segments import SegmentTable
-from icestream.testing.faults.faulty_files import SimulatedDisk
-from icestream.testing.trials.rehearsal import Process, Rehearsal, Script, staged
+from icestream.testing.crash_runs import Process, Rehearsal, Script, staged
+from icestream.testing.simulated_disk import SimulatedDisk
 
 SCRIPT = Script(batches=12)
 

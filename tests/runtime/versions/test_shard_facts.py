@@ -10,7 +10,7 @@ from icestream.runtime.versions.shard import ShardReport
 from icestream.runtime.versions.shard_facts import key_group_facts, shard_facts
 from icestream.state.log.format import SegmentInfo
 from icestream.state.versions import EVENTS, NO_SHARD, LiveSegment
-from icestream.testing.stories.checkpoints import events, opened
+from tests.fixtures.checkpoints import events, opened
 
 
 def segment(ordinal: int, size: int) -> SegmentInfo:

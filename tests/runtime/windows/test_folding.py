@@ -13,8 +13,8 @@ from icestream.plan.lower import liftable
 from icestream.plan.nodes import Plan
 from icestream.runtime.windows import folding
 from icestream.runtime.windows.folding import HOT_ROWS, SAMPLED, hot_groups
-from icestream.testing.stories.plans import open_query, window_plan
-from icestream.testing.stories.sources import Shape, batches_of, generate
+from icestream.testing.sources import Shape, batches_of, generate
+from tests.fixtures.plans import open_query, window_plan
 
 TWO = pa.schema([("value", pa.float64()), ("whole", pa.int64())])
 FREE = (

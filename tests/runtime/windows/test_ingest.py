@@ -16,10 +16,10 @@ from icestream.runtime.exchange import ExchangeWriter, Parcels, Shelf, SplitRepo
 from icestream.runtime.local import read_rows
 from icestream.runtime.windows.folding import TABLE_BYTES
 from icestream.runtime.windows.ingest import Ingest
-from icestream.testing.faults.faulty_files import SimulatedDisk
-from icestream.testing.oracles.windows import ObviousWindows, rows_of
-from icestream.testing.stories.plans import open_query, window_plan
-from icestream.testing.stories.sources import SECOND, Shape, random_events
+from icestream.testing.simulated_disk import SimulatedDisk
+from icestream.testing.sources import SECOND, Shape, random_events
+from tests.fixtures.plans import open_query, window_plan
+from tests.oracles.windows import ObviousWindows, rows_of
 
 COUNT = [Aggregate("count", None, "n")]
 

@@ -20,9 +20,9 @@ from icestream.runtime.windows import prefold
 from icestream.runtime.windows.ingest import FoldedIngest, Ingest, IngestTask
 from icestream.runtime.windows.prefold import Prefold, can_fold
 from icestream.state.files import LocalFiles
-from icestream.testing.oracles.arrivals import Row
-from icestream.testing.oracles.windows import differences, rows_of
-from icestream.testing.stories.sources import SECOND, Shape, random_events
+from icestream.testing.sources import SECOND, Shape, random_events
+from tests.oracles.arrivals import Row
+from tests.oracles.windows import differences, rows_of
 
 pytestmark = pytest.mark.spark
 

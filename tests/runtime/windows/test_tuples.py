@@ -16,9 +16,9 @@ from icestream.runtime.exchange import ExchangeWriter, Parcels, Shelf, SplitRepo
 from icestream.runtime.windows import tuples
 from icestream.runtime.windows.tuples import Leaving, TupleWriter
 from icestream.state.log.format import SegmentInfo
-from icestream.testing.faults.faulty_files import SimulatedDisk
-from icestream.testing.stories.plans import window_plan
-from icestream.testing.stories.sources import SECOND, Shape, random_events
+from icestream.testing.simulated_disk import SimulatedDisk
+from icestream.testing.sources import SECOND, Shape, random_events
+from tests.fixtures.plans import window_plan
 
 PLAN = window_plan(
     "6 seconds",

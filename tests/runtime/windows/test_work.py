@@ -7,9 +7,9 @@ import pytest
 
 from icestream.operators.aggregates import Aggregate
 from icestream.plan.lower import AUTO
-from icestream.testing.oracles.windows import ObviousWindows, differences, rows_of
-from icestream.testing.stories.plans import open_query, window_plan
-from icestream.testing.stories.sources import SECOND, Shape, batches_of, generate
+from icestream.testing.sources import SECOND, Shape, batches_of, generate
+from tests.fixtures.plans import open_query, window_plan
+from tests.oracles.windows import ObviousWindows, differences, rows_of
 
 COUNT = (Aggregate("count", None, "n"),)
 

@@ -14,7 +14,7 @@ from icestream.state.blocks.pool import (
     SharedPool,
     Step,
 )
-from icestream.testing.oracles.window_blocks import Cross, Roll, Window, boundaries, least_reads
+from tests.oracles.window_blocks import Cross, Roll, Window, boundaries, least_reads
 
 gaps = st.lists(st.sampled_from((0, 0, 1, 1, 2, 5, 30)), min_size=1, max_size=60)
 #: with an event at every instant

@@ -22,7 +22,7 @@ from icestream.state.blocks.formulas import (
 from icestream.state.blocks.layout import PAGE, Layout
 from icestream.state.blocks.repository import Repository
 from icestream.state.budget import Budget, Refused
-from icestream.testing.oracles.window_blocks import Window, inside, walk
+from tests.oracles.window_blocks import Window, inside, walk
 
 COLUMNS = (("time", "i8"), ("number", "i8"))
 

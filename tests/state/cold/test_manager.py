@@ -14,7 +14,7 @@ from icestream.core.errors import DefinitionError, StorageError
 from icestream.state.cold.classifiers import Smoothing
 from icestream.state.cold.manager import Manager, Policy
 from icestream.state.cold.targets import Load, Rule, targets
-from icestream.testing.trials.cold_groups import PlainSubQuery
+from tests.fixtures.cold_groups import PlainSubQuery
 
 CLASSIFIERS = ("clock", "lfu", "plain-lfu", "smoothing")
 

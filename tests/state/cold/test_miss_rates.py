@@ -11,7 +11,7 @@ import pytest
 from icestream.state.cold.classifiers import Classifier, LeastFrequent, Smoothing
 from icestream.state.cold.manager import Manager, Policy
 from icestream.state.cold.targets import Rule
-from icestream.testing.trials.cold_groups import PlainSubQuery, work, zipf
+from tests.fixtures.cold_groups import PlainSubQuery, work, zipf
 
 Slots = npt.NDArray[np.int64]
 GROUPS, CHUNKS, CHUNK = 5000, 300, 500

@@ -10,8 +10,8 @@ from icestream.state.log.compact import compact
 from icestream.state.log.format import NO_MARKER, ordinal_of
 from icestream.state.log.reader import Log
 from icestream.state.log.writer import SegmentWriter
-from icestream.testing.faults.faulty_files import SimulatedDisk
-from icestream.testing.trials.log_machine import join_payloads
+from icestream.testing.log_machine import join_payloads
+from icestream.testing.simulated_disk import SimulatedDisk
 
 
 def store(

@@ -7,7 +7,7 @@ from icestream.state.log import format as layout
 from icestream.state.log.format import HEADER, Record
 from icestream.state.log.reader import SegmentReader
 from icestream.state.log.writer import SegmentWriter
-from icestream.testing.faults.faulty_files import SimulatedDisk
+from icestream.testing.simulated_disk import SimulatedDisk
 
 CODECS = pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
 PATH = "f/segment"

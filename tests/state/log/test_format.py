@@ -26,7 +26,7 @@ from icestream.state.log.format import (
     padded,
     show_marker,
 )
-from icestream.testing.faults.faulty_files import SimulatedDisk
+from icestream.testing.simulated_disk import SimulatedDisk
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "log.md"
 

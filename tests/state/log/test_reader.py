@@ -15,7 +15,7 @@ from icestream.state.files import Files, LocalFiles
 from icestream.state.log.format import NO_MARKER, SegmentInfo, marker_of
 from icestream.state.log.reader import Log, SegmentReader
 from icestream.state.log.writer import SegmentWriter
-from icestream.testing.faults.faulty_files import SimulatedDisk
+from icestream.testing.simulated_disk import SimulatedDisk
 
 
 def segment(

@@ -14,7 +14,7 @@ from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.state.log.format import MAX_ORDINAL, MAX_STREAM, NO_MARKER, offset_of, ordinal_of
 from icestream.state.log.reader import SegmentReader
 from icestream.state.log.writer import SegmentWriter
-from icestream.testing.faults.faulty_files import Crash, CrashMode, SimulatedDisk
+from icestream.testing.simulated_disk import Crash, CrashMode, SimulatedDisk
 
 CODECS = pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
 

@@ -23,8 +23,8 @@ from icestream.state.synopses import cleaning, directory, heap, migration, ranke
 from icestream.state.synopses.options import StoreOptions
 from icestream.state.synopses.spec import GroupRows, Groups, Ids, Slots, Synopsis
 from icestream.state.synopses.store import GroupStore
-from icestream.testing.oracles.plain_groups import PlainGroups
-from icestream.testing.trials.group_space import GroupSpace
+from tests.fixtures.group_space import GroupSpace
+from tests.oracles.plain_groups import PlainGroups
 
 SYNOPSES = (
     Synopsis("kept", pa.schema([("name", pa.string()), ("x", pa.int64())])),

@@ -20,7 +20,7 @@ from icestream.state.synopses.options import ROWS
 from icestream.state.synopses.rows import RowCodec
 from icestream.state.synopses.spec import Ints
 from icestream.state.synopses.tail import Tail
-from icestream.testing.trials.group_space import GroupSpace, Task
+from tests.fixtures.group_space import GroupSpace, Task
 
 GROUPS = 30
 IDS = np.arange(GROUPS, dtype=np.uint64) << np.uint64(59)

@@ -12,7 +12,7 @@ from icestream.core.times import INFINITY
 from icestream.state.synopses import ranked
 from icestream.state.synopses.options import StoreOptions
 from icestream.state.synopses.spec import Ints, Synopsis
-from icestream.testing.trials.group_space import GroupSpace
+from tests.fixtures.group_space import GroupSpace
 
 RANKED = (Synopsis("ranked", pa.schema([("rank", pa.float64()), ("x", pa.int64())]), rank="rank"),)
 

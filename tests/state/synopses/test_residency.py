@@ -13,7 +13,7 @@ from icestream.state.keys import KeyCodec
 from icestream.state.synopses.options import StoreOptions
 from icestream.state.synopses.spec import GroupRows, Ids, Ints, Synopsis
 from icestream.state.synopses.store import GroupStore
-from icestream.testing.trials.group_space import GroupSpace
+from tests.fixtures.group_space import GroupSpace
 
 KEY = pa.schema([pa.field("key", pa.int64(), nullable=False)])
 TOTALS = (Synopsis("totals", pa.schema([("n", pa.int64()), ("total", pa.int64())])),)

@@ -21,7 +21,7 @@ from icestream.state.synopses.facts import Fact
 from icestream.state.synopses.options import StoreOptions
 from icestream.state.synopses.spec import GroupRows, Ids, Ints, Synopsis
 from icestream.state.synopses.store import GroupStore
-from icestream.testing.trials.group_space import GroupSpace
+from tests.fixtures.group_space import GroupSpace
 
 NUMBERS = (Synopsis("numbers", pa.schema([("x", pa.int64()), ("y", pa.int64())])),)
 PASSING = (Synopsis("passing", pa.schema([("until", pa.int64()), ("x", pa.int64())]), "until"),)

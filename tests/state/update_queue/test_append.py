@@ -14,7 +14,7 @@ from icestream.state.budget import Budget, Refused
 from icestream.state.update_queue.append import AppendQueue
 from icestream.state.update_queue.arrays import HeapArrays
 from icestream.state.update_queue.reader import Dequeued
-from icestream.testing.oracles.update_queue import PlainAppendQueue, Served
+from tests.oracles.update_queue import PlainAppendQueue, Served
 
 FIXED = pa.schema([("n", pa.int64())])
 RAGGED = pa.schema([("n", pa.int64()), ("s", pa.string())])

@@ -18,7 +18,7 @@ from icestream.state.update_queue.order import SCHEDULES
 from icestream.state.update_queue.pages import PagePool
 from icestream.state.update_queue.queue import UpdateQueue
 from icestream.state.update_queue.reader import Dequeued
-from icestream.testing.oracles.update_queue import PlainUpdateQueue, Served
+from tests.oracles.update_queue import PlainUpdateQueue, Served
 
 FIXED = pa.schema([("n", pa.int64()), ("x", pa.float64())])
 RAGGED = pa.schema([("n", pa.int64()), ("s", pa.string())])

@@ -24,7 +24,7 @@ Invariants:
 
 Limits: groups in a window longer than anything measured are taken to be those seen so far, a lower
 bound, and the estimate says so; both plans need the same running rows, so it does not change the
-choice. Processor time is not estimated; `icestream bench plan-choice` measures it.
+choice. Processor time is not estimated; `python -m bench plan-choice` measures it.
 
 References: Mendes, Bizarro, Marques (2013), formulas 2.1, 2.2, 3.1 and 3.2.
 """

@@ -1,0 +1,181 @@
+"""Rescaling while a query runs: the rows stay the same, and a batch hardly notices.
+
+Idea: a query for every operator that keeps state runs twice over the same files, undisturbed and
+with another number of tasks after random batches (2, 8, 3, 1, again and again), while more input is
+waiting than a batch takes. Rows are compared by count and by the sum of their hashes; of an update
+stream, whose rows depend on the time a batch has, by the last row of each key. The pause of a
+rescale is what the batch after it takes beyond the median of the batches that follow no rescale.
+What a query pays for the room to grow, its shards, is measured beside (`shard_cost`).
+
+Limits: one machine, so a shard that changes its task finds its arena; on another machine it would
+be rebuilt from the log, which the tests do between any two batches and nothing times. Batches are
+short, so that a pause would show.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import statistics
+from dataclasses import dataclass, field
+from itertools import accumulate, cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import icestream as ice
+from bench.adaptation.operators_of_state import OPERATORS, SCHEMA, Kept
+from bench.adaptation.shard_cost import cost_of_shards, per_shard
+from bench.harness import scratch, workspace
+from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.rows import write_batches
+
+#: micro-batches, events in each, keys
+CASES = {Size.SMALL: (18, 20_000, 2_000), Size.FULL: (24, 60_000, 6_000)}
+COURSE = (8, 3, 1, 2)
+#: batches from one rescale to the next, on average
+EVERY = 3
+WARM = 4
+SHARDS = 8
+
+
+@dataclass
+class Run:
+    """Sums of the rows of a query, and what its batches took."""
+
+    rows: int = 0
+    hashes: int = 0
+    #: what the last row of each key says, of an update stream
+    last: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    #: milliseconds and tasks of each batch
+    batches: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def told(self) -> tuple[Any, ...]:
+        """Return what must not depend on tasks."""
+        return (self.last,) if self.last else (self.rows, self.hashes)
+
+    @property
+    def rescaled(self) -> list[int]:
+        """Return what batches took that had another number of tasks than the one before."""
+        return [now[0] for before, now in self._pairs if before[1] != now[1]]
+
+    @property
+    def calm(self) -> list[int]:
+        """Return what the others took."""
+        return [now[0] for before, now in self._pairs if before[1] == now[1]]
+
+    @property
+    def _pairs(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+        return list(zip(self.batches, self.batches[1:], strict=False))[WARM:]
+
+
+def measure(size: Size, progress: Progress) -> Measurement:
+    """Run each kind of query with and without rescaling."""
+    batches, events, keys = CASES[size]
+    folder = scratch(workspace(), "rescale")
+    write_batches(folder / "in", batches, events, keys=keys, span=4_000_000, seed=11)
+    progress.plan(1 + 2 * len(OPERATORS))
+    progress.step("versions by shards")
+    cost = cost_of_shards(size, folder / "cost")
+    spark = ice.local_session("rescale", cores=2)
+    figures: dict[str, Any] = {
+        "events": batches * events,
+        "keys": keys,
+        "shards": SHARDS,
+        "shard cost": cost,
+        "ms of a version for each further shard": per_shard(cost),
+    }
+    bars: list[Bar] = []
+    for kind, kept in OPERATORS.items():
+        progress.step(f"{kind}, undisturbed")
+        calm = _run(spark, kept, folder, rescaling=False)
+        progress.step(f"{kind}, rescaled")
+        moved = _run(spark, kept, folder, rescaling=True)
+        wrong = int(calm.told != moved.told or not calm.rows or not moved.rescaled)
+        figures[kind] = {
+            "batch_ms": statistics.median(calm.calm),
+            "pause_ms": statistics.median(moved.rescaled) - statistics.median(moved.calm),
+            "longest_after_ms": max(moved.rescaled),
+            "rescales": len(moved.rescaled),
+            "rows": calm.rows,
+            "timeline": moved.batches,
+        }
+        bars.append(Bar.at_most(f"{kind}: runs with other rows", 0, wrong))
+    spark.stop()
+    return Measurement(figures, tuple(bars))
+
+
+def _run(spark: Any, kept: Kept, folder: Path, *, rescaling: bool) -> Run:
+    """Run a query to the end of its files."""
+    course, found, dice = cycle(COURSE), Run(), random.Random(17)
+    turns = set(accumulate(dice.randrange(1, 2 * EVERY) for _ in range(1_000)))
+    running: list[Any] = []
+
+    def take(rows: Any, version: int) -> None:
+        if kept.last_rows:
+            values = [column.to_pylist() for column in rows.toArrow().columns]
+            found.last |= {row[0]: row for row in zip(*values, strict=True)}
+            found.rows += len(values[0])
+        else:
+            texts = ("count(*)", "coalesce(sum(xxhash64(*) % 1000003), 0)")
+            count, hashes = rows.selectExpr(*texts).first()
+            found.rows += count
+            found.hashes += hashes
+        if rescaling and running and version in turns:
+            running[0].rescale(next(course))
+
+    reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+    query = kept.query(reader.parquet(str(folder / "in")))
+    checkpoint = folder / "checkpoint"
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    writer = (
+        query.writeStream.foreachBatch(take)
+        .options(checkpointLocation=str(checkpoint), rebalance="off", **kept.options)
+        .memory("512 MB")
+        .shards(SHARDS)
+        .parallelism(2)
+        .trigger(availableNow=True)
+    )
+    running.append(writer.start())
+    running[0].awaitTermination()
+    found.batches = [
+        (_component_ms(report["durationMs"]), report["icestream"]["parallelism"])
+        for report in running[0].recentProgress
+    ]
+    return found
+
+
+def _component_ms(phases: dict[str, int]) -> int:
+    """Return the milliseconds of all components of a batch."""
+    return sum(took for phase, took in phases.items() if phase.startswith("component"))
+
+
+def plot(figures: Figures, target: Path) -> None:
+    """Draw what batches took over the run, and the number of tasks."""
+    import matplotlib.pyplot as plt  # noqa: PLC0415 - measuring needs no plots
+
+    kinds = [kind for kind in OPERATORS if kind in figures]
+    chart, panels = plt.subplots(
+        -(-len(kinds) // 4), 4, figsize=(14, 0.6 * (len(kinds) + 3)), squeeze=False
+    )
+    for axes, kind in zip(np.ravel(panels), kinds, strict=False):
+        took, tasks = zip(*figures[kind]["timeline"], strict=True)
+        axes.plot(took, lw=1.2)
+        axes.set(title=kind, xlabel="batch", ylabel="component ms")
+        axes.set_ylim(bottom=0)
+        other = axes.twinx()
+        other.step(range(len(tasks)), tasks, where="mid", color="tab:orange", lw=1)
+        other.set(ylabel="tasks", ylim=(0, SHARDS + 1))
+    chart.tight_layout()
+    chart.savefig(target, dpi=120)
+    plt.close(chart)
+
+
+BENCH = Bench(
+    "rescale",
+    "a running query changes its number of tasks, and not a row of its results",
+    measure,
+    plot,
+)

@@ -1,0 +1,243 @@
+"""Three joins in one process that spill by a strategy and clean up leaves first.
+
+Idea: the tree ((A, B, C), D), E of real join operators, each with a shard of its own. After a
+batch, if resident rows of all joins take more than the threshold, the strategy chooses partitions
+that leave before the next batch: what the driver of a query does, without one.
+
+Invariants:
+1. What is made at run time and by clean-up are the exact results, each once
+   (`test_oracle_a_tree_that_spills_makes_every_result_once`).
+2. Resident rows take no more than the threshold and what one batch brings, clean-up included
+   (`test_bounded_resident_rows_stay_below_the_threshold_and_a_batch`).
+
+Limits: arrays and work buffers of the joins are not counted as rows; they are inside the quota.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from bench.joins.join_inputs import JOINS, PARTITIONS, Batch
+from icestream.core.times import INFINITY
+from icestream.kernels.joins.resident import HEAD
+from icestream.operators.dataflow.identity import identified
+from icestream.operators.multi_join.operator import MultiJoin
+from icestream.operators.multi_join.spec import MultiJoinSpec
+from icestream.operators.multi_join.strategies import LOCAL_OUTPUT, PartitionStatistics, chosen
+from icestream.operators.multi_join.tracing import Lineage, Tracer
+from icestream.operators.temporal.changes import changes_of, payload_of
+from tests.fixtures.multi_join_space import JoinSpace
+
+Floats = npt.NDArray[np.float64]
+
+#: streams that come in at each join, in the order of ports; results of the join before come first
+TAKEN = (("a", "b", "c"), ("d",), ("e",))
+#: the key of each join, in the rows that come from the join before, and in results
+KEYS = ("c1", "c2", "d2")
+LINEAGES = tuple(Lineage(join, (key,)) for join, key in enumerate(KEYS))
+#: height of each join above the inputs
+HEIGHTS = {join: join for join in range(JOINS)}
+#: bytes that a row takes in memory beside its payload
+HEAD_BYTES = 8 * HEAD
+
+
+@dataclass(frozen=True)
+class Spilling:
+    """When what leaves memory."""
+
+    strategy: str
+    #: bytes of resident rows, of all joins, above which some leave; None for never
+    threshold: int | None = None
+    #: part of the resident rows that leaves at once
+    amount: float = 0.3
+    #: part of the rows that are traced to the partitions they come from
+    sample: float = 1.0
+
+
+@dataclass
+class Course:
+    """What happened in a run, batch by batch."""
+
+    #: results so far, and bytes of resident rows, after each batch
+    results: list[int] = field(default_factory=list)
+    resident: list[int] = field(default_factory=list)
+    #: most bytes by which resident rows grew between two moments at which some could leave
+    largest_step: int = 0
+    #: most bytes of resident rows at any of those moments
+    most_resident: int = 0
+    #: times that partitions left, and the bytes that did; then those that left in need of room
+    spills: int = 0
+    spilled_bytes: int = 0
+    forced_spills: int = 0
+    seconds: float = 0.0
+    #: results, rows made by all joins, times that partitions left, seconds and processor seconds of
+    #: clean-up
+    late_results: int = 0
+    late_rows: int = 0
+    late_spills: int = 0
+    clean_up_seconds: float = 0.0
+    clean_up_cpu_seconds: float = 0.0
+
+
+class JoinTree:
+    """Three joins of five streams."""
+
+    def __init__(self, folder: Path, spilling: Spilling, seed: int, quota: int = 1 << 28) -> None:
+        """Begin with empty joins, each in a folder of its own; `quota` bytes for each."""
+        self.course = Course()
+        self._spilling = spilling
+        self._seed = seed
+        self._spaces = [
+            JoinSpace(str(folder / f"join{spec.number}"), spec, quota) for spec in _specs()
+        ]
+        self._joins: list[MultiJoin] = []
+        self._tracers = [
+            Tracer(LINEAGES[: join + 1], PARTITIONS, spilling.sample, seed, head_bytes=HEAD_BYTES)
+            for join in range(JOINS)
+        ]
+        self._output = np.zeros((JOINS, PARTITIONS))
+        self._inter = np.zeros((JOINS, PARTITIONS))
+        #: results, and rows that any join made
+        self._made = 0
+        self._rows = 0
+        self._held = 0
+
+    def run(self, batches: Iterable[Batch]) -> None:
+        """Take batches in."""
+        begin = time.perf_counter()
+        for batch in batches:
+            with self._version():
+                self._take(batch)
+                self.course.results.append(self._made)
+                self.course.resident.append(self._relieve())
+        self.course.seconds = time.perf_counter() - begin
+
+    def clean_up(self) -> None:
+        """Make the results that are owed, leaves first, and discard all state."""
+        begin, cpu = time.perf_counter(), time.process_time()
+        before, rows_before, spills = self._made, self._rows, self.course.spills
+        with self._version():
+            for number, join in enumerate(self._joins):
+                for rows in join.clean_up(last=True):
+                    self._pass_on(number, rows)
+                    self._relieve(after=number)
+        self.course.late_results = self._made - before
+        self.course.late_rows = self._rows - rows_before
+        self.course.late_spills = self.course.spills - spills
+        self.course.spills = spills
+        self.course.clean_up_seconds = time.perf_counter() - begin
+        self.course.clean_up_cpu_seconds = time.process_time() - cpu
+
+    @property
+    def log_bytes(self) -> int:
+        """Return the bytes of rows on the log that are needed yet."""
+        return sum(space.log_bytes for space in self._spaces)
+
+    @contextmanager
+    def _version(self) -> Iterator[None]:
+        with ExitStack() as versions:
+            self._joins = [versions.enter_context(space.version()) for space in self._spaces]
+            yield
+            self.course.forced_spills += sum(
+                join.statistics["forced_spills"] for join in self._joins
+            )
+        self._joins = []
+
+    def _take(self, batch: Batch) -> None:
+        for number, streams in enumerate(TAKEN):
+            for port, stream in enumerate(streams, start=int(number > 0)):
+                key = f"{stream}1"
+                for rows in self._joins[number].on_changes(port, _arrived(batch[stream], key)):
+                    self._pass_on(number, rows)
+
+    def _pass_on(self, number: int, rows: pa.RecordBatch) -> None:
+        """Count the results of a join and let the next one take them in."""
+        payload = payload_of(rows)
+        self._rows += rows.num_rows
+        last = number == JOINS - 1
+        for join, (counts, sizes) in self._tracers[number].trace(payload).items():
+            if last:
+                self._output[join] += counts
+            else:
+                self._inter[join] += sizes
+        if last:
+            self._made += rows.num_rows
+            return
+        arrived = _arrived(payload, KEYS[number + 1])
+        for further in self._joins[number + 1].on_changes(0, arrived):
+            self._pass_on(number + 1, further)
+
+    def _relieve(self, after: int = -1) -> int:
+        """Let partitions of joins after one leave if there is need; return what was resident."""
+        joins = range(after + 1, JOINS)
+        sizes = np.zeros((JOINS, PARTITIONS), dtype=np.int64)
+        for join in joins:
+            sizes[join] = self._joins[join].sizes()
+        resident = int(sizes.sum())
+        self.course.largest_step = max(self.course.largest_step, resident - self._held)
+        self.course.most_resident = max(self.course.most_resident, resident)
+        threshold = self._spilling.threshold
+        freed = 0
+        if threshold is not None and resident > threshold:
+            # a part of what is resident, and at least what is above the threshold
+            amount = max(resident - threshold, int(np.ceil(self._spilling.amount * resident)))
+            leaving = self._leaving(sizes, amount)
+            for join in joins:
+                freed += self._joins[join].spill(np.flatnonzero(leaving[join]))
+            self._output[leaving] = 0
+            self._inter[leaving] = 0
+            self.course.spills += 1
+            self.course.spilled_bytes += freed
+        self._held = resident - freed
+        return resident
+
+    def _leaving(self, sizes: npt.NDArray[np.int64], amount: int) -> npt.NDArray[np.bool_]:
+        output = self._output
+        if self._spilling.strategy == LOCAL_OUTPUT:
+            output = np.array([join.outputs() for join in self._joins], dtype=np.float64)
+        statistics = PartitionStatistics(
+            np.repeat(np.arange(JOINS), PARTITIONS),
+            np.tile(np.arange(PARTITIONS), JOINS),
+            sizes.ravel(),
+            output.ravel(),
+            self._inter.ravel(),
+        )
+        seed = self._seed + self.course.spills
+        leaves = chosen(statistics, amount, self._spilling.strategy, HEIGHTS, seed)
+        return leaves.reshape(JOINS, PARTITIONS)
+
+
+def _specs() -> Iterator[MultiJoinSpec]:
+    before: pa.Schema | None = None
+    for number, streams in enumerate(TAKEN):
+        own = [pa.schema([(f"{name}1", pa.int64()), (f"{name}2", pa.int64())]) for name in streams]
+        inputs = own if before is None else [before, *own]
+        columns = chain.from_iterable(
+            ((port, name, name) for name in schema.names) for port, schema in enumerate(inputs)
+        )
+        spec = MultiJoinSpec(number, tuple(inputs), tuple(columns), PARTITIONS)
+        before = spec.payload
+        yield spec
+
+
+def _arrived(payload: pa.RecordBatch, key: str) -> pa.RecordBatch:
+    """Return rows that live for ever as changes, under the identity of a key."""
+    hi, lo = identified(payload, (key,))
+    count = payload.num_rows
+    return changes_of(
+        payload,
+        np.zeros(count, dtype=np.int64),
+        np.full(count, INFINITY),
+        np.ones(count, dtype=np.int64),
+        hi,
+        lo,
+    )

@@ -1,0 +1,102 @@
+"""Whether systems joined five streams alike: how many results, and a checksum over all of them.
+
+Idea: a result weighs the product of a mixed number of each of its five rows, modulo 2**64; the
+checksum is the sum of the weights. It does not depend on the order of the results and tells which
+rows were joined. Sums of products along the tree of joins give what is expected without making the
+results, so that shares nothing with any of the systems.
+
+Invariants:
+1. What is expected is what DuckDB finds (`test_oracle_expected_results_are_those_of_duckdb`).
+2. A result that is missing, twice or wrong shows (`test_a_wrong_result_shows`).
+
+Limits: errors that cancel modulo 2**64 stay unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv
+
+from bench.joins.multi_join_rows import STREAMS, Ints
+
+Words = npt.NDArray[np.uint64]
+
+NAMES = tuple(stream.id for stream in STREAMS)
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """All results of the joins."""
+
+    count: int
+    checksum: int
+
+
+def expected(rows: int) -> Results:
+    """Compute the results of the first rows of each stream."""
+    columns = {
+        name: column for stream in STREAMS for name, column in stream.columns(0, rows).items()
+    }
+    weights = [_mixed(columns[name], place) for place, name in enumerate(NAMES)]
+    ones = np.ones(rows, dtype=np.uint64)
+    counts, sums = (_along_the_joins(columns, each) for each in ([ones] * len(STREAMS), weights))
+    return Results(counts, sums)
+
+
+def of_parquet(folder: Path) -> Results:
+    """Add up the results that a system wrote as Parquet."""
+    return of_batches(
+        batch
+        for path in sorted(folder.glob("**/*.parquet"))
+        for batch in pq.ParquetFile(path).iter_batches(columns=list(NAMES))
+    )
+
+
+def of_csv(folder: Path) -> Results:
+    """Add up the results that a system wrote as CSV without a header, in any number of files."""
+    files = (path for path in sorted(folder.glob("**/*")) if path.is_file() and path.stat().st_size)
+    options = csv.ReadOptions(column_names=NAMES)
+    return of_batches(batch for path in files for batch in csv.read_csv(path, options).to_batches())
+
+
+def of_batches(batches: Iterator[pa.RecordBatch]) -> Results:
+    """Add up results."""
+    count, checksum = 0, np.zeros(1, dtype=np.uint64)
+    for batch in batches:
+        weights = np.ones(batch.num_rows, dtype=np.uint64)
+        for place, name in enumerate(NAMES):
+            weights *= _mixed(np.asarray(batch.column(name)), place)
+        count += batch.num_rows
+        checksum += weights.sum(dtype=np.uint64)
+    return Results(count, int(checksum[0]))
+
+
+def _along_the_joins(columns: dict[str, Ints], weights: list[Words]) -> int:
+    """Add up the products of the weights of all results, modulo 2**64."""
+    a, b, c, d, e = weights
+    found = c * _met(columns["a1"], a, columns["c1"]) * _met(columns["b1"], b, columns["c1"])
+    found = d * _met(columns["c2"], found, columns["d1"])
+    found = e * _met(columns["d2"], found, columns["e1"])
+    return int(found.sum(dtype=np.uint64))
+
+
+def _met(keys: Ints, weights: Words, wanted: Ints) -> Words:
+    """Return, for each wanted key, the sum of the weights of the rows that have it."""
+    sums = np.zeros(1 + max(int(keys.max()), int(wanted.max())), dtype=np.uint64)
+    np.add.at(sums, keys, weights)
+    met: Words = sums[wanted]
+    return met
+
+
+def _mixed(ids: Ints, place: int) -> Words:
+    """Turn the numbers of a stream's rows into odd numbers that look random."""
+    words = (ids.astype(np.uint64) + np.uint64(place << 40)) * np.uint64(0x9E3779B97F4A7C15)
+    words ^= words >> np.uint64(29)
+    return (words * np.uint64(0xBF58476D1CE4E5B9)) | np.uint64(1)

@@ -1,0 +1,168 @@
+"""Two streams joined within a bound of time: Icestream beside Spark's stream-stream join.
+
+Idea: both join the same two streams of files, on skewed keys and at most 20 seconds apart, in the
+same batches, write the pairs as Parquet, commit every batch and have two cores; rates are of input
+rows, of both streams together, once warm. All pairs that a system wrote are compared with what
+numpy expects (`pair_agreement`).
+
+Limits: Icestream reads more batches than Spark, which takes seconds for each. In size `small`
+batches are small, so that what is paid once for each batch weighs more than the join.
+
+References: `Bench` in `registry`; the numbers and how to repeat them are in `docs/performance.md`.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import systems
+from bench.cold.keyed_rows import Stream
+from bench.cold.user_state import prefix
+from bench.harness import scratch, workspace
+from bench.joins import pair_agreement
+from bench.joins.pair_agreement import Pairs
+from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from icestream.core.units import parse_interval
+
+CORES = 2
+WITHIN = "20 seconds"
+SLACK = "2 seconds"
+MEMORY = "512 MB"
+LEAST_RATIO = 20
+
+#: of 200,000 keys the most frequent one has 0.7 % of the rows, 1,500 times its even share
+LEFT = Stream("left", 12_345, 200_000, 2.5)
+RIGHT = Stream("right", 54_321, 200_000, 2.5)
+
+SPARK, ICESTREAM = "spark", "icestream"
+MODULES = {SPARK: "peers.spark_stream_join", ICESTREAM: "joins.icestream_stream_join"}
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """How a system is fed; batches are the same for all, their number is not."""
+
+    batches: int
+    #: batches that warm up and do not count
+    skip: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much each system gets to do."""
+
+    rows_per_file: int
+    #: files of each stream in a batch
+    files_per_trigger: int
+    feeds: dict[str, Feed]
+
+    def rows(self, system: str) -> int:
+        """Return the rows of each stream that a system reads."""
+        return self.rows_per_file * self.files_per_trigger * self.feeds[system].batches
+
+
+SCALES = {
+    Size.SMALL: Scale(10_000, 2, {SPARK: Feed(4, 2), ICESTREAM: Feed(6, 2)}),
+    Size.FULL: Scale(100_000, 2, {SPARK: Feed(6, 2), ICESTREAM: Feed(24, 4)}),
+}
+
+
+def measure(size: Size, progress: Progress) -> Measurement:
+    """Run both systems on the same files and compare them."""
+    scale, root = SCALES[size], workspace()
+    progress.plan(1 + len(scale.feeds))
+    progress.step("writing the events")
+    events = root / "artifacts" / "bench" / "events"
+    files = scale.files_per_trigger * max(feed.batches for feed in scale.feeds.values())
+    every = [side.write_files(events, files, scale.rows_per_file) for side in (LEFT, RIGHT)]
+    work = scratch(root, "stream_join")
+    rates: dict[str, Any] = {}
+    pairs: dict[str, tuple[Pairs, Pairs]] = {}
+    for system in scale.feeds:
+        found = systems.peer(
+            lambda name=system: _run(name, scale, every, work, progress),  # type: ignore[misc]
+            progress,
+        )
+        rates |= found
+        if found.get(system):
+            wanted = pair_agreement.expected(
+                LEFT, RIGHT, scale.rows(system), parse_interval(WITHIN) // 1_000
+            )
+            pairs[system] = pair_agreement.of_parquet(work / system), wanted
+    figures = summarise(rates, pairs)
+    return Measurement(figures, judge(figures))
+
+
+def summarise(rates: Figures, pairs: dict[str, tuple[Pairs, Pairs]]) -> dict[str, Any]:
+    """Put the rates (input rows per second) side by side."""
+    mine, peer = rates.get(ICESTREAM), rates.get(SPARK)
+    return {
+        "icestream_eps": mine,
+        "spark_eps": peer,
+        "ratio_spark": mine / peer if mine and peer else None,
+        "agree": [name for name, (found, wanted) in pairs.items() if found == wanted],
+        "pairs": {name: asdict(found) for name, (found, _) in pairs.items()},
+    }
+
+
+def judge(figures: Figures) -> tuple[Bar, ...]:
+    """Hold the figures against what is claimed."""
+    return (
+        Bar.at_least("ratio_spark", LEAST_RATIO, figures["ratio_spark"]),
+        Bar.at_least("systems that agree", len(MODULES), len(figures["agree"])),
+    )
+
+
+def plot(figures: Figures, target: Path) -> None:
+    """Draw the rates as bars on a logarithmic scale."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - only drawing needs it
+
+    bars = {"Icestream": figures["icestream_eps"] or 0.0, "Spark": figures["spark_eps"] or 0.0}
+    drawing = Figure(figsize=(6, 2.4), layout="constrained")
+    axes = drawing.subplots()
+    drawn = axes.barh(list(bars), list(bars.values()))
+    axes.bar_label(drawn, [f"{eps:,.0f}" for eps in bars.values()], fontsize=8)
+    axes.set_xscale("log")
+    axes.invert_yaxis()
+    axes.set_xlabel("input rows per second")
+    axes.set_title(f"Join on skewed keys within {WITHIN}, 2 cores")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    drawing.savefig(target, dpi=150)
+
+
+def _run(
+    system: str, scale: Scale, every: list[Path], work: Path, progress: Progress
+) -> dict[str, float | None]:
+    """Run one system over its files, in a process of its own."""
+    feed = scale.feeds[system]
+    files = scale.files_per_trigger * feed.batches
+    left, right = (
+        prefix(folder, files, work / f"{system}-{side.name}")
+        for folder, side in zip(every, (LEFT, RIGHT), strict=True)
+    )
+    run = {
+        "name": system,
+        "within": WITHIN,
+        "slack": SLACK,
+        "memory": MEMORY,
+        "left": str(left),
+        "right": str(right),
+        "files_per_trigger": scale.files_per_trigger,
+        "skip": feed.skip,
+        "output": str(work / system),
+        "checkpoint": f"{work / system}-checkpoint",
+    }
+    command = [sys.executable, "-m", f"bench.{MODULES[system]}"]
+    found = systems.watched(command, {"cores": CORES, "runs": [run]}, system, progress)
+    return {result["name"]: result["eps"] for result in found}
+
+
+BENCH = Bench(
+    "stream-join",
+    "a join of two streams within a bound of time takes 20 times Spark's input rate",
+    measure,
+    plot,
+)

@@ -1,0 +1,201 @@
+"""A million inputs that are almost right crash no reader and make none of them take memory.
+
+Idea: every reader of files, texts and requests (`fuzz_targets`) runs in a process of its own that
+may not take more than a bounded amount of memory beyond what it has when warm. It works through
+numbered inputs, each made from its number alone, and writes the number down before it tries. An
+error that is not ours, an end of the process, a refused allocation or a long silence is a finding,
+told with target and number, so that `reproduce` gives the same input again. As many readers run at
+a time as there are cores, the slowest first, with their temporary files in memory.
+
+Limits: memory is bounded by address space, so what is found is an allocation that is much too large
+for its input, not a small leak. Inputs of state are fewer: each restores a checkpoint.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from bench.harness import scratch, workspace
+from bench.registry import Bar, Bench, Measurement, Progress, Size
+from icestream.core.errors import IcestreamError
+
+if TYPE_CHECKING:
+    from bench.safety.fuzz_targets import Target
+
+#: bytes that one input may make a warm reader take
+ALLOWED = 512 << 20
+#: seconds of a processor that one input may take
+PATIENCE = 10
+#: inputs that warm a reader up
+WARM_UP = 50
+#: of the inputs of a full run, those of a small one
+SHARE = {Size.SMALL: 0.02, Size.FULL: 1.0}
+#: findings of one target after which it is given up
+ENOUGH = 20
+#: where Linux keeps files in memory
+IN_MEMORY = "/dev/shm"
+
+
+class _TooLong(BaseException):
+    """An input took longer than it may."""
+
+
+def tried(target: Target, number: int) -> str | None:
+    """Feed one input; return what is wrong with how it was taken, None if nothing is."""
+    data = target.input(number)
+    try:
+        target.feed(data)
+    except IcestreamError:
+        return None
+    except _TooLong:
+        return f"took more than {PATIENCE} s"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:300]
+    return None
+
+
+def reproduce(name: str, number: int, folder: Path) -> str | None:
+    """Feed the input of a finding again, from samples in a folder that are made if missing."""
+    if not folder.exists():
+        _all_targets().make_samples(folder)
+    return tried(_named(name, folder), number)
+
+
+def _named(name: str, folder: Path) -> Target:
+    found: Target = next(each for each in _all_targets().targets(folder) if each.name == name)
+    return found
+
+
+def _all_targets() -> ModuleType:
+    from bench.safety import fuzz_targets  # noqa: PLC0415 - reads statements with PySpark's help
+
+    return fuzz_targets
+
+
+def _work(
+    name: str, folder: Path, last: int, place: Synchronized[int], found: Any, allowed: int
+) -> None:
+    """Feed inputs from the number in `place` on; runs in a process of its own."""
+
+    def give_up(*_: object) -> None:
+        raise _TooLong
+
+    if os.access(IN_MEMORY, os.W_OK):
+        tempfile.tempdir = IN_MEMORY
+    target = _named(name, folder)
+    signal.signal(signal.SIGPROF, give_up)
+    for number in range(WARM_UP):
+        _tried_in_time(target, -1 - number)
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + allowed, most))
+    for number in range(place.value, last):
+        place.value = number
+        wrong = _tried_in_time(target, number)
+        if wrong is not None:
+            found.put((number, wrong))
+    place.value = last
+
+
+def _tried_in_time(target: Target, number: int) -> str | None:
+    """Try an input; one that keeps compiled code busy, which hears no timer, ends the process."""
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + 2 * PATIENCE, most))
+    signal.setitimer(signal.ITIMER_PROF, PATIENCE)
+    try:
+        return tried(target, number)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def findings(target: Target, folder: Path, count: int) -> list[tuple[int, str]]:
+    """Feed a number of inputs; return the numbers of those that were not taken well, with why."""
+    context = multiprocessing.get_context("spawn")
+    place, found = context.Value("q", 0), context.SimpleQueue()
+    wrong: list[tuple[int, str]] = []
+    while place.value < count and len(wrong) < ENOUGH:
+        process = context.Process(
+            target=_work, args=(target.name, folder, count, place, found, ALLOWED)
+        )
+        process.start()
+        while process.is_alive() or not found.empty():
+            process.join(0.1)
+            while not found.empty():
+                wrong.append(found.get())
+            if len(wrong) >= ENOUGH:
+                process.terminate()
+                process.join()
+        if place.value < count and process.exitcode != 0:
+            wrong.append((place.value, f"the process ended with {process.exitcode}"))
+            place.value += 1
+    return wrong
+
+
+def _all_findings(
+    every: list[Target], folder: Path, share: float
+) -> Iterator[tuple[Target, int, list[tuple[int, str]], float]]:
+    """Yield targets with the number of their inputs, their findings and the seconds they took."""
+
+    def run(target: Target) -> tuple[Target, int, list[tuple[int, str]], float]:
+        count = max(100, round(1000 * target.thousands * share))
+        began = time.monotonic()
+        return target, count, findings(target, folder, count), time.monotonic() - began
+
+    slowest = sorted(every, key=lambda each: not each.name.startswith("state"))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for done in as_completed([pool.submit(run, target) for target in slowest]):
+            yield done.result()
+
+
+def measure(size: Size, progress: Progress) -> Measurement:
+    """Feed every target."""
+    folder = Path(scratch(workspace(), "fuzz"))
+    _all_targets().make_samples(folder)
+    every: list[Target] = list(_all_targets().targets(folder))
+    progress.plan(len(every))
+    inputs, wrong = Counter[str](), Counter[str]()
+    rates: dict[str, float] = {}
+    for target, count, found, seconds in _all_findings(every, folder, SHARE[size]):
+        progress.step(target.name)
+        rates[target.name] = count / seconds
+        inputs[target.name], wrong[target.name] = count, len(found)
+        for number, why in found[:3]:
+            progress.note(f"{target.name}, input {number}: {why}")
+    signed = [inputs[each.name] for each in every if each.name in _FILE_PARSERS]
+    total = sum(inputs.values())
+    full = SHARE[size]
+    return Measurement(
+        {
+            "inputs": dict(inputs),
+            "findings": dict(wrong),
+            "inputs_per_second": rates,
+            "total": total,
+        },
+        (
+            Bar.at_least("inputs", 1_000_000 * full, total),
+            Bar.at_least("signed inputs of each file parser", 100_000 * full, min(signed)),
+            Bar.at_most("crashes and unbounded allocations", 0, sum(wrong.values())),
+        ),
+    )
+
+
+_FILE_PARSERS = ("commits, signed", "plans, signed", "segments, signed")
+
+BENCH = Bench(
+    "fuzz",
+    "a million damaged inputs, many with valid checksums, crash no reader and take no memory",
+    measure,
+)

@@ -1,0 +1,91 @@
+"""Running systems side by side, each in a process of its own.
+
+Idea: a bench gives a system its runs as plain data; a run that ends is shown at once. A peer that
+cannot run leaves its figures empty and says why, and the bench goes on.
+
+Invariant: a rate that changed too much while it was measured is named
+(`test_a_stalled_measurement_is_called_unsteady`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import rows
+from bench.peers.environment import FLINK, python_of
+from bench.processes import ProcessFailed, results
+from bench.registry import Progress
+from icestream.core.errors import StorageError
+
+#: fastest over slowest quarter of a measurement from which on it is called unsteady
+UNSTEADY = 3.0
+#: seconds after which a process is stopped with what it has said
+LIMIT = 1_200.0
+
+#: state backends of Flink
+BACKENDS = {"heap": "hashmap", "rocksdb": "rocksdb"}
+
+Run = dict[str, Any]
+
+
+def watched(
+    command: Sequence[str], plan: Run, system: str, progress: Progress
+) -> list[dict[str, Any]]:
+    """Run a process and show each of the plan's runs as a step."""
+    names = [run["name"] for run in plan["runs"]]
+    waiting = iter(names[1:])
+    progress.step(f"{system}: {names[0]}")
+
+    def show(result: dict[str, Any]) -> None:
+        eps = result.get("eps")
+        progress.note(f"{system} {result['name']}: {f'{eps:,.0f} events/s' if eps else 'done'}")
+        following = next(waiting, None)
+        if following is not None:
+            progress.step(f"{system}: {following}")
+
+    found = results(command, plan, limit=LIMIT, on_result=show)
+    if len(found) < len(names):
+        progress.note(
+            f"{system}: stopped after {LIMIT:g} s, {len(names) - len(found)} not measured"
+        )
+    return found
+
+
+def peer(measured: Callable[[], dict[str, Any]], progress: Progress) -> dict[str, Any]:
+    """Measure a peer; one that cannot run is noted and has no figures."""
+    try:
+        return measured()
+    except (ProcessFailed, StorageError) as error:
+        progress.note(f"left out: {error}")
+        return {}
+
+
+def grouped(runs: list[Run], apart: bool) -> Iterator[list[Run]]:
+    """Give each run a process of its own, or all of them one."""
+    if apart:
+        yield from ([run] for run in runs)
+    else:
+        yield runs
+
+
+def flink(runs: list[Run], root: Path, apart: bool, progress: Progress) -> dict[str, Any]:
+    """Run Flink; rates or totals by the names of the runs, its version, and unsteady rates."""
+    python = python_of(FLINK, root, progress)
+    # -E: what this environment puts on Python's path is not for that one
+    command = [str(python), "-E", str(Path(__file__).parent / "peers" / "flink_hop.py")]
+    found: dict[str, Any] = {}
+    for group in grouped(runs, apart):
+        plan = {"constants": rows.constants(), "runs": group}
+        for result in watched(command, plan, "flink", progress):
+            found["version"] = result["version"]
+            found[result["name"]] = result.get("eps", result.get("totals"))
+            if unsteady(result.get("quarters", [])):
+                found.setdefault("unsteady", []).append(result["name"])
+    return found
+
+
+def unsteady(quarters: list[float]) -> bool:
+    """Tell whether a rate changed too much while it was measured to be quoted."""
+    return bool(quarters) and max(quarters) > UNSTEADY * min(quarters)

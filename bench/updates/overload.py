@@ -1,0 +1,174 @@
+"""Fresh answers under overload: an update stream beside append streams, with and without shedding.
+
+Idea: a feed of quotes at uneven rates asks for several times the work that the machine can do. The
+same step is put behind an update stream, behind an append stream, and behind an append stream that
+drops quotes at random so that it has to do 0.95 of what it can. Staleness is measured from outside:
+from the times at which quotes were made and answers were handed over.
+
+Limits: the step waits instead of computing, so that its cost does not depend on what else the
+machine does. In size `small` the runs are too short for an append stream to fall far behind, and
+only what does not depend on that is held against a bar.
+
+References: sections 3.3 and 5 of the source named in `docs/papers.md`; `Bench` in `registry`.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import systems
+from bench.harness import scratch, workspace
+from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from icestream.operators.updates.prediction import predict
+
+CORES = 2
+INTERVAL = 1
+SKEW = 0.9
+#: part of the machine's time that an append stream without overload may take
+TUNED = 0.95
+SCHEDULE = "index"
+LOADS = (5, 20)
+
+MOST_BATCH = 1.2
+LEAST_APPEND = 10
+LEAST_SHEDDING = 1.8
+#: how far the simulator's prediction may be off, beside one interval
+MOST_OFF = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is fed, for how long."""
+
+    keys: int
+    #: seconds that the step takes for a key
+    cost: float
+    seconds: int
+    #: seconds that do not count
+    warm: int
+    loads: tuple[int, ...]
+
+
+SCALES = {
+    Size.SMALL: Scale(100, 0.01, 15, 12, (5,)),
+    Size.FULL: Scale(400, 0.01, 120, 20, LOADS),
+}
+
+
+def measure(size: Size, progress: Progress) -> Measurement:
+    """Run all streams at all loads."""
+    scale, work = SCALES[size], scratch(workspace(), "overload")
+    kinds = (SCHEDULE, "append", "shedding")
+    progress.plan(len(scale.loads) * len(kinds))
+    found: dict[str, Any] = {}
+    for load in scale.loads:
+        for kind in kinds:
+            name = f"{kind} at {load}"
+            run = _run(name, kind, load, scale, work)
+            command = [sys.executable, "-m", "bench.updates.overload_run"]
+            for result in systems.watched(command, {"cores": CORES, "runs": [run]}, name, progress):
+                found[name] = result
+    figures = summarise(found, scale)
+    return Measurement(figures, judge(figures, size))
+
+
+def _run(name: str, kind: str, load: int, scale: Scale, work: Path) -> dict[str, Any]:
+    capacity = CORES / scale.cost
+    return {
+        "name": name,
+        "kind": kind,
+        "folder": str(work / name.replace(" ", "-")),
+        "keys": scale.keys,
+        "cost": scale.cost,
+        "rate": load * capacity,
+        "kept": TUNED / load,
+        "skew": SKEW,
+        "interval": INTERVAL,
+        "seconds": scale.seconds,
+        "warm": scale.warm,
+    }
+
+
+def summarise(found: Figures, scale: Scale) -> dict[str, Any]:
+    """Put the streams side by side, load by load."""
+    figures: dict[str, Any] = {}
+    for load in scale.loads:
+        mine, append, shedding = (
+            found.get(f"{kind} at {load}") for kind in (SCHEDULE, "append", "shedding")
+        )
+        stale = mine["staleness"] if mine else None
+        figures[f"load {load}"] = {
+            "staleness_s": stale,
+            "append_s": append["staleness"] if append else None,
+            "shedding_s": shedding["staleness"] if shedding else None,
+            "reported_s": mine["reported"] if mine else None,
+            "longest_batch_s": max(mine["batches"], default=None) if mine else None,
+            "longest_append_batch_s": max(append["batches"], default=None) if append else None,
+            "answers_per_second": mine["answers_per_second"] if mine else None,
+            "predicted_s": _predicted(load, scale, mine["answers_per_second"]) if mine else None,
+            "append_times": _ratio(append, stale),
+            "shedding_times": _ratio(shedding, stale),
+        }
+    return figures
+
+
+def _predicted(load: int, scale: Scale, answers: float) -> float:
+    """Return the staleness that the simulator expects of a server that gives so many answers."""
+    shares = np.arange(1, scale.keys + 1, dtype=np.float64) ** -SKEW
+    rates = load * CORES / scale.cost * shares / shares.sum()
+    return predict(rates, 1 / max(answers, 1e-9), SCHEDULE).application
+
+
+def _ratio(peer: Any, stale: float | None) -> float | None:
+    return peer["staleness"] / stale if peer and stale else None
+
+
+def judge(figures: Figures, size: Size) -> tuple[Bar, ...]:
+    """Hold the figures against what is claimed."""
+    bars = []
+    for load, each in figures.items():
+        batch = each["longest_batch_s"]
+        part = None if batch is None else batch / INTERVAL
+        bars.append(Bar.at_most(f"{load}: longest batch / interval", MOST_BATCH, part))
+        if size == Size.FULL:
+            bars.append(Bar.at_least(f"{load}: append", LEAST_APPEND, each["append_times"]))
+        bars.append(Bar.at_least(f"{load}: shedding", LEAST_SHEDDING, each["shedding_times"]))
+        stale, predicted = each["staleness_s"], each["predicted_s"]
+        off = None if stale is None else stale / (MOST_OFF * predicted + INTERVAL)
+        bars.append(Bar.at_most(f"{load}: measured / predicted", 1, off))
+    return tuple(bars)
+
+
+def plot(figures: Figures, target: Path) -> None:
+    """Draw mean staleness as bars on a logarithmic scale."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - only drawing needs it
+
+    drawing = Figure(figsize=(6, 2.4), layout="constrained")
+    axes = drawing.subplots()
+    named = {"update": "staleness_s", "shedding": "shedding_s", "append": "append_s"}
+    bars = {
+        f"{load}, {name}": each[field] or 0.0
+        for load, each in figures.items()
+        for name, field in named.items()
+    }
+    drawn = axes.barh(list(bars), list(bars.values()))
+    axes.bar_label(drawn, [f"{seconds:.2f} s" for seconds in bars.values()], fontsize=8)
+    axes.set_xscale("log")
+    axes.invert_yaxis()
+    axes.set_xlabel("mean staleness, seconds")
+    axes.set_title("Answers under overload, 2 cores")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    drawing.savefig(target, dpi=150)
+
+
+BENCH = Bench(
+    "overload",
+    "under any overload batches keep their interval and answers stay 10 times fresher than append",
+    measure,
+    plot,
+)

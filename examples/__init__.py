@@ -1,0 +1,1 @@
+"""Programs that users of Icestream read and run."""

@@ -1,0 +1,130 @@
+"""Answers of the recommender, as its results tell them, and whether the offline model agrees.
+
+Idea: results say for how long an item is in an answer, and changes may take that back; what they
+add up to at an instant is the answer to who asks then. An answer is right if it has the scores of
+the best items and gives each item its own, up to rounding: of equal scores either may be in it.
+
+Invariants:
+1. Changes add up to the answers of every instant
+   (`test_oracle_changes_add_up_to_the_answers_of_an_instant`).
+2. An answer with a wrong item, a wrong score or one too few is told
+   (`test_answers_that_are_wrong_are_told`).
+
+Cost: a few Python objects for each row that was not taken back; for demos and tests.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from examples.recommender.offline import Model
+from icestream.core.times import INFINITY, Micros
+from icestream.demo.results import micros_of
+
+#: scores that differ by less are equal
+_CLOSE = 1e-9
+
+
+class Request(NamedTuple):
+    """Who asked, and when."""
+
+    user: int
+    asked: Micros
+
+
+class Item(NamedTuple):
+    """Something recommended."""
+
+    item: int
+    score: float
+
+
+#: best first
+Answer = list[Item]
+
+
+class _Row(NamedTuple):
+    """An item in an answer, for a while."""
+
+    item: Item
+    start: Micros
+    end: Micros
+
+
+class Answers:
+    """What result rows, of either mode, add up to."""
+
+    def __init__(self) -> None:
+        """Know of no answer yet."""
+        self._rows: dict[Request, Counter[_Row]] = defaultdict(Counter)
+
+    def take(self, rows: pa.Table) -> None:
+        """Add result rows, in any order."""
+        lifetime = rows.column("lifetime").combine_chunks()
+        columns = {
+            "user": rows.column("user"),
+            "asked": micros_of(rows.column("asked")),
+            "item": rows.column("item"),
+            "score": rows.column("score"),
+            "start": micros_of(lifetime.field("start")),
+            "end": pc.fill_null(micros_of(lifetime.field("end")), INFINITY),
+            "change": rows.column("change")
+            if "change" in rows.column_names
+            else pa.array(np.ones(rows.num_rows, dtype=np.int32)),
+        }
+        listed = (each.to_pylist() for each in columns.values())
+        for user, asked, item, score, start, end, change in zip(*listed, strict=True):
+            answer = self._rows[Request(user, asked)]
+            row = _Row(Item(item, score), start, end)
+            answer[row] += change
+            if not answer[row]:
+                del answer[row]
+
+    def of(self, request: Request, instant: Micros) -> Answer:
+        """Give the answer to a request at an instant."""
+        rows = self._rows.get(request, Counter())
+        return ranked([row.item for row in rows if row.start <= instant < row.end])
+
+    def at(self, instant: Micros) -> dict[Request, Answer]:
+        """Give all answers at an instant, without those that are empty."""
+        answers = {request: self.of(request, instant) for request in self._rows}
+        return {request: answer for request, answer in answers.items() if answer}
+
+    def latest(self, now: Micros, most: int) -> list[tuple[Request, Answer]]:
+        """Give the answers that began last, up to an instant, the latest first."""
+        began = {
+            request: max((row.start for row in rows if row.start <= now), default=None)
+            for request, rows in self._rows.items()
+        }
+        known = [(start, request) for request, start in began.items() if start is not None]
+        newest = sorted(known, key=lambda each: (-each[0], each[1]))[:most]
+        return [(request, self.of(request, start)) for start, request in newest]
+
+
+def ranked(answer: Sequence[Item]) -> Answer:
+    """Put an answer in order, best first."""
+    return sorted(answer, key=lambda each: (-each.score, each.item))
+
+
+def wrong(answer: Sequence[Item], model: Model, user: int, k: int) -> str | None:
+    """Say what the offline model finds wrong with an answer to a user, if anything."""
+    items, scores = model.scores(user)
+    best = np.sort(scores)[::-1][:k]
+    if len(answer) != len(best):
+        return f"user {user} got {len(answer)} items instead of {len(best)}"
+    given = np.array([each.score for each in ranked(answer)])
+    off = ~np.isclose(given, best, rtol=_CLOSE, atol=_CLOSE)
+    if off.any():
+        place = int(np.argmax(off))
+        return f"user {user}, place {place + 1}: score {given[place]} instead of {best[place]}"
+    own = dict(zip(items.tolist(), scores.tolist(), strict=True))
+    for each in answer:
+        if not np.isclose(own.get(each.item, np.nan), each.score, rtol=_CLOSE, atol=_CLOSE):
+            return f"user {user}: item {each.item} does not have the score {each.score}"
+    return None

@@ -1,5 +1,0 @@
-"""Other systems measured beside Icestream, each in a process and an environment of its own."""
-
-from icestream.bench.peers.environment import Peer, python_of
-
-__all__ = ["Peer", "python_of"]

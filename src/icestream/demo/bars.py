@@ -1,0 +1,45 @@
+"""The bars at the head of a demo's live page, alike in all demos."""
+
+from __future__ import annotations
+
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from icestream.core.units import format_bytes
+from icestream.demo.progress import Progress
+
+_WIDTH = 36
+
+
+def bars() -> Table:
+    """Return a table to add rows to: a name, a bar or a text, and a text."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold")
+    grid.add_column(width=_WIDTH)
+    grid.add_column()
+    return grid
+
+
+def bar(done: float, total: float) -> ProgressBar:
+    """Draw how much is done."""
+    return ProgressBar(total=total, completed=done, width=_WIDTH)
+
+
+def events_bar(progress: Progress, events: int, written: int) -> tuple[ProgressBar, str]:
+    """Draw how many events were processed, of those there will be."""
+    text = f"{progress.processed:,} of {events:,} ({written:,} generated)"
+    return bar(progress.processed, events), text
+
+
+def memory_bar(progress: Progress) -> tuple[ProgressBar, str]:
+    """Draw how much of its budget a query holds, and tell what is on the log."""
+    text = (
+        f"{format_bytes(progress.memory)} of {format_bytes(progress.budget)} budget, "
+        f"{format_bytes(progress.log)} on the log"
+    )
+    return bar(progress.memory, progress.budget or 1), text
+
+
+def show_phases(progress: Progress) -> str:
+    """Write where the time of the last batch went."""
+    return "  ".join(f"{name} {millis:,} ms" for name, millis in progress.phases.items())

@@ -1,0 +1,198 @@
+"""`icestream demo`: a day in the call centres, made, queried and shown on this machine.
+
+Idea: a thread writes the stream into files while a local Spark runs the query over them; this
+thread follows the query's progress and the newest window, and ends with what the run took.
+
+Invariants:
+1. What is shown at the end is what the events say
+   (`test_oracle_the_demo_ends_with_the_figures_of_the_last_window`).
+
+Limits: unless a rate is given, the events are spread over 13/12 of the window, so that full windows
+slide for a while at the end; `rate=1000, events=90_000_000` is the load of the source.
+
+References: Shared SlideM, section 5.2 and appendix A.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from rich.console import Console, RenderableType
+
+import icestream as ice
+from icestream.core.errors import DefinitionError
+from icestream.core.units import parse_bytes, parse_interval
+from icestream.demo.call_centre.display import (
+    Status,
+    kpi_table,
+    live_page,
+    plain_line,
+    summary_table,
+)
+from icestream.demo.call_centre.generator import AgentInteractions
+from icestream.demo.call_centre.kpis import DEMO, GROUPINGS
+from icestream.demo.call_centre.schema import SPARK_SCHEMA
+from icestream.demo.replay import Replay
+from icestream.demo.results import NewestWindow
+from icestream.demo.running import Query, demo_folder, demo_session, follow, wide_console
+
+_SLACK = "2 seconds"
+#: files in all and events per batch to aim at, when replaying at full speed
+_FILES = 200
+_EVENTS_PER_BATCH = 1_000_000
+
+
+def demo(
+    *,
+    events: int = 12_000_000,
+    memory: str = "64 MB",
+    fast_forward: float | None = None,
+    window: str = "24 hours",
+    slide: str = "10 seconds",
+    rate: int | None = None,
+    by: str = "serviceId",
+    seed: int = 1,
+    keep: Path | None = None,
+    ui: bool = False,
+    console: Console | None = None,
+) -> int:
+    """Run the demo and show it.
+
+    Args:
+        events: how many events to generate and process.
+        memory: the budget of the query's state.
+        fast_forward: how many times faster than event time to replay; None for full speed.
+        window: the range of the window.
+        slide: how often there is a result, in event time.
+        rate: events per second of event time; None spreads the events over 13/12 of the window.
+        by: the grouping key, one of `kpis.GROUPINGS`.
+        seed: another seed is another stream.
+        keep: a new or empty folder for events, results and checkpoint; None for a temporary one.
+        ui: whether to show the queries on a local page, too.
+        console: where to show it.
+
+    Returns:
+        The exit code of the command: 0.
+    """
+    began = time.monotonic()
+    console = console or wide_console()
+    _refuse_nonsense(events, fast_forward, by)
+    parse_bytes(memory)
+    if rate is None:
+        rate = max(1, events * 1_000_000 // (parse_interval(window) * 13 // 12))
+    stream = AgentInteractions(rate=rate, seed=seed, disorder=parse_interval(_SLACK))
+    until = stream.begin + events * 1_000_000 // rate
+    status = Status(events, stream.begin, until, window, slide, by)
+    seconds = _file_seconds(status, fast_forward)
+    files = max(1, round(_EVENTS_PER_BATCH / (seconds * rate)))
+    with ExitStack() as ending:
+        home = ending.enter_context(demo_folder(keep, console if ui else None))
+        source = home / "events"
+        source.mkdir()
+        replay = Replay(stream, source, events, seconds=seconds, fast_forward=fast_forward)
+        replay.start()
+        ending.callback(replay.stop)
+        console.print(
+            f"Starting Spark; generating {events:,} events, {rate:,} a second.", highlight=False
+        )
+        spark = demo_session(ending)
+        query = _start(spark, home, files, memory=memory, window=window, slide=slide, by=by)
+        ending.callback(query.stop)
+        newest = NewestWindow(home / "results", by)
+        follow([query], replay, _View(query, replay, newest, status, began), console)
+    status.elapsed = time.monotonic() - began
+    _show_end(console, status, keep)
+    return 0
+
+
+def _refuse_nonsense(events: int, fast_forward: float | None, by: str) -> None:
+    """Raise for arguments that make no demo."""
+    if events < 1:
+        msg = f"the demo needs at least 1 event; got {events}"
+        raise DefinitionError(msg)
+    if fast_forward is not None and fast_forward <= 0:
+        msg = f"fast-forward must be above 0; got {fast_forward}; leave it out for full speed"
+        raise DefinitionError(msg)
+    if by not in GROUPINGS:
+        msg = f"cannot group by {by!r}; choose one of {', '.join(GROUPINGS)}"
+        raise DefinitionError(msg)
+
+
+def _file_seconds(status: Status, fast_forward: float | None) -> int:
+    """Choose the event time per file: about a second of replay, or a part of the whole."""
+    if fast_forward is not None:
+        return max(1, round(fast_forward))
+    return max(1, (status.until - status.begin) // (_FILES * 1_000_000))
+
+
+def _start(
+    spark: SparkSession, home: Path, files: int, *, memory: str, window: str, slide: str, by: str
+) -> Query:
+    """Start the query of the key figures over the files in `events`."""
+    frame = (
+        spark.readStream.schema(SPARK_SCHEMA)
+        .option("maxFilesPerTrigger", files)
+        .parquet(str(home / "events"))
+    )
+    calls = ice.stream(frame, time="timestamp", slack=_SLACK)
+    functions = {"avg": ice.avg, "sum": ice.sum, "max": ice.max}
+    figures = [
+        (
+            ice.count() if figure.function == "count" else functions[figure.function](figure.field)
+        ).alias(figure.column)
+        for figure in DEMO
+    ]
+    return (
+        calls.window(window, slide=slide)
+        .groupBy(by)
+        .agg(*figures)
+        .writeStream.format("parquet")
+        .option("path", str(home / "results"))
+        .option("checkpointLocation", str(home / "checkpoint"))
+        .memory(memory)
+        .start()
+    )
+
+
+@dataclass(slots=True)
+class _View:
+    """What is shown of the running query."""
+
+    query: Query
+    replay: Replay
+    newest: NewestWindow
+    status: Status
+    began: float
+    started: float = field(default_factory=time.monotonic)
+
+    def look(self) -> None:
+        """Take in the progress of the query, and the newest window after a batch."""
+        now = time.monotonic()
+        self.status.elapsed = now - self.began
+        self.status.written = self.replay.written
+        if self.status.absorb(self.query.recentProgress):
+            self.status.running = now - self.started
+            self.newest.refresh()
+            self.status.window_end, self.status.rows = self.newest.end, self.newest.rows
+
+    def page(self) -> RenderableType:
+        """Draw the page."""
+        return live_page(self.status)
+
+    def line(self) -> str:
+        """Write the line."""
+        return plain_line(self.status)
+
+
+def _show_end(console: Console, status: Status, keep: Path | None) -> None:
+    """Show the figures of the last window and what the run took."""
+    console.print(plain_line(status), soft_wrap=True, highlight=False)
+    console.print()
+    if status.rows:
+        console.print(kpi_table(status, most=24))
+        console.print()
+    console.print(summary_table(status, kept=str(keep) if keep else None))

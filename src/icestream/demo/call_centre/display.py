@@ -1,0 +1,129 @@
+"""What the demo shows: a live page on a terminal, lines elsewhere, and a summary at the end.
+
+Idea: `Status` is plain data, filled from the query's progress reports; everything here turns a
+`Status` into text and touches nothing else, so it is tested without a query.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.core.units import format_bytes, format_interval, parse_interval
+from icestream.demo.bars import bar, bars, events_bar, show_phases
+from icestream.demo.call_centre.kpis import DEMO, by_calls, group_name
+from icestream.demo.progress import Progress, show_speed, show_time, show_watermark
+
+
+@dataclass(slots=True)
+class Status(Progress):
+    """How far the demo is."""
+
+    #: events the demo will process in all, and event time they cover
+    events: int
+    begin: Micros
+    until: Micros
+    #: range and slide of the window, as the user wrote them
+    window: str
+    slide: str
+    grouping: str
+    #: events in complete files
+    written: int = 0
+    #: seconds since the demo was started
+    elapsed: float = 0.0
+    #: the newest window: its end, and a row per group
+    window_end: Micros = MINUS_INFINITY
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+def _event_time(status: Status) -> Micros:
+    """Give the event time the query has reached, by the share of events it has processed."""
+    done = status.processed / status.events
+    return status.begin + round((status.until - status.begin) * done)
+
+
+def live_page(status: Status) -> RenderableType:
+    """Draw the page that is refreshed while the query runs."""
+    grid = bars()
+    span = status.until - status.begin
+    covered = _event_time(status)
+    grid.add_row(
+        "event time",
+        bar(covered - status.begin, span),
+        f"{show_time(covered)}, {(covered - status.begin) / 3.6e9:.1f} of {span / 3.6e9:.1f} h",
+    )
+    grid.add_row("events", *events_bar(status, status.events, status.written))
+    grid.add_row(
+        "memory",
+        bar(status.memory, status.budget or 1),
+        f"{format_bytes(status.memory)} of {format_bytes(status.budget)} budget",
+    )
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold")
+    facts.add_column()
+    speed = f"{show_speed(status.speed)}, last batch {show_speed(status.batch_speed)}"
+    facts.add_row("speed", speed)
+    facts.add_row(f"batch {status.batches}", show_phases(status))
+    facts.add_row("log on disk", f"{format_bytes(status.log)}, {status.groups:,} groups")
+    facts.add_row("watermark", f"{show_watermark(status)}, {status.late:,} events came too late")
+    facts.add_row("results", f"{status.result_rows:,} rows")
+    title = f"Icestream: a day in 20 call centres, {status.elapsed:.0f} s"
+    panel = Panel(Group(grid, Text(), facts), title=title, title_align="left")
+    return Group(panel, kpi_table(status, most=10)) if status.rows else panel
+
+
+def plain_line(status: Status) -> str:
+    """Write the status as a line, for output that is no terminal."""
+    return (
+        f"{status.elapsed:5.0f} s  event time {show_time(_event_time(status))}  "
+        f"events {status.processed:,} of {status.events:,}  {show_speed(status.speed)}  "
+        f"memory {format_bytes(status.memory)} of {format_bytes(status.budget)}  "
+        f"log {format_bytes(status.log)}  late {status.late:,}  results {status.result_rows:,} rows"
+    )
+
+
+def kpi_table(status: Status, *, most: int) -> Table:
+    """Draw the figures of the newest window, for the groups with the most calls."""
+    full = status.window_end - parse_interval(status.window) >= status.begin
+    title = f"The {status.window} up to {show_time(status.window_end)} UTC"
+    if not full:
+        seen = format_interval(max(0, status.window_end - status.begin))
+        title += f" (the stream began {seen} before)"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    name = "service" if status.grouping == "serviceId" else status.grouping
+    table.add_column(name, no_wrap=True)
+    for figure in DEMO:
+        table.add_column(figure.title, justify="right")
+    for row in by_calls(status.rows, most):
+        group = group_name(status.grouping, row[status.grouping])
+        table.add_row(group, *(figure.show(row[figure.column]) for figure in DEMO))
+    hidden = len(status.rows) - most
+    if hidden > 0:
+        table.caption = f"and {hidden:,} more with fewer calls"
+    return table
+
+
+def summary_table(status: Status, *, kept: str | None) -> Table:
+    """Draw what the run took: events, time, memory and disk."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column()
+    hours = (status.until - status.begin) / 3.6e9
+    table.add_row("events", f"{status.processed:,}, {hours:.1f} hours of event time")
+    table.add_row("speed", f"{show_speed(status.speed)}, in {status.batches:,} batches")
+    every = f"a window of {status.window} every {status.slide}"
+    table.add_row("result rows", f"{status.result_rows:,}: {every}, {status.groups:,} groups")
+    budget = f"{format_bytes(status.peak)} at most, budget {format_bytes(status.budget)}"
+    table.add_row("memory", budget)
+    table.add_row("state on disk", format_bytes(status.log))
+    table.add_row("late events", f"{status.late:,}")
+    table.add_row("time", f"{status.elapsed:.1f} s, {status.running:.1f} s of it in the query")
+    if kept:
+        table.add_row("kept in", kept)
+    return table

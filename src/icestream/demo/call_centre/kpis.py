@@ -1,0 +1,104 @@
+"""The key figures of the call centres: all 144 as data, and the handful the demo shows.
+
+Idea: a key figure is a function over a field by a grouping key, over the last 24 hours. COUNT does
+not look at its field, so the figures of one grouping share it: 144 figures are 104 aggregates.
+
+Invariants:
+1. 3 functions x 6 fields x 8 keys are 144 figures and 104 aggregates
+   (`test_oracle_144_figures_are_104_aggregates`).
+
+Limits: no figure here is null, since no field of the stream is.
+
+References: Shared SlideM, section 5.2 and appendix A.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from icestream.demo.call_centre.distributions import KEYS, SERVICES, TIMES
+
+FUNCTIONS = ("sum", "count", "avg")
+FIELDS = tuple(TIMES)
+GROUPINGS = tuple(KEYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Kpi:
+    """A function over a field of the stream, by a grouping key."""
+
+    function: str
+    field: str
+    grouping: str
+
+    @property
+    def name(self) -> str:
+        """Give the name of the figure's column in results."""
+        return "calls" if self.function == "count" else f"{self.function}_{self.field}"
+
+    @property
+    def aggregate(self) -> tuple[str, str, str]:
+        """Give what has to be computed: the same for all counts of a grouping."""
+        return (self.function, "*" if self.function == "count" else self.field, self.grouping)
+
+
+KPIS: tuple[Kpi, ...] = tuple(
+    Kpi(function, field, grouping)
+    for grouping in GROUPINGS
+    for field in FIELDS
+    for function in FUNCTIONS
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of the demo: what to compute, its column in results and how to show it."""
+
+    function: str
+    field: str
+    column: str
+    title: str
+    show: Callable[[Any], str]
+
+
+def show_count(value: Any) -> str:
+    """Write a count: `1,234,567`."""
+    return f"{int(value):,}"
+
+
+def show_seconds(value: Any) -> str:
+    """Write a mean of seconds: `41.3 s`, or `5:07 min` from two minutes."""
+    if value >= 120:
+        minutes, seconds = divmod(round(value), 60)
+        return f"{minutes:,}:{seconds:02d} min"
+    return f"{value:.1f} s"
+
+
+def show_hours(value: Any) -> str:
+    """Write a total of seconds in hours: `1,234 h`."""
+    return f"{value / 3600:,.0f} h"
+
+
+#: what the demo computes for every service and every window
+DEMO: tuple[Figure, ...] = (
+    Figure("count", "*", "calls", "calls", show_count),
+    Figure("avg", "waitTime", "avg_wait", "avg wait", show_seconds),
+    Figure("max", "waitTime", "max_wait", "longest wait", show_seconds),
+    Figure("avg", "busyTime", "avg_busy", "avg busy", show_seconds),
+    Figure("sum", "busyTime", "sum_busy", "total busy", show_hours),
+    Figure("avg", "wrapUpTime", "avg_wrap_up", "avg wrap-up", show_seconds),
+)
+
+
+def group_name(grouping: str, value: int) -> str:
+    """Name one group of a grouping: the service, or the key and its number."""
+    if grouping == "serviceId" and 1 <= value <= len(SERVICES):
+        return SERVICES[value - 1].name
+    return f"{grouping} {value}"
+
+
+def by_calls(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """Give the groups with the most calls, in descending order."""
+    return sorted(rows, key=lambda row: row["calls"], reverse=True)[:most]

@@ -1,0 +1,172 @@
+"""A hypothesis machine that uses the log as a store, beside a plain dict.
+
+Idea:
+    Groups below `FOREVER` keep their state until compacted, the others get expiries that only
+    move forward. The dict remembers every record of every group. Whatever is done (append, finish,
+    expire, compact, crash and reopen), a chain must be a newest part of what the dict remembers,
+    and may lack only what expired.
+
+Use:
+    Subclass `LogMachine`, perhaps set `codec` and `block_bytes`, and run its `TestCase`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from icestream.core.times import INFINITY, MINUS_INFINITY
+from icestream.state.log.compact import compact
+from icestream.state.log.format import NO_MARKER, Record, SegmentInfo
+from icestream.state.log.reader import Log, SegmentReader
+from icestream.state.log.writer import SegmentWriter
+from icestream.testing.simulated_disk import CrashMode, SimulatedDisk
+
+if TYPE_CHECKING:
+    from icestream.state.files import Files
+
+#: groups below this number never expire
+FOREVER = 3
+GROUPS = 6
+FOLDER = "log"
+
+
+def join_payloads(records: list[Record]) -> bytes:
+    """Merge the records of a group, given oldest first, as the dict does."""
+    return b"".join(record.payload for record in records)
+
+
+class LogMachine(RuleBasedStateMachine):
+    """Does to a log what a shard does over many versions, and to a dict the same."""
+
+    codec: str | None = None
+    #: small, so that segments have several blocks
+    block_bytes: int = 64
+
+    def __init__(self) -> None:
+        """Start with an empty log on an empty disk."""
+        super().__init__()
+        self.files: Files = SimulatedDisk()
+        self.log = Log(self.files, FOLDER, {}, open_limit=2)
+        self.ordinals = 0
+        self.horizon = MINUS_INFINITY
+        self.clock = 0
+        #: ordinals whose segments have expired
+        self.expired: set[int] = set()
+        #: group -> its records, newest first, as (payload, expiry); committed and with what is open
+        self.committed: dict[int, list[tuple[bytes, int]]] = {}
+        self.model: dict[int, list[tuple[bytes, int]]] = {}
+        #: group -> its newest marker; committed and with what is open
+        self.committed_heads: dict[int, int] = {}
+        self.heads: dict[int, int] = {}
+        #: one open segment per lifetime class, by whether it expires
+        self.writers: dict[bool, SegmentWriter] = {}
+
+    def new_writer(self) -> SegmentWriter:
+        """Open the next segment."""
+        ordinal, self.ordinals = self.ordinals, self.ordinals + 1
+        return SegmentWriter(
+            self.files,
+            f"{FOLDER}/{ordinal:08d}",
+            ordinal,
+            codec=self.codec,
+            block_bytes=self.block_bytes,
+        )
+
+    @rule(
+        group=st.integers(0, GROUPS - 1),
+        payload=st.binary(max_size=40) | st.binary(min_size=60, max_size=200),
+        later=st.integers(0, 3),
+    )
+    def append(self, group: int, payload: bytes, later: int) -> None:
+        """Append a record to its lifetime class's open segment."""
+        expires = group >= FOREVER
+        if expires not in self.writers:
+            self.writers[expires] = self.new_writer()
+        self.clock += later
+        expiry = self.clock if expires else INFINITY
+        self.heads[group] = self.writers[expires].append(
+            payload, group=group, expiry=expiry, back=self.heads.get(group, NO_MARKER)
+        )
+        self.model.setdefault(group, []).insert(0, (payload, expiry))
+
+    @rule()
+    def commit(self) -> None:
+        """Finish the open segments: what they hold becomes readable and survives crashes."""
+        for writer in self.writers.values():
+            self.log.add(writer.finish())
+        self.writers.clear()
+        self.committed = {group: list(records) for group, records in self.model.items()}
+        self.committed_heads = dict(self.heads)
+
+    @rule(ahead=st.integers(0, 4))
+    def expire(self, ahead: int) -> None:
+        """Move the horizon and unlink what it passed; later records expire after it."""
+        self.horizon = max(self.horizon, self.clock - ahead)
+        for info in self.log.expire(self.horizon):
+            self.files.unlink(f"{FOLDER}/{info.name}")
+            self.expired.add(info.ordinal)
+        self.files.sync_folder(FOLDER)
+
+    @rule(groups_at_once=st.integers(1, 4))
+    def compact_forever(self, groups_at_once: int) -> None:
+        """Rewrite what never expires, then remove the segments it was in."""
+        self.commit()
+        old = [info for info in self.log.segments.values() if info.expiry == INFINITY]
+        chains = {group: at for group, at in self.heads.items() if group < FOREVER}
+        if not chains:
+            return
+        writer = self.new_writer()
+        moved = compact(self.log, chains, writer, join_payloads, groups_at_once=groups_at_once)
+        assert moved.keys() == chains.keys()
+        self.log.add(writer.finish())
+        self.heads.update(moved)
+        for group in moved:
+            whole = b"".join(payload for payload, _ in reversed(self.model[group]))
+            self.model[group] = [(whole, INFINITY)]
+        self.commit()
+        self.log.forget(info.ordinal for info in old)
+        for info in old:
+            self.files.unlink(f"{FOLDER}/{info.name}")
+
+    @rule(mode=st.sampled_from(["drop", "tear", "keep"]), tear=st.integers(0, 100))
+    def crash_and_reopen(self, mode: CrashMode, tear: int) -> None:
+        """Lose the process, keep what was committed, and start again from it."""
+        written = json.dumps([info.to_json() for info in self.log.segments.values()])
+        assert isinstance(self.files, SimulatedDisk)
+        self.files = self.files.after_crash(mode, tear=tear)
+        infos = [SegmentInfo.from_json(value) for value in json.loads(written)]
+        self.log = Log(
+            self.files,
+            FOLDER,
+            {info.ordinal: info for info in infos},
+            expired=frozenset(self.expired),
+            horizon=self.horizon,
+            open_limit=2,
+        )
+        self.writers.clear()
+        self.model = {group: list(records) for group, records in self.committed.items()}
+        self.heads = dict(self.committed_heads)
+
+    @invariant()
+    def chains_are_what_the_dict_remembers(self) -> None:
+        """Every chain is a newest part of the group's records and lacks only what expired."""
+        for group, records in self.committed.items():
+            found = list(self.log.chain(self.committed_heads[group]))
+            assert all(record.group == group for record in found)
+            stored = [(bytes(record.payload), record.expiry) for record in found]
+            assert stored == records[: len(stored)]
+            assert all(expiry <= self.horizon for _, expiry in records[len(stored) :])
+
+    @invariant()
+    def segments_hold_what_their_infos_say(self) -> None:
+        """Scanning a segment gives as many records as were counted, up to its expiry."""
+        for info in self.log.segments.values():
+            reader = SegmentReader(self.files, f"{FOLDER}/{info.name}", info=info)
+            expiries = [record.expiry for record in reader.scan()]
+            reader.close()
+            assert len(expiries) == info.records
+            assert max(expiries, default=MINUS_INFINITY) == info.expiry

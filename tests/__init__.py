@@ -1,0 +1,1 @@
+"""Tests, and what they stand on: oracles, faults, suites and fixtures."""

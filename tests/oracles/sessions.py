@@ -1,0 +1,89 @@
+"""Session windows the slow, obvious way: a list of sessions per group, joined event by event.
+
+Idea: an event is a session of its own, `[time, time + gap)`. It is dropped if the watermark before
+its batch has reached that end; else it is joined with every open session of its group that it
+touches, at either end. Sessions whose end the watermark has reached are reduced and forgotten.
+These are Spark's rules for `session_window` in append mode, one rule a line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from icestream.core.times import Micros
+from icestream.operators.session import Session
+from icestream.plan.nodes import Plan
+from tests.oracles.answers import answer
+from tests.oracles.arrivals import Arrivals, Row
+
+#: one object, so that a dict takes all NaN for one key
+_NAN = math.nan
+
+
+@dataclass
+class _Open:
+    start: Micros
+    end: Micros
+    #: with the number of its arrival
+    events: list[tuple[int, dict[str, Any]]]
+
+
+class ObviousSessions(Arrivals):
+    """The rows that a query over sessions must emit, batch by batch."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Start before the first batch."""
+        super().__init__(plan)
+        (self._view,) = plan.views
+        assert isinstance(self._view.windows, Session)
+        self._gap = self._view.windows.gap
+        self._open: dict[Row, list[_Open]] = {}
+
+    def _end(self, latest: Micros) -> Micros:
+        return latest + self._gap
+
+    def _take(self, time: Micros, event: dict[str, Any], before: Micros) -> None:
+        if time + self._gap <= before:
+            self.late += 1
+            return
+        for key in self._keys(event):
+            joined = _Open(time, time + self._gap, [(self._arrived, event)])
+            apart = []
+            for other in self._open.get(key, []):
+                if other.start <= joined.end and joined.start <= other.end:
+                    joined.start = min(joined.start, other.start)
+                    joined.end = max(joined.end, other.end)
+                    joined.events += other.events
+                else:
+                    apart.append(other)
+            self._open[key] = [*apart, joined]
+
+    def _keys(self, event: dict[str, Any]) -> Iterator[Row]:
+        for grouping in self._view.groupings:
+            key = [_plain(event[f"k{i}"]) if i in grouping else None for i in self._view.keys]
+            told = [self._view.grouping_id(grouping)] if self._view.tells_grouping else []
+            yield (*key, *told)
+
+    def _settle(self, watermark: Micros) -> list[Row]:
+        self.watermark = watermark
+        rows = []
+        for key, sessions in self._open.items():
+            for closed in [each for each in sessions if each.end <= watermark]:
+                sessions.remove(closed)
+                rows.append(self._row(key, closed))
+        return rows
+
+    def _row(self, key: Row, closed: _Open) -> Row:
+        events = [event for _, event in sorted(closed.events, key=lambda each: each[0])]
+        answers = [answer(each, events, self._plan.types) for each in self._view.aggregates]
+        return (closed.start, closed.end, *key, *answers)
+
+
+def _plain(value: Any) -> Any:
+    """Make keys that Spark takes for equal equal for a dict."""
+    if isinstance(value, float):
+        return _NAN if math.isnan(value) else value + 0.0
+    return tuple(value.items()) if isinstance(value, dict) else value
