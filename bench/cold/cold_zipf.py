@@ -30,6 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.core.arrays import Ints
 from icestream.operators.dataflow.stores import ColdOptions
 from icestream.operators.user_defined.declared import Declared, ValueState
 from icestream.operators.user_defined.operator import UserDefined
@@ -45,8 +46,6 @@ from icestream.runtime.versions.settings import Settings
 from icestream.state.cold.manager import Policy
 from icestream.state.synopses.options import StoreOptions
 from tests.fixtures.dataflow_plans import Stream, dataflow
-
-Ints = npt.NDArray[np.int64]
 
 #: bytes that no run here needs
 UNLIMITED = 8 << 30

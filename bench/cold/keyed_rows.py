@@ -19,13 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from bench.rows import START, A, P, write_in_order
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from icestream.core.arrays import Floats, Ints
 
 #: milliseconds by which an event may be older than its place says
 DISORDER_MS = 2_000

@@ -30,7 +30,8 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from bench.cold.keyed_rows import Floats, Ints, Stream
+from bench.cold.keyed_rows import Stream
+from icestream.core.arrays import Floats, Ints
 from icestream.state.keys import KeyCodec
 from icestream.state.synopses.directory import slot_order
 from icestream.state.synopses.spec import GroupRows, Synopsis

@@ -27,9 +27,10 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from bench import systems
-from bench.cold.keyed_rows import Floats, Ints, Stream
+from bench.cold.keyed_rows import Stream
 from bench.harness import scratch, workspace
 from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from icestream.core.arrays import Floats, Ints
 from icestream.core.units import parse_bytes
 
 CORES = 2

@@ -38,11 +38,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.operators.dataflow.identity import identified
 from icestream.operators.multi_join.spec import partitions_of
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 Batch = dict[str, pa.RecordBatch]
 
 PARTITIONS = 300

@@ -37,8 +37,6 @@ from icestream.operators.multi_join.tracing import Lineage, Tracer
 from icestream.operators.temporal.changes import changes_of, payload_of
 from tests.fixtures.multi_join_space import JoinSpace
 
-Floats = npt.NDArray[np.float64]
-
 #: streams that come in at each join, in the order of ports; results of the join before come first
 TAKEN = (("a", "b", "c"), ("d",), ("e",))
 #: the key of each join, in the rows that come from the join before, and in results

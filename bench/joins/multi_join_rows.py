@@ -19,12 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from bench.rows import START, A, P, write_in_order
-
-Ints = npt.NDArray[np.int64]
+from icestream.core.arrays import Ints
 
 #: rows of a stream in a range, and how often each key of a join comes in one
 RANGE = 20_000

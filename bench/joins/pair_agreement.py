@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
-from bench.cold.keyed_rows import Ints, Stream
+from bench.cold.keyed_rows import Stream
+from icestream.core.arrays import Ints
 
 Words = npt.NDArray[np.uint64]
 

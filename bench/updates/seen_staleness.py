@@ -16,11 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ints
 from icestream.core.times import Micros
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.kernels.words import Ints
+from icestream.core.arrays import Ints
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.update_queue.residence import Residence

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
-from icestream.kernels.words import Ints
+from icestream.core.arrays import Ints
 from icestream.state.update_queue.windows.runs import Input, run_append, run_updates
 from icestream.state.update_queue.windows.spec import Semantics, UpdateWindows
 

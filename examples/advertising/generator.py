@@ -32,13 +32,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Floats, Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.demo.event_files import EventFile, write_files
 from icestream.demo.randomness import fractions, random_bits
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 #: values of the column `stream`
 IMPRESSION, CLICK, SEARCH = range(3)

@@ -40,12 +40,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from examples.advertising.generator import CLICK, IMPRESSION, SEARCH
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.kernels.ranges import numbers_of
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 _TIME = pa.timestamp("us", tz="UTC")
 _MINUTE: Micros = 60_000_000

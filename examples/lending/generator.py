@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Floats
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.demo.event_files import EventFile, write_files
@@ -58,8 +59,6 @@ _TERMS = np.array([6, 12, 24, 36, 60], dtype=np.int32)
 #: the area of a boom, and its share of all loans
 _BOOMING = 0.5
 _SHARE = 0.7
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 
@@ -31,8 +31,6 @@ SCHEMA = pa.schema(
     [("ts", pa.timestamp("us", tz="UTC")), ("symbol", pa.string()), ("price", pa.float64())]
 )
 SPARK_SCHEMA = "ts timestamp, symbol string, price double"
-
-Ints = npt.NDArray[np.int64]
 
 
 class LiveQuotes(threading.Thread):

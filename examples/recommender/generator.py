@@ -26,16 +26,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from examples.recommender.ratings import SCHEMA
+from icestream.core.arrays import Floats, Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.demo.randomness import fractions, random_bits
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 GENRES = 16
 _SECOND: Micros = 1_000_000

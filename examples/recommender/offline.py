@@ -31,14 +31,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Floats, Ints
 from icestream.core.times import INFINITY, Micros
 from icestream.kernels.ranges import numbers_of
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 _PAIRS_AT_ONCE = 1 << 21
 

@@ -27,12 +27,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.demo.event_files import EventFile, write_files
 from icestream.demo.randomness import fractions, random_bits
-
-Ints = npt.NDArray[np.int64]
 
 #: values of the column `stream`: an update, a request answered once, and the two ends of a
 #: standing request

@@ -16,9 +16,10 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints, Mask
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.dataflow.component import ComponentOperator
-from icestream.operators.dataflow.gathering import Mask, between, by_group
+from icestream.operators.dataflow.gathering import between, by_group
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import regrouped
 from icestream.operators.protocol import PastVersion, Shard
@@ -26,7 +27,7 @@ from icestream.operators.temporal.changes import changes_of
 from icestream.plan.events.dataflow import Dataflow, source_column
 from icestream.plan.nodes import SOURCE, TIME
 from icestream.runtime.local import Splits
-from icestream.state.synopses.spec import Groups, Ids, Ints, Synopsis
+from icestream.state.synopses.spec import Groups, Synopsis
 from tests.oracles.plain_groups import PlainGroups
 
 

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.state.synopses.spec import GroupRows, Groups, Ids, Ints, Slots, Synopsis
+from icestream.state.synopses.spec import GroupRows, Groups, Synopsis
 
 
 class PlainGroups(Groups):

@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import InputError
 from icestream.inspect.readable import StateTable
 from icestream.inspect.reading import GROUP
 from icestream.kernels.windows.fold import routes_of
 from icestream.operators.updates.identities import identity_of
-from icestream.state.synopses.spec import Ids, Ints
 from icestream.state.versions import Commit
 
 #: hexadecimal digits of a group

@@ -13,9 +13,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from icestream.core.arrays import Ids
 from icestream.core.errors import DefinitionError
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.state.synopses.spec import Ids
 from icestream.state.versions import Commit
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from icestream.kernels.words import Ints
+from icestream.core.arrays import Ints
 
 
 def numbers_of(begins: Ints, ends: Ints) -> Ints:

@@ -17,12 +17,9 @@ Cost: one pass over what is copied.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Bytes, Ints, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import Ints, Table
-
-Bytes = npt.NDArray[np.uint8]
 
 
 @kernel

@@ -24,8 +24,8 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
 
 ADD_I64 = 0
@@ -52,9 +52,6 @@ IDENTITY = {
     LEAST_3: 2**63 - 1,
     LEAST_4: 2**63 - 1,
 }
-
-Table = npt.NDArray[np.int64]
-Ints = npt.NDArray[np.int64]
 
 
 @kernel

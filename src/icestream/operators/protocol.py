@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Table
 from icestream.core.times import Micros
-from icestream.kernels.words import Table
 from icestream.state.arena import Arena
 from icestream.state.budget import Account
 from icestream.state.log.format import SegmentInfo

@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Table
 from icestream.core.times import INFINITY, Micros
-from icestream.kernels.words import Table
 from icestream.operators.dataflow.gathering import between, by_group, first_and_last
 from icestream.state.files import Files
 from icestream.state.log.format import ENTRY_DTYPE, SegmentInfo

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Slots
 from icestream.core.errors import BudgetError
 from icestream.kernels import bytes as heaps
 from icestream.kernels import hashing
@@ -39,7 +40,6 @@ from icestream.state.budget import Refused
 from icestream.state.key_columns import ALL_VALUES, ByteArray, Column, Kind, Node, Part
 
 Identity = npt.NDArray[np.uint64]
-Slots = npt.NDArray[np.int64]
 
 _NUMBERS = (Kind.INTEGER, Kind.FLOAT, Kind.DECIMAL)
 _HEAP_WORDS = 2**32

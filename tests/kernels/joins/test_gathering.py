@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icestream.core.arrays import Ints
 from icestream.kernels.joins.gathering import (
     DAMAGED,
     FULL,
@@ -17,7 +18,6 @@ from icestream.kernels.joins.gathering import (
     take_rows_reference,
 )
 from icestream.kernels.joins.resident import PORT_BITS
-from icestream.kernels.words import Ints
 
 PARTITIONS = 4
 PORT = 2

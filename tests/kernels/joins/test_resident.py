@@ -7,8 +7,8 @@ import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels.joins import resident as k
-from icestream.kernels.words import Ints, Table
 
 #: key, port, le, re, words of payload
 Row = tuple[int, int, int, int, list[int]]

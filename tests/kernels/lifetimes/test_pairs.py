@@ -3,11 +3,11 @@ from __future__ import annotations
 from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icestream.core.arrays import Ints
 from icestream.core.times import INFINITY
 from icestream.kernels.lifetimes.pairs import (
     is_in_order,
@@ -20,7 +20,6 @@ from icestream.kernels.lifetimes.pairs import (
     stretches_reference,
 )
 
-Ints = npt.NDArray[np.int64]
 INTERVALS = st.lists(
     st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(1, 9) | st.just(INFINITY)).map(
         lambda row: (row[0], row[1], min(row[1] + row[2], INFINITY))

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels import words
 from icestream.kernels.lifetimes.sweep import (
     Flags,
@@ -16,7 +17,6 @@ from icestream.kernels.lifetimes.sweep import (
     sweep_edges,
     sweep_edges_reference,
 )
-from icestream.kernels.words import Ints, Table
 
 OPS = np.array([words.ADD_I64, words.ADD_I128, words.ADD_I64, words.ADD_DD])
 PLACES = np.array([0, 1, 3, 4])

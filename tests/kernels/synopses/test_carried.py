@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from icestream.core.arrays import Ints
 from icestream.kernels.synopses import carried
 from icestream.kernels.synopses import heap as k
 from icestream.kernels.synopses.extents import HEADER, LENGTH, SHAPE
-from icestream.kernels.words import Ints
 
 SYNOPSES, BLOCKS, WIDTH = 2, 80, 9
 #: columns of an entry before packed words

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from icestream.core.arrays import Ints, Table
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.kernels.synopses import drafts
 from icestream.kernels.synopses import heap as k
 from icestream.kernels.synopses.extents import HEADER
-from icestream.kernels.words import Ints, Table
 
 SLOTS, SYNOPSES = 200, 2
 AT = k.GROUP + k.PARTS

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from icestream.core.arrays import Ints
 from icestream.core.times import INFINITY
 from icestream.kernels.synopses import extents as kernels
 from icestream.kernels.synopses import heap as k
 from icestream.kernels.windows.groups import remove
-from icestream.kernels.words import Ints
 
 MARKER = (3 << 32) + 11
 

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
+from icestream.core.arrays import Ints
 from icestream.kernels.synopses import heap as k
-from icestream.kernels.words import Ints
 
 GROUPS, AT, BLOCKS = 7, k.GROUP, 60
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from icestream.core.arrays import Table
 from icestream.kernels.synopses import heap as k
 from icestream.kernels.synopses import leaving
-from icestream.kernels.words import Table
 
 SLOTS = 400
 AT = k.GROUP + k.PARTS

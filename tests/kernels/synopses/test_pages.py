@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels.synopses import pages as kernels
-from icestream.kernels.words import Ints, Table
 
 
 def entries_of(dice: np.random.Generator, count: int) -> Table:

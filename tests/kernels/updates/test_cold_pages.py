@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels.updates import cold_pages as k
-from icestream.kernels.words import Ints, Table
 
 WIDTH, ROOM, PAGES, HOMES = 5, 3, 24, 16
 TIMES = 3

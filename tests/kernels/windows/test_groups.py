@@ -1,16 +1,14 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from icestream.core.arrays import Table
 from icestream.kernels.windows import groups
 from icestream.kernels.words import merge_words_reference
 from icestream.operators.fields import Field, SlidingLayout
-
-Table = npt.NDArray[np.int64]
 
 #: a sum with an inverse; a maximum, a minimum, a float sum and choices without one
 LAYOUT = SlidingLayout.of(

@@ -3,20 +3,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels.windows import ordered as kernels
 from icestream.kernels.windows.groups import FIELDS
-from icestream.kernels.words import Table
 from icestream.operators.fields import Field, Layout
 from icestream.operators.ordered.layout import FrameLayout, SharedLayout
 
 KINDS = ("sum_i64", "sum_i128", "sum_f64", "min", "max")
 GROUPS = 3
-
-Ints = npt.NDArray[np.int64]
 
 
 def layout_of(kinds: list[str]) -> FrameLayout:

@@ -5,10 +5,10 @@ import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icestream.core.arrays import Table
 from icestream.kernels.windows import groups, strides
 from icestream.operators.fields import Field, SlidingLayout
 
-Table = npt.NDArray[np.int64]
 Slices = list[tuple[int, dict[int, int]]]
 
 LAYOUT = SlidingLayout.of((Field("sum_i128", "x"), Field("max", "x")))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icestream.core.arrays import Ids, Ints
 from icestream.operators.dataflow.gathering import (
     between,
     by_group,
@@ -21,7 +22,6 @@ from icestream.operators.dataflow.gathering import (
 )
 from icestream.operators.temporal.changes import LE, changes_of
 from icestream.operators.windows.fold import HI
-from icestream.state.synopses.spec import Ids, Ints
 
 
 def changes(identities: list[int], first: int = 0) -> pa.RecordBatch:

@@ -6,11 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from icestream.core.arrays import Ids
 from icestream.core.times import INFINITY
 from icestream.operators.dataflow import component
 from icestream.operators.dataflow.passing import PassingGroups, lasting
 from icestream.operators.temporal.changes import changes_of
-from icestream.state.synopses.spec import GroupRows, Ids, Synopsis
+from icestream.state.synopses.spec import GroupRows, Synopsis
 from tests.fixtures.dataflow_plans import RATINGS, Stream, dataflow
 from tests.oracles.plain_dataflow import ChangeLists, plain_component
 

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
+from icestream.core.arrays import Table
 from icestream.core.errors import DamageError
 from icestream.core.times import INFINITY
-from icestream.kernels.words import Table
 from icestream.operators.multi_join.clean_up import CleanUp, first_hi, parts_of
 from icestream.operators.multi_join.spec import MultiJoinSpec, partitions_of
 from icestream.state.log.format import Record

@@ -3,11 +3,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icestream.core.arrays import Mask
 from icestream.core.errors import DefinitionError
 from icestream.operators.multi_join.strategies import (
     BOTTOM_UP,
@@ -23,8 +23,6 @@ from icestream.operators.multi_join.strategies import (
     horizon,
     productivity,
 )
-
-Mask = npt.NDArray[np.bool_]
 
 DEPTH = {0: 0, 1: 1, 2: 2}
 

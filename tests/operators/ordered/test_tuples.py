@@ -11,8 +11,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icestream.core.arrays import Table
 from icestream.core.times import INFINITY, MINUS_INFINITY
-from icestream.kernels.words import Table
 from icestream.operators.fields import Layout
 from icestream.operators.ordered import tuples as module
 from icestream.operators.ordered.layout import TupleLayout

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icestream.core.arrays import Table
 from icestream.core.times import MINUS_INFINITY
-from icestream.kernels.words import Table
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.protocol import PastVersion
 from icestream.operators.session import Session, SessionOperator, SessionSpec, fragments

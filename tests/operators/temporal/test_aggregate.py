@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icestream.core.arrays import Slots
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.temporal.aggregate import Mode, TemporalAggregate
 from icestream.operators.temporal.changes import LE
-from icestream.state.synopses.spec import GroupRows, Slots
+from icestream.state.synopses.spec import GroupRows
 from tests.fixtures import temporal_story as stories
 from tests.fixtures.temporal_kinds import KINDS
 from tests.oracles import temporal as oracle

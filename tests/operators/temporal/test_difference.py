@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icestream.core.arrays import Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.temporal.difference import LEFT, RIGHT, StreamDifference
-from icestream.state.synopses.spec import GroupRows, Slots
+from icestream.state.synopses.spec import GroupRows
 from tests.fixtures import temporal_story as stories
 from tests.fixtures.temporal_kinds import KINDS
 from tests.oracles import temporal as oracle

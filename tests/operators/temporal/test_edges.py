@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icestream.core.arrays import Slots
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.temporal.edges import END, INTERVAL, POINT, START, Edges, edges_schema
-from icestream.state.synopses.spec import GroupRows, Slots
+from icestream.state.synopses.spec import GroupRows
 from tests.fixtures import temporal_story as stories
 from tests.oracles.plain_groups import PlainGroups
 from tests.oracles.temporal import Bag, Event, Group, Payload, assert_same_bag, bag_of

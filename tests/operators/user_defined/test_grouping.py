@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given
 
+from icestream.core.arrays import Slots
 from icestream.operators.temporal.changes import DIFF
 from icestream.operators.user_defined.grouping import portions_of
-from icestream.state.synopses.spec import Slots
 from tests.oracles.plain_groups import PlainGroups
 from tests.oracles.user_defined import Step, changes_of_steps
 

@@ -12,13 +12,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
+from icestream.core.arrays import Slots
 from icestream.core.errors import DefinitionError, InputError
 from icestream.operators.temporal.changes import DIFF
 from icestream.operators.user_defined.declared import ObjectState, pickled
 from icestream.operators.user_defined.group_state import living, with_expiry
 from icestream.operators.user_defined.operator import UserDefined
 from icestream.operators.user_defined.per_group import StatefulProcessor
-from icestream.state.synopses.spec import GroupRows, Slots
+from icestream.state.synopses.spec import GroupRows
 from tests.oracles.plain_groups import PlainGroups
 from tests.oracles.user_defined import (
     OPS,

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY
 from icestream.operators.user_defined.operator import UserDefined
 from icestream.operators.user_defined.per_group import StatefulProcessor
 from icestream.operators.user_defined.timers import TimerBook, timer_synopses
 from icestream.operators.user_defined.vectorised import VectorisedProcessor
-from icestream.state.synopses.spec import Ints
 from tests.oracles.plain_groups import PlainGroups
 from tests.oracles.user_defined import PAYLOAD, Batch, Step, counted, run
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 
+from icestream.core.arrays import Slots
 from icestream.core.errors import DefinitionError
 from icestream.operators.user_defined.declared import (
     Declared,
@@ -22,7 +23,7 @@ from icestream.operators.user_defined.declared import (
 from icestream.operators.user_defined.operator import UserDefined
 from icestream.operators.user_defined.per_group import StatefulProcessor
 from icestream.operators.user_defined.vectorised import VectorisedProcessor
-from icestream.state.synopses.spec import GroupRows, Slots
+from icestream.state.synopses.spec import GroupRows
 from tests.oracles.plain_groups import PlainGroups
 from tests.oracles.user_defined import PAYLOAD, Batch, Step, changes_of_steps, counted, run
 

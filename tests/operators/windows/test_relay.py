@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icestream.kernels.words import Table
+from icestream.core.arrays import Table
 from icestream.operators.fields import Field, SlidingLayout
 from icestream.operators.windows.groups import Groups
 from icestream.operators.windows.panes import Grid, Sliding

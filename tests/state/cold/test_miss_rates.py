@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from icestream.core.arrays import Slots
 from icestream.state.cold.classifiers import Classifier, LeastFrequent, Smoothing
 from icestream.state.cold.manager import Manager, Policy
 from icestream.state.cold.targets import Rule
 from tests.fixtures.cold_groups import PlainSubQuery, work, zipf
 
-Slots = npt.NDArray[np.int64]
 GROUPS, CHUNKS, CHUNK = 5000, 300, 500
 ROOM = 1500 * 100
 

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from icestream.core.arrays import Ints
 from icestream.core.times import INFINITY
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.synopses import sorted_run
 from icestream.state.synopses.cold_index import ColdIndex
-from icestream.state.synopses.spec import Ints
 
 #: identity, payload, due; a payload of 0 says that the group is gone
 WIDTH = 4

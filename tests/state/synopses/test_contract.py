@@ -17,11 +17,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from icestream.core.arrays import Ids, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.state import snapshots
 from icestream.state.synopses import cleaning, directory, heap, migration, ranked
 from icestream.state.synopses.options import StoreOptions
-from icestream.state.synopses.spec import GroupRows, Groups, Ids, Slots, Synopsis
+from icestream.state.synopses.spec import GroupRows, Groups, Synopsis
 from icestream.state.synopses.store import GroupStore
 from tests.fixtures.group_space import GroupSpace
 from tests.oracles.plain_groups import PlainGroups

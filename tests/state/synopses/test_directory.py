@@ -8,11 +8,11 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from icestream.core.arrays import Ids
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
 from icestream.state.synopses import directory
 from icestream.state.synopses.directory import Directory, is_empty_entry, slot_order
-from icestream.state.synopses.spec import Ids
 
 
 def directory_in(folder: Path, limit: int = 1 << 20) -> Directory:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DamageError
 from icestream.core.times import INFINITY
 from icestream.kernels.synopses import extents as kernels
@@ -18,7 +19,6 @@ from icestream.state.synopses import extents as chained
 from icestream.state.synopses.extents import ExtentLog, Extents, extents_of
 from icestream.state.synopses.options import ROWS
 from icestream.state.synopses.rows import RowCodec
-from icestream.state.synopses.spec import Ints
 from icestream.state.synopses.tail import Tail
 from tests.fixtures.group_space import GroupSpace, Task
 

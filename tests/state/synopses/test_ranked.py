@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from icestream.core.arrays import Ints
 from icestream.core.times import INFINITY
 from icestream.state.synopses import ranked
 from icestream.state.synopses.options import StoreOptions
-from icestream.state.synopses.spec import Ints, Synopsis
+from icestream.state.synopses.spec import Synopsis
 from tests.fixtures.group_space import GroupSpace
 
 RANKED = (Synopsis("ranked", pa.schema([("rank", pa.float64()), ("x", pa.int64())]), rank="rank"),)

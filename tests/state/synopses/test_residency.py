@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from icestream.core.arrays import Ids, Ints
 from icestream.state.keys import KeyCodec
 from icestream.state.synopses.options import StoreOptions
-from icestream.state.synopses.spec import GroupRows, Ids, Ints, Synopsis
+from icestream.state.synopses.spec import GroupRows, Synopsis
 from icestream.state.synopses.store import GroupStore
 from tests.fixtures.group_space import GroupSpace
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import BudgetError, CheckpointError, DamageError
 from icestream.core.times import INFINITY
 from icestream.kernels.synopses.heap import WHOLE
@@ -19,7 +20,7 @@ from icestream.state.synopses import migration
 from icestream.state.synopses.cleaning import _live, _pointing_elsewhere
 from icestream.state.synopses.facts import Fact
 from icestream.state.synopses.options import StoreOptions
-from icestream.state.synopses.spec import GroupRows, Ids, Ints, Synopsis
+from icestream.state.synopses.spec import GroupRows, Synopsis
 from icestream.state.synopses.store import GroupStore
 from tests.fixtures.group_space import GroupSpace
 

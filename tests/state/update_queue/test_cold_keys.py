@@ -8,11 +8,11 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from icestream.core.arrays import Ints
 from icestream.core.times import INFINITY
 from icestream.kernels.updates import queue as k
 from icestream.kernels.updates.order import FLYING, LACKS, LIST, READER_WORDS, SINCE, TURN
 from icestream.kernels.updates.staleness import NONE
-from icestream.kernels.words import Ints
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.update_queue import cold_keys, cold_values

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import StorageError
-from icestream.kernels.words import Ints
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.update_queue import cold_table

@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.demo.call_centre.distributions import (
@@ -42,8 +43,6 @@ from icestream.demo.call_centre.distributions import (
 from icestream.demo.call_centre.schema import ARROW_SCHEMA
 from icestream.demo.event_files import EventFile, write_files
 from icestream.demo.randomness import Words, fractions, random_bits
-
-Ints = npt.NDArray[np.int64]
 
 _SECOND: Micros = 1_000_000
 _DAY: Micros = 86_400 * _SECOND

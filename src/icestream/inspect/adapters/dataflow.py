@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids
 from icestream.core.errors import DefinitionError
 from icestream.inspect.readable import Asked, StateRows, StateTable, key_row
 from icestream.kernels.joins import resident as k
@@ -35,7 +36,6 @@ from icestream.state.keys import KeyCodec
 from icestream.state.synopses.directory import identities
 from icestream.state.synopses.options import StoreOptions
 from icestream.state.synopses.rows import RowCodec
-from icestream.state.synopses.spec import Ids
 from icestream.state.synopses.store import GroupStore
 from icestream.state.versions import Commit
 

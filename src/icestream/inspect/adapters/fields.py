@@ -16,15 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Table
 from icestream.core.errors import InputError
 from icestream.kernels import words
-from icestream.kernels.words import Table
 from icestream.operators.aggregates.decimals import decimals_of_words
 from icestream.operators.aggregates.values import decode_ordered
 from icestream.operators.columns import Column
 from icestream.operators.fields import ENTRY_FIELDS, Field, Layout
 from icestream.plan.nodes import Plan
-from icestream.state.synopses.spec import Ints
 
 _DIGITS = 38
 _EXTREMES = (words.MIN, words.MAX)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.inspect.adapters.fields import FieldColumns
 from icestream.inspect.adapters.panes import PANE
@@ -29,7 +30,6 @@ from icestream.operators.windows.panes import Grid
 from icestream.operators.windows.window import PANES
 from icestream.plan.nodes import Plan
 from icestream.state.synopses.directory import identities
-from icestream.state.synopses.spec import Ints
 from icestream.state.versions import Commit
 
 

@@ -22,12 +22,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints, Table
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.inspect.adapters.fields import FieldColumns
 from icestream.inspect.adapters.update_arcs import chosen
 from icestream.inspect.readable import Asked, StateRows, StateTable
 from icestream.inspect.scratch import ScratchShard
-from icestream.kernels.words import Table
 from icestream.operators.protocol import PastVersion
 from icestream.operators.updates.identities import places_among
 from icestream.operators.windows.runs import sorted_run
@@ -37,7 +37,6 @@ from icestream.plan.nodes import Plan
 from icestream.plan.windows.parts import parts_of
 from icestream.state.log.ipc import read_table
 from icestream.state.synopses.directory import distinct, identities
-from icestream.state.synopses.spec import Ids, Ints
 from icestream.state.versions import BASE, Commit
 
 #: the column that tells a pane by its first instant

@@ -15,18 +15,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Table
 from icestream.inspect.adapters.fields import FieldColumns
 from icestream.inspect.adapters.update_arcs import chosen
 from icestream.inspect.readable import Asked, StateRows, StateTable
 from icestream.inspect.scratch import ScratchShard, restored_operator
-from icestream.kernels.words import Table
 from icestream.operators.protocol import PastVersion
 from icestream.operators.session.operator import SessionOperator
 from icestream.operators.session.rows import Sessions
 from icestream.operators.session.spec import END, SESSION_FIELDS, START, SessionSpec
 from icestream.plan.nodes import Plan
 from icestream.state.synopses.directory import identities
-from icestream.state.synopses.spec import Ints
 from icestream.state.versions import Commit
 
 SESSIONS = "sessions"

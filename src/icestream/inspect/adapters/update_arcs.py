@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids
 from icestream.inspect.readable import Asked, StateRows, StateTable, key_row
 from icestream.operators.updates.fronts import Front, FrontOperator, Joined, Merged
 from icestream.operators.updates.kept import table_of
 from icestream.state.keys import KeyCodec
-from icestream.state.synopses.spec import Ids
 
 _LAST = pa.schema([pa.field("__last_update", pa.int64(), nullable=False)])
 

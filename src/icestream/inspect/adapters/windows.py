@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.core.arrays import Table
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
 from icestream.inspect.adapters.objects import ObjectState
@@ -33,7 +34,6 @@ from icestream.inspect.adapters.panes import PaneState, obstacle
 from icestream.inspect.adapters.sessions import SessionState
 from icestream.inspect.readable import Asked, StateRows, StateTable, key_row
 from icestream.inspect.scratch import ScratchShard
-from icestream.kernels.words import Table
 from icestream.operators.ordered.frame import Frame
 from icestream.operators.ordered.operator import OrderedOperator
 from icestream.operators.protocol import PastVersion, Shard

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Table
 from icestream.inspect.edited import Edited
 from icestream.inspect.scratch import ScratchShard
-from icestream.kernels.words import Table
 from icestream.operators.protocol import PastVersion
-from icestream.state.synopses.spec import Ints
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints, Slots
 from icestream.inspect.adapters.dataflow import Stored, every_group
 from icestream.inspect.edited import Edited
 from icestream.inspect.rewriting.changes import Change, Rewriter, differing
@@ -23,7 +24,7 @@ from icestream.inspect.scratch import ScratchShard
 from icestream.operators.protocol import PastVersion
 from icestream.state.synopses.directory import distinct
 from icestream.state.synopses.rows import RowCodec
-from icestream.state.synopses.spec import GroupRows, Ids, Ints, Slots
+from icestream.state.synopses.spec import GroupRows
 from icestream.state.synopses.store import GroupStore
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints, Table
 from icestream.core.errors import InputError
 from icestream.core.times import Micros
 from icestream.inspect.adapters.objects import ObjectState
@@ -29,14 +30,12 @@ from icestream.inspect.reading import as_text
 from icestream.inspect.rewriting.changes import Change, Rewriter, places_of
 from icestream.inspect.rewriting.panes import panes_of
 from icestream.inspect.scratch import ScratchShard
-from icestream.kernels.words import Table
 from icestream.operators.objects.states import States
 from icestream.operators.protocol import PastVersion
 from icestream.operators.updates.identities import places_among
 from icestream.state import key_columns
 from icestream.state.keys import KeyCodec
 from icestream.state.synopses.directory import distinct, identities
-from icestream.state.synopses.spec import Ids, Ints
 
 
 class ObjectRewriter(Rewriter):

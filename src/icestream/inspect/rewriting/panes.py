@@ -21,12 +21,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints, Table
 from icestream.core.errors import CheckpointError, InputError
 from icestream.inspect.adapters.panes import Keys, PaneState, instants_of, obstacle
 from icestream.inspect.edited import Edited
 from icestream.inspect.rewriting.changes import Change, Rewriter, alone, places_of
 from icestream.inspect.scratch import ScratchShard
-from icestream.kernels.words import Table
 from icestream.operators.protocol import PastVersion
 from icestream.operators.updates.identities import places_among
 from icestream.operators.windows.fold import identified
@@ -39,7 +39,6 @@ from icestream.state import snapshots
 from icestream.state.keys import KeyCodec
 from icestream.state.snapshots import SnapshotSchedule
 from icestream.state.synopses.directory import distinct, identities
-from icestream.state.synopses.spec import Ids, Ints
 from icestream.state.versions import Commit
 
 

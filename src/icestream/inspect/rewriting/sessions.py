@@ -20,6 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import InputError
 from icestream.core.times import Micros
 from icestream.core.units import format_interval
@@ -35,7 +36,6 @@ from icestream.operators.updates.identities import places_among
 from icestream.state import key_columns
 from icestream.state.keys import KeyCodec
 from icestream.state.synopses.directory import distinct, identities
-from icestream.state.synopses.spec import Ids, Ints
 from icestream.state.versions import BASE
 
 

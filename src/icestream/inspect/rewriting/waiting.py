@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints, Mask
 from icestream.core.clock import SystemClock
 from icestream.core.errors import InputError
 from icestream.inspect.edited import Edited
@@ -37,13 +37,10 @@ from icestream.operators.updates.waiting import PLACE, Waiting
 from icestream.plan import legend
 from icestream.state.snapshots import SnapshotSchedule
 from icestream.state.synopses.rows import RowCodec
-from icestream.state.synopses.spec import Ids, Ints
 
 #: the column that says when the value of a row came
 LAST_UPDATE = "__last_update"
 _ROWS_AT_ONCE = 16_384
-
-Mask = npt.NDArray[np.bool_]
 
 
 class WaitingRewriter(Rewriter):

@@ -26,10 +26,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.joins.resident import PORT_BITS, partition_of
 from icestream.kernels.joins.rows import LOG_HEAD, LOG_HI, LOG_LO
-from icestream.kernels.words import Ints, Table
 
 #: what a pair holds: where the row is in the heap; its generation, with its port below it at first
 PLACE = 0

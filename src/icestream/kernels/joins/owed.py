@@ -21,10 +21,10 @@ from itertools import product
 
 import numpy as np
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.joins.gathering import GENERATION, PLACE
 from icestream.kernels.joins.rows import LOG_HI, LOG_LE, LOG_LO, LOG_RE
-from icestream.kernels.words import Ints, Table
 
 #: what the walk remembers of each port: the rows of the key at hand, where the walk is among them,
 #: the lifetime of the members up to this port, their generation if it is one, and the generation

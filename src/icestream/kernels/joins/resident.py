@@ -24,10 +24,9 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import Ints, Table
 
-Ids = npt.NDArray[np.uint64]
 Index = npt.NDArray[np.int32]
 
 #: words of a row before its payload: slot of its key and port, lifetime, place of the next, plus 1

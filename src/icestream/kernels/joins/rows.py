@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.joins.resident import HEAD, KEY, LE, PORT_BITS, RE, Ids
-from icestream.kernels.words import Ints, Table
+from icestream.kernels.joins.resident import HEAD, KEY, LE, PORT_BITS, RE
 
 #: words of a row on the log before its payload: identity, lifetime
 LOG_HI = 0

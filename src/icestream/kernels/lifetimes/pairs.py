@@ -23,12 +23,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ids, Ints
 from icestream.kernels.compile import kernel
-
-Ints = npt.NDArray[np.int64]
-Ids = npt.NDArray[np.uint64]
 
 
 @kernel

@@ -16,8 +16,9 @@ References: range updates with point queries on a segment tree.
 
 from __future__ import annotations
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import Ints, Table, merge_field, merge_words_reference
+from icestream.kernels.words import merge_field, merge_words_reference
 
 
 @kernel

@@ -26,16 +26,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import (
-    ADD_DD,
-    ADD_I128,
-    Ints,
-    Table,
-    merge_field,
-    merge_words_reference,
-    op_words,
-)
+from icestream.kernels.words import ADD_DD, ADD_I128, merge_field, merge_words_reference, op_words
 
 Flags = npt.NDArray[np.bool_]
 _NEVER = 2**63 - 1

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.lifetimes.sweep import add_row, negate_field
-from icestream.kernels.words import Ints, Table, merge_field, merge_words_reference
+from icestream.kernels.words import merge_field, merge_words_reference
 
 
 @kernel

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.synopses.extents import (
     BACK,
@@ -50,7 +51,6 @@ from icestream.kernels.synopses.heap import (
     extend,
     free,
 )
-from icestream.kernels.words import Ints, Table
 
 #: words of an entry that say whose it is
 IDENTITY = 2

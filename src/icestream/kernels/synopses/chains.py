@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.addresses import words_at
 from icestream.kernels.compile import kernel
 from icestream.kernels.synopses.extents import (
@@ -31,8 +32,6 @@ from icestream.kernels.synopses.extents import (
     is_sound,
 )
 from icestream.kernels.synopses.heap import NO_ROOT
-from icestream.kernels.windows.fold import Ids
-from icestream.kernels.words import Ints, Table
 
 #: columns of a piece
 CHAIN = 0

@@ -28,14 +28,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Floats, Ints, Slots, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.hashing import mix_lo
 from icestream.kernels.synopses.heap import HEAT, STAMP
-from icestream.kernels.words import Table
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Slots = npt.NDArray[np.int64]
 #: two words for each slot
 Stats = npt.NDArray[np.int64]
 

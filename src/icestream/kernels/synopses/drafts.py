@@ -15,8 +15,8 @@ Cost: O(groups named), or O(slots) for a list of all; nothing is sorted.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Mask, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.synopses.extents import (
     BACK,
@@ -51,9 +51,6 @@ from icestream.kernels.synopses.heap import (
     WHOLE,
     WORDS,
 )
-from icestream.kernels.words import Ints, Table
-
-Mask = npt.NDArray[np.bool_]
 
 _LEAST = -9223372036854775808
 _MOST = 9223372036854775807

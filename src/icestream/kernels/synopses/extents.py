@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.synopses.heap import GROUP, HEAT, HI, LO, NO_ROOT, STAMP
-from icestream.kernels.windows.fold import Ids, Index
+from icestream.kernels.windows.fold import Index
 from icestream.kernels.windows.groups import insert
-from icestream.kernels.words import Ints, Table
 
 #: words of a header: identity, rows and place in the chain, checksum and flags and words, previous
 #: extent, latest expiry of the chain from here on and of the chain before

@@ -26,11 +26,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Mask, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import Ints, Table
 
 Links = npt.NDArray[np.int32]
-Mask = npt.NDArray[np.bool_]
 
 #: words of a group before those of its synopses
 HI = 0

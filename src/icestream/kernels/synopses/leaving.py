@@ -11,8 +11,8 @@ Cost: one visit of each group.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Mask, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.synopses.heap import (
     ASKED,
@@ -26,9 +26,6 @@ from icestream.kernels.synopses.heap import (
     WHOLE,
     WORDS,
 )
-from icestream.kernels.words import Ints, Table
-
-Mask = npt.NDArray[np.bool_]
 
 #: words of extents, on average, from which on a chain is never too long: reading them is copying
 LARGE = 1024

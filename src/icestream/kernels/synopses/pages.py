@@ -17,14 +17,10 @@ Cost: O(log entries of a page) per lookup and run; one pass to merge; O(identiti
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ids, Ints, Mask, Table
 from icestream.kernels.addresses import words_at
 from icestream.kernels.compile import kernel
-from icestream.kernels.windows.fold import Ids
-from icestream.kernels.words import Ints, Table
-
-Mask = npt.NDArray[np.bool_]
 
 #: columns of a run
 ADDRESS = 0

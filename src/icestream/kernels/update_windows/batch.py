@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.update_windows.lists import WAIT
 from icestream.kernels.update_windows.reference import PlainWindows
@@ -55,8 +56,7 @@ from icestream.kernels.update_windows.zones import (
     WS,
     Windows,
 )
-from icestream.kernels.windows.fold import Ids, Index
-from icestream.kernels.words import Ints, Table
+from icestream.kernels.windows.fold import Index
 
 #: words of a record that is read: key cell, time, arrival, mark, whether it is a tuple
 RECORD_CELL = 0

@@ -13,11 +13,10 @@ Cost: O(tuples) and O(groups of the keys in the batch).
 
 from __future__ import annotations
 
+from icestream.core.arrays import Ints, Mask
 from icestream.kernels.compile import kernel
 from icestream.kernels.update_windows.transitions import advance_one
 from icestream.kernels.update_windows.zones import NONE, Windows
-from icestream.kernels.windows.fold import Mask
-from icestream.kernels.words import Ints
 
 
 @kernel

@@ -14,8 +14,8 @@ References: Table 1 of the source named in `docs/papers.md`.
 
 from __future__ import annotations
 
+from icestream.core.arrays import Ints
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import Ints
 
 #: slot of tuples that are in no open window
 NOWHERE = 0

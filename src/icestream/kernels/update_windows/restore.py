@@ -13,6 +13,7 @@ Cost: O(keys + tuples).
 
 from __future__ import annotations
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.update_windows.zones import (
     BACK,
@@ -30,7 +31,6 @@ from icestream.kernels.update_windows.zones import (
     append_place,
     next_place,
 )
-from icestream.kernels.words import Ints, Table
 
 #: columns of ordinals: what is read next, what the committed window ends with, where the newest
 #: window starts; NONE for what there is not

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.updates.pages import (
     FREE_PAGE,
@@ -32,7 +33,6 @@ from icestream.kernels.updates.pages import (
     give_unit,
     take_unit,
 )
-from icestream.kernels.words import Ints, Table
 
 #: words of a key's cell; the identity comes first, where `kernels.groups` looks it up
 HI = 0

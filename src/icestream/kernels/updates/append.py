@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from icestream.core.arrays import Ints
 from icestream.kernels.compile import lean_kernel
 from icestream.kernels.hashing import mix_hi
 from icestream.kernels.updates.order import (
@@ -34,7 +35,6 @@ from icestream.kernels.updates.order import (
 from icestream.kernels.updates.queue import Store, accept_one, is_linked
 from icestream.kernels.updates.staleness import NONE, Reals, settle
 from icestream.kernels.updates.values import free_row, read_row, take_row, write_row
-from icestream.kernels.words import Ints
 
 #: words of an entry before its value, behind the link of its unit if it has one
 AFTER = 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from icestream.core.arrays import Ids, Ints
 from icestream.kernels.compile import kernel, lean_kernel
 from icestream.kernels.updates.order import (
     CLASSES,
@@ -62,8 +63,6 @@ from icestream.kernels.updates.queue import (
 from icestream.kernels.updates.staleness import RealTable
 from icestream.kernels.updates.values import read_row, units_of
 from icestream.kernels.windows import groups
-from icestream.kernels.windows.fold import Ids
-from icestream.kernels.words import Ints
 
 #: updates whose rows are asked for before the first of them is looked at
 AT_ONCE = 32

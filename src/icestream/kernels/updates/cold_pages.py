@@ -15,10 +15,9 @@ Cost: a look at the tags of a page, and a copy of the row.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Mask, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import Ints, Table
 
 #: words of a page before the tags: rows on it, keys that passed it
 COUNT = 0
@@ -26,8 +25,6 @@ PASSED = 1
 HEAD = 2
 #: what is done to rows that are found: copied, copied and removed, or written over
 LOOK, TAKE, OVER = range(3)
-
-Mask = npt.NDArray[np.bool_]
 
 
 @kernel

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel, lean_kernel
 from icestream.kernels.updates.price import (
     PRICE,
@@ -38,7 +39,6 @@ from icestream.kernels.updates.price import (
     worth_of,
 )
 from icestream.kernels.updates.staleness import FROM, NONE, Reals, RealTable
-from icestream.kernels.words import Ints, Table
 
 FIFO, INPLACE, LINECUTTING, INDEX = range(4)
 

@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel, lean_kernel
-from icestream.kernels.words import Ints, Table
 
 #: facts of a pool: first free page, pages ever used, pages in use, most ever in use, log2 of the
 #: words of a page; numbers of pages in lists are kept plus one, zero is "none"

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import lean_kernel
 from icestream.kernels.updates.order import (
     APPLICATION_BOOK,
@@ -59,7 +60,6 @@ from icestream.kernels.updates.price import COST, PRICE, learn_price
 from icestream.kernels.updates.staleness import AREA, FROM, MOST, NONE, RealTable, settle
 from icestream.kernels.updates.values import free_row, take_row, write_row
 from icestream.kernels.windows.fold import Index
-from icestream.kernels.words import Ints, Table
 
 #: words of a cell: identity, address of its value (-1 for none), newest arrival, mean gap between
 #: updates (a float), updates seen, a bit for every reader that waits for the value, its words

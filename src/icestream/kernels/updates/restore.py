@@ -16,6 +16,7 @@ of them are behind its tail.
 
 from __future__ import annotations
 
+from icestream.core.arrays import Ints
 from icestream.kernels.compile import kernel
 from icestream.kernels.updates.order import (
     BACK,
@@ -40,7 +41,6 @@ from icestream.kernels.updates.queue import (
     take_one,
 )
 from icestream.kernels.updates.values import take_row
-from icestream.kernels.words import Ints
 
 
 @kernel

@@ -16,6 +16,7 @@ Cost: O(1) per arrival and service, or O(classes with keys) per service for INDE
 
 from __future__ import annotations
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.updates.append import AT, BEGUN, CELL, Line, append_one, leave_one
 from icestream.kernels.updates.order import SINCE, Reader, first_key
@@ -30,7 +31,6 @@ from icestream.kernels.updates.queue import (
     take_one,
 )
 from icestream.kernels.updates.values import free_row
-from icestream.kernels.words import Ints, Table
 
 #: columns of the log of services: cell, first update it stands for, arrival of the value, instant
 #: it was taken and instant it was delivered

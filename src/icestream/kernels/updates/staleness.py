@@ -20,8 +20,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Table
 from icestream.kernels.compile import lean_kernel
-from icestream.kernels.words import Table
 
 Reals = npt.NDArray[np.float64]
 RealTable = npt.NDArray[np.float64]

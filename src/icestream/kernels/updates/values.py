@@ -13,9 +13,9 @@ Cost: one copy of the row.
 
 from __future__ import annotations
 
+from icestream.core.arrays import Ints
 from icestream.kernels.compile import lean_kernel
 from icestream.kernels.updates.pages import UNIT, Pool, give_unit, take_unit
-from icestream.kernels.words import Ints
 
 
 @lean_kernel

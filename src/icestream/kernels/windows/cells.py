@@ -15,9 +15,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ints
 from icestream.kernels.compile import kernel
 
-Ints = npt.NDArray[np.int64]
 Grid = npt.NDArray[np.int32]
 
 

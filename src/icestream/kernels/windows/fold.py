@@ -19,13 +19,11 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Floats, Ids, Ints, Mask, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import Ints, Table, dd_add
+from icestream.kernels.words import dd_add
 
-Ids = npt.NDArray[np.uint64]
 Index = npt.NDArray[np.int32]
-Mask = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
 
 #: stands for "no value is null" where a kernel takes a mask
 ALL_VALID: Mask = np.zeros(0, dtype=np.bool_)

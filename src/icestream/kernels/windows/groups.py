@@ -27,11 +27,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ids, Ints, Slots, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.windows.fold import Ids, Index
-from icestream.kernels.words import Ints, Table, merge_field, op_words, unmerge_field
+from icestream.kernels.windows.fold import Index
+from icestream.kernels.words import merge_field, op_words, unmerge_field
 
 #: places in a group's row
 HI = 0
@@ -39,8 +39,6 @@ LO = 1
 LAST = 2
 CHANGED = 3
 FIELDS = 4
-
-Slots = npt.NDArray[np.int64]
 
 
 @kernel

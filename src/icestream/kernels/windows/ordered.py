@@ -24,22 +24,15 @@ References: two-stacks aggregation for operations without an inverse.
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
+from icestream.core.arrays import Ints, Mask, Slots, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.windows.groups import Slots
 from icestream.kernels.words import (
     IDENTITY,
-    Ints,
-    Table,
     merge_field,
     merge_words_reference,
     op_words,
     unmerge_field,
 )
-
-Mask = npt.NDArray[np.bool_]
 
 #: words of a group's row behind its fronts
 COUNT = 0

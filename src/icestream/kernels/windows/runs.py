@@ -16,12 +16,9 @@ another one begins a run of its own: who calls must tell.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ids, Ints
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import Ints
-
-Ids = npt.NDArray[np.uint64]
 
 
 @kernel

@@ -16,12 +16,10 @@ Cost: O(events), O(rows x fields).
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import Ints, Table, merge_field, merge_words_reference
-
-Ids = npt.NDArray[np.uint64]
+from icestream.kernels.words import merge_field, merge_words_reference
 
 
 @kernel

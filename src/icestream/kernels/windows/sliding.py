@@ -27,6 +27,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Floats, Ints
 from icestream.kernels.compile import kernel
 from icestream.kernels.windows.exact_sums import (
     ROW,
@@ -38,9 +39,7 @@ from icestream.kernels.windows.exact_sums import (
     wide_rows_free,
 )
 
-Ints = npt.NDArray[np.int64]
 SmallInts = npt.NDArray[np.int32]
-Floats = npt.NDArray[np.float64]
 
 #: places in a tail and in a cursor
 FRAME, POSITION, END = 0, 1, 2

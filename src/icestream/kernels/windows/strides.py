@@ -19,10 +19,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from icestream.core.arrays import Ints, Slots, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.windows.fold import Index
-from icestream.kernels.windows.groups import Slots, add_slice, emit, expire_slice
-from icestream.kernels.words import Ints, Table
+from icestream.kernels.windows.groups import add_slice, emit, expire_slice
 
 #: why a call returned
 DONE = 0

@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from icestream.core.arrays import Table
 from icestream.core.errors import DefinitionError
-from icestream.kernels.words import Table
 from icestream.operators.aggregates.catalogue import WORD_FUNCTIONS
 from icestream.operators.aggregates.protocol import Call, Merged, WordFunction
 from icestream.operators.fields import Field, Layout

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.kernels.words import Table
+from icestream.core.arrays import Table
 
 
 def integers_of_words(words: Table) -> list[int]:

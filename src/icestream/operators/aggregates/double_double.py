@@ -9,9 +9,9 @@ References: Dekker's splitting for error-free products.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from icestream.core.arrays import Floats
+
 #: high and low part
 Pair = tuple[Floats, Floats]
 

@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Floats
 from icestream.operators.aggregates.checks import check_numbers
-from icestream.operators.aggregates.double_double import Floats, product_over
+from icestream.operators.aggregates.double_double import product_over
 from icestream.operators.aggregates.protocol import Call, Merged
 from icestream.operators.fields import Field
 

@@ -13,15 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Floats, Ints, Table
 from icestream.core.errors import DefinitionError
-from icestream.kernels.words import INVERTIBLE, WORDS, Table
+from icestream.kernels.words import INVERTIBLE, WORDS
 from icestream.operators.fields import Field, Layout
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.operators.aggregates.decimals import decimals_of_words
-
-Ints = npt.NDArray[np.int64]
 
 
 def sum_kind(kind: pa.DataType) -> str:

@@ -30,8 +30,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Mask
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.dataflow.gathering import Mask, collected, gathered, pieces
+from icestream.operators.dataflow.gathering import collected, gathered, pieces
 from icestream.operators.dataflow.joining import JoinStores
 from icestream.operators.dataflow.passing import PassingGroups, lasting
 from icestream.operators.dataflow.results import Telling
@@ -52,7 +53,7 @@ from icestream.operators.dataflow.traces import Traces
 from icestream.operators.protocol import ChangeInputs, Emitted, PastVersion, Shard
 from icestream.operators.temporal.changes import PromptOperator, TemporalOperator, identities_of
 from icestream.operators.temporal.current import Current
-from icestream.state.synopses.spec import Groups, Ids
+from icestream.state.synopses.spec import Groups
 
 #: rows that enter a grouping at once, at most
 CHUNK_ROWS = 65_536

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import INFINITY
 from icestream.operators.expressions import Bound, Predicate, parse
@@ -33,7 +34,6 @@ from icestream.operators.temporal.changes import (
     payload_of,
 )
 from icestream.operators.temporal.edges import END, KIND, POINT, START
-from icestream.state.synopses.spec import Ints
 
 Flags = npt.NDArray[np.bool_]
 

@@ -24,16 +24,13 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.core.arrays import Ids, Ints, Mask
 from icestream.operators.protocol import ChangeInputs
 from icestream.operators.temporal.changes import LE, column_of
 from icestream.operators.windows.fold import HI
-from icestream.state.synopses.spec import Ids, Ints
-
-Mask = npt.NDArray[np.bool_]
 
 #: one more than the greatest identity
 END = 1 << 64

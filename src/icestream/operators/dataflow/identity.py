@@ -6,8 +6,8 @@ from functools import lru_cache
 
 import pyarrow as pa
 
+from icestream.core.arrays import Ids
 from icestream.state.keys import KeyCodec
-from icestream.state.synopses.spec import Ids
 
 
 @lru_cache(maxsize=64)

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Mask
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.dataflow.gathering import Mask
 from icestream.operators.dataflow.stores import SMALL
 from icestream.operators.multi_join.operator import MultiJoin
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.state.synopses.spec import Groups, Ids
+from icestream.state.synopses.spec import Groups
 from icestream.state.versions import BASE
 
 #: lifetime class of the segments of a join

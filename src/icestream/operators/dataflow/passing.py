@@ -20,15 +20,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.temporal.changes import RE, column_of, identities_of
 from icestream.state.synopses.directory import distinct
-from icestream.state.synopses.spec import GroupRows, Groups, Ids, Ints, Slots, Synopsis
-
-Mask = npt.NDArray[np.bool_]
+from icestream.state.synopses.spec import GroupRows, Groups, Synopsis
 
 _NONE: Ints = np.empty(0, dtype=np.int64)
 

@@ -24,12 +24,13 @@ from typing import Any
 
 import numpy as np
 
+from icestream.core.arrays import Ids, Mask
 from icestream.core.times import Micros
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.state.cold.manager import Manager, Mask, Policy
+from icestream.state.cold.manager import Manager, Policy
 from icestream.state.snapshots import SnapshotSchedule
 from icestream.state.synopses.options import StoreOptions, lifetimes
-from icestream.state.synopses.spec import Groups, Ids, Synopsis
+from icestream.state.synopses.spec import Groups, Synopsis
 from icestream.state.synopses.store import GROUPS, HEAP, WORK, GroupStore
 from icestream.state.versions import BASE
 

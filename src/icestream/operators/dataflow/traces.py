@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Floats
 from icestream.operators.dataflow.steps import Step, Trace
 from icestream.operators.multi_join.tracing import Tracer
 from icestream.operators.temporal.changes import payload_of
 
 #: bytes of a row in a join beside its payload: its identity and lifetime
 ROW_HEAD = 32
-
-Floats = npt.NDArray[np.float64]
 
 
 class Traces:

@@ -22,12 +22,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.core.arrays import Floats
 from icestream.operators.expressions import decimals
 from icestream.operators.expressions.decimals import valid
 from icestream.operators.expressions.rows import Datum, Kernel, as_array
 from icestream.operators.expressions.types import BIGINT, DOUBLE
-
-Floats = npt.NDArray[np.float64]
 
 _EXACT: dict[str, Callable[[Any, Any], Any]] = {
     "add_checked": operator.add,

@@ -23,11 +23,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.core.arrays import Mask
 from icestream.operators.expressions.types import BIGINT, as_decimal
 
 #: int64, or Python's integers
 Wholes = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_]
 
 _SHORT = 18
 _LIMB = 1 << 64

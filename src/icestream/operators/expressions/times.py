@@ -22,10 +22,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.core.arrays import Ints
 from icestream.operators.expressions.decimals import valid
 from icestream.operators.expressions.types import DATE, INT, NTZ, is_zoned
-
-Ints = npt.NDArray[np.int64]
 
 DAY = 86_400_000_000
 _SECOND = 1_000_000

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError, IcestreamError
-from icestream.state.synopses.spec import Ints
 
 #: names under which functions see and set the time span of a tuple, in microseconds
 TS1 = "ts1"

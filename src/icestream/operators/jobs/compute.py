@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints, Slots
 from icestream.core.times import INFINITY, Micros
 from icestream.kernels.windows.runs import window_runs
 from icestream.operators.dataflow.gathering import order_in_runs, taken
@@ -46,7 +47,7 @@ from icestream.operators.temporal.changes import (
 from icestream.operators.temporal.slots import woken
 from icestream.operators.user_defined.grouping import take
 from icestream.operators.windows.panes import Windows
-from icestream.state.synopses.spec import GroupRows, Groups, Ids, Ints, Slots, Synopsis
+from icestream.state.synopses.spec import GroupRows, Groups, Synopsis
 
 Flags = npt.NDArray[np.bool_]
 

@@ -30,6 +30,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Slots
 from icestream.core.errors import InputError
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
@@ -41,7 +42,7 @@ from icestream.operators.temporal.changes import LE, RE, changes_of, column_of, 
 from icestream.operators.temporal.slots import BySlot, first_rows, located, woken
 from icestream.operators.user_defined.grouping import take
 from icestream.operators.windows.panes import Windows
-from icestream.state.synopses.spec import GroupRows, Groups, Ints, Slots, Synopsis
+from icestream.state.synopses.spec import GroupRows, Groups, Synopsis
 
 TOLD = "__told"
 _SPAN = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in (START, END, EXPIRY)])

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError, IcestreamError, InputError
 from icestream.operators.jobs.batches import TS1, TS2, columns_of, failed, rows_of
 from icestream.operators.temporal.changes import (
@@ -32,7 +33,6 @@ from icestream.operators.temporal.changes import (
     identities_of,
     payload_of,
 )
-from icestream.state.synopses.spec import Ints
 
 #: column in which a function for many tuples tells of which one each of its rows was made
 ROW = "row"

@@ -25,11 +25,11 @@ from typing import Literal
 
 import numpy as np
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import Micros
 from icestream.core.units import format_interval
 from icestream.operators.windows.panes import Windows
-from icestream.state.synopses.spec import Ints
 
 Spanning = Literal["begin", "end", "overlap", "inside", "whole"]
 SPANNING: tuple[Spanning, ...] = ("begin", "end", "overlap", "inside", "whole")

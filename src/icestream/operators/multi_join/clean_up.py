@@ -30,6 +30,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Table
 from icestream.core.errors import DamageError
 from icestream.kernels.joins.gathering import (
     DAMAGED,
@@ -42,7 +43,6 @@ from icestream.kernels.joins.gathering import (
 )
 from icestream.kernels.joins.owed import END, WALK, owed
 from icestream.kernels.joins.rows import LOG_HEAD, LOG_HI, LOG_LO
-from icestream.kernels.words import Ints, Table
 from icestream.operators.multi_join.generations import (
     FIRST_HI,
     LAST_HI,

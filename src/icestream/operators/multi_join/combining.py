@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints
 from icestream.kernels.joins import resident as k
-from icestream.kernels.words import Ints
 from icestream.operators.multi_join.resident import Resident
 from icestream.operators.multi_join.results import Members
-from icestream.operators.multi_join.spec import Ids
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,12 @@ from itertools import pairwise
 
 import numpy as np
 
+from icestream.core.arrays import Ids, Ints
 from icestream.core.times import INFINITY
 from icestream.kernels.joins import resident as k
 from icestream.kernels.joins.rows import LOG_HEAD, list_rows, pack_rows
-from icestream.kernels.words import Ints
 from icestream.operators.multi_join.generations import Generations, signed
 from icestream.operators.multi_join.resident import Resident
-from icestream.operators.multi_join.spec import Ids
 from icestream.state.log.writer import SegmentWriter
 
 #: bytes that sorting takes for each row

@@ -22,13 +22,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from icestream.kernels.words import Ints, Table
-from icestream.operators.multi_join.spec import Ids, partitions_of
+from icestream.core.arrays import Ids, Ints, Mask, Table
+from icestream.operators.multi_join.spec import partitions_of
 from icestream.state.arena import Arena, ArenaArray
-
-Mask = npt.NDArray[np.bool_]
 
 #: what is known of a record: its port, epoch and marker, first and last hi (as signed numbers), the
 #: rows and words in it, the latest end of a row

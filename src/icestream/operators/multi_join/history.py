@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Mask, Table
 from icestream.core.times import INFINITY
 from icestream.kernels.joins import resident as k
-from icestream.kernels.words import Ints, Table
 from icestream.operators.multi_join.flushing import record_of
 from icestream.operators.multi_join.generations import (
     CLEANED,
@@ -48,8 +47,6 @@ from icestream.state.log.format import MAX_PAYLOAD, Record, SegmentInfo, whole
 from icestream.state.log.reader import SegmentReader
 from icestream.state.synopses.rows import RowCodec
 from icestream.state.versions import BASE
-
-Mask = npt.NDArray[np.bool_]
 
 #: kinds of records beside rows, in place of a port
 EVENTS = 0xFFE0

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import DamageError
 from icestream.kernels.joins.rows import LOG_HEAD, LOG_HI, LOG_LE, LOG_LO, LOG_RE, log_starts
-from icestream.kernels.words import Ints
-from icestream.operators.multi_join.spec import Ids
 from icestream.state.log.format import Record, show_marker
 from icestream.state.synopses.rows import RowCodec
 

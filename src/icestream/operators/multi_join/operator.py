@@ -36,10 +36,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Mask, Table
 from icestream.core.errors import InputError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.joins import resident as k
-from icestream.kernels.words import Ints, Table
 from icestream.operators.multi_join import flushing
 from icestream.operators.multi_join.clean_up import CleanUp, Overflow
 from icestream.operators.multi_join.combining import Chunk, combined
@@ -54,8 +54,6 @@ from icestream.operators.temporal.changes import DIFF, LE, RE, column_of, identi
 from icestream.operators.windows.fold import HI
 from icestream.state.budget import Refused, fail
 from icestream.state.snapshots import SnapshotSchedule
-
-Mask = npt.NDArray[np.bool_]
 
 #: part of the quota that work buffers take, and of those what one of three uses takes
 WORK = 8

@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ids, Ints, Table
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.kernels.joins import resident as k
-from icestream.kernels.words import Ints, Table
-from icestream.operators.multi_join.spec import Ids
 from icestream.state.arena import Arena, ArenaArray
 from icestream.state.budget import Refused
 

@@ -19,9 +19,9 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.joins.rows import gather_payloads
-from icestream.kernels.words import Ints, Table
-from icestream.operators.multi_join.spec import Ids, MultiJoinSpec
+from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.temporal.changes import changes_of
 from icestream.state.synopses.rows import RowCodec
 

@@ -19,14 +19,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import DefinitionError
 from icestream.operators.expressions import Predicate
-
-Ints = npt.NDArray[np.int64]
-Ids = npt.NDArray[np.uint64]
 
 #: partitions of a join whose number nobody chose
 PARTITIONS = 256

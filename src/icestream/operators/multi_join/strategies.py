@@ -33,10 +33,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Floats, Ints
 from icestream.core.errors import DefinitionError
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 BOTTOM_UP = "bottom_up"
 LOCAL_OUTPUT = "local_output"

@@ -28,14 +28,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Floats
 from icestream.core.errors import DefinitionError
 from icestream.operators.dataflow.identity import identified
 from icestream.operators.multi_join.spec import partitions_of
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.operators.objects.directory import Slices
 from icestream.operators.objects.states import States
 from icestream.operators.objects.tree import Piece, portions
 from icestream.operators.protocol import Shard
 from icestream.state.sense import sensible
-
-Ints = npt.NDArray[np.int64]
 
 #: slices that are read before they are combined
 SLICES_AT_ONCE = 1024

@@ -20,9 +20,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates import Aggregate
-from icestream.operators.objects.ragged import Ints, chosen_of, owners, rank
+from icestream.operators.objects.ragged import chosen_of, owners, rank
 from icestream.operators.objects.values import check_ranked
 
 Types = Mapping[str, pa.DataType]

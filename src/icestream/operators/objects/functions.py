@@ -19,10 +19,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.objects import choices, sketches, user, values
-from icestream.operators.objects.ragged import Ints
 
 Types = Mapping[str, pa.DataType]
 

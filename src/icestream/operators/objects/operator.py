@@ -36,9 +36,9 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.objects.assembly import WORK, Assembly
 from icestream.operators.objects.directory import SLICE, Directory, Slices
@@ -57,8 +57,6 @@ from icestream.operators.windows.panes import Grid, Step
 from icestream.operators.windows.runs import slice_bounds
 from icestream.state.snapshots import SnapshotSchedule
 from icestream.state.versions import BASE
-
-Ints = npt.NDArray[np.int64]
 
 #: kinds of records
 STATES = 0

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Ints = npt.NDArray[np.int64]
+from icestream.core.arrays import Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,10 @@ import datasketches as ds
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates import Aggregate
-from icestream.operators.objects.ragged import Ints, owners, plain_floats, present, tally
+from icestream.operators.objects.ragged import owners, plain_floats, present, tally
 from icestream.operators.objects.values import (
     check_number,
     check_ranked,

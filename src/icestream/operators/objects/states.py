@@ -17,20 +17,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.kernels.words import Table, combine_sorted
+from icestream.core.arrays import Ids, Ints, Table
+from icestream.kernels.words import combine_sorted
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.columns import Column
 from icestream.operators.fields import Layout
 from icestream.operators.objects.functions import ObjectFunction, function_of, is_object
-from icestream.operators.objects.ragged import Ints, owners
+from icestream.operators.objects.ragged import owners
 from icestream.operators.objects.spec import ObjectSpec
 from icestream.operators.windows.fold import HI, LO, fold_field
 from icestream.state.keys import KeyCodec
-
-Ids = npt.NDArray[np.uint64]
 
 #: name of the time column of tuples
 TIME = "time"

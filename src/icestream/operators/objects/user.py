@@ -35,9 +35,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError, InputError
 from icestream.operators.aggregates import Aggregate
-from icestream.operators.objects.ragged import Ints
 
 
 @dataclass(frozen=True)

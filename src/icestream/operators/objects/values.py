@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError, InputError
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.objects.ragged import (
-    Ints,
     Tally,
     bounds_of,
     chosen_of,

@@ -17,12 +17,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ints
 from icestream.kernels.windows.ordered import COUNT, DUE, EXTRAS, MARK, NEVER
 from icestream.operators.fields import GROUP_FIELDS, Field, Layout
-
-Ints = npt.NDArray[np.int64]
 
 _EXTRA_IDENTITY = {COUNT: 0, MARK: -1, DUE: NEVER}
 

@@ -15,17 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Table
 from icestream.core.times import Micros
 from icestream.kernels.windows.fold import new_keys
-from icestream.kernels.words import Table
 from icestream.operators.columns import ARRIVAL, TIME, Column
 from icestream.operators.ordered.layout import TupleLayout
 from icestream.operators.windows.fold import HI, LO, fold_field, identified
 from icestream.operators.windows.partitions import Partition
 from icestream.state.keys import KeyCodec
-
-Ints = npt.NDArray[np.int64]
-Ids = npt.NDArray[np.uint64]
 
 
 def in_time(batch: pa.RecordBatch, watermark: Micros) -> pa.RecordBatch:

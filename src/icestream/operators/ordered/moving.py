@@ -29,9 +29,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Table
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.windows import ordered as kernels
-from icestream.kernels.words import Table
 from icestream.operators.ordered.frame import Frame, RowsSlide
 from icestream.operators.ordered.fronts import FrameFronts
 from icestream.operators.ordered.layout import FrameLayout
@@ -39,8 +39,6 @@ from icestream.operators.ordered.output import Output
 from icestream.operators.ordered.tuples import Stretch, TupleLog
 from icestream.operators.windows.groups import Groups
 from icestream.operators.windows.partitions import Partition
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

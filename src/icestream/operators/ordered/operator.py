@@ -38,10 +38,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Table
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.windows.groups import LAST as LAST_EVENT
 from icestream.kernels.windows.groups import touch
-from icestream.kernels.words import Table
 from icestream.operators.ordered.frame import OrderedSpec
 from icestream.operators.ordered.fronts import fronts_of
 from icestream.operators.ordered.layout import SharedLayout

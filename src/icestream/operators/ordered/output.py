@@ -7,16 +7,13 @@ Keys and answers are made from them a batch at a time.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels.windows import ordered as kernels
-from icestream.kernels.words import Table
 from icestream.operators.ordered.frame import OrderedSpec
 from icestream.operators.ordered.layout import FrameLayout
 from icestream.operators.windows.groups import Groups
-
-Ints = npt.NDArray[np.int64]
 
 
 class Output:

@@ -30,10 +30,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Table
 from icestream.core.errors import StorageError
 from icestream.core.times import Micros
 from icestream.kernels.windows import ordered as kernels
-from icestream.kernels.words import Table
 from icestream.operators.ordered.frame import Frame, RowsSlide
 from icestream.operators.ordered.layout import FrameLayout
 from icestream.operators.ordered.output import Output
@@ -41,8 +41,6 @@ from icestream.operators.ordered.tuples import Stretch
 from icestream.operators.windows.groups import Groups
 from icestream.operators.windows.runs import slice_bounds
 from icestream.state.arena import Arena
-
-Ints = npt.NDArray[np.int64]
 
 #: bytes of a piece of a snapshot
 PIECE_BYTES = 65536

@@ -25,10 +25,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Table
 from icestream.core.times import INFINITY, Micros
-from icestream.kernels.words import Table
 from icestream.operators.ordered.blocks import BLOCK, Blocks, BlockTable
 from icestream.operators.ordered.layout import TupleLayout
 from icestream.operators.ordered.lift import within
@@ -36,8 +35,6 @@ from icestream.operators.protocol import PastVersion, Shard
 from icestream.operators.windows.partitions import Partition
 from icestream.operators.windows.runs import slice_bounds
 from icestream.state.log.reader import SegmentReader
-
-Ints = npt.NDArray[np.int64]
 
 #: lifetime classes of blocks
 ARRIVALS = "arrivals"

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ids
 from icestream.operators.session.page_file import PAGE, Cutter, Directory, PageFile
 from icestream.operators.session.rows import Sessions, united
 from icestream.operators.session.spec import SessionSpec
@@ -28,8 +29,6 @@ from icestream.operators.session.spec import SessionSpec
 LAST_HI = np.uint64(2**64 - 1)
 #: runs on disk, at most
 MOST_RUNS = 32
-
-Ids = npt.NDArray[np.uint64]
 
 
 class Fragments:

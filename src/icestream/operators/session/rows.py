@@ -18,17 +18,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.windows import sessions as kernels
-from icestream.kernels.words import Table
 from icestream.operators.columns import ARRIVAL, TIME, Column
 from icestream.operators.session.spec import END, START, SessionSpec
 from icestream.operators.windows.fold import HI, LO, fold_field
 from icestream.state import key_columns
 from icestream.state.keys import KeyCodec
 from icestream.state.log.ipc import read_batch, write_table
-
-Ints = npt.NDArray[np.int64]
-Ids = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)

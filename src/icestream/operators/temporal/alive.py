@@ -19,12 +19,12 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Slots, Table
 from icestream.core.times import Micros
 from icestream.kernels import words
 from icestream.kernels.lifetimes.sweep import scale_rows
 from icestream.kernels.lifetimes.top import cover_segments, fill_segments
 from icestream.kernels.ranges import numbers_of
-from icestream.kernels.words import Table
 from icestream.operators.temporal.changes import DIFF, column_of
 from icestream.operators.temporal.consolidate import identities, numbered
 from icestream.operators.temporal.lift import Lifting, table_of
@@ -37,7 +37,7 @@ from icestream.operators.temporal.shown import (
 )
 from icestream.operators.temporal.slots import BySlot, Rows, clipped, first_rows, keep, located
 from icestream.operators.temporal.stretches import Segments, Stretches
-from icestream.state.synopses.spec import Groups, Ints, Slots, Synopsis
+from icestream.state.synopses.spec import Groups, Synopsis
 
 
 class AliveAggregate:

@@ -21,9 +21,10 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints
 from icestream.core.times import Micros
 from icestream.operators.windows.fold import HI, LO
-from icestream.state.synopses.spec import Groups, Ids, Ints, Synopsis
+from icestream.state.synopses.spec import Groups, Synopsis
 
 #: columns before the payload: first and last instant of the lifetime, the latter left out; how many
 #: such events come (or go); the identity of the group

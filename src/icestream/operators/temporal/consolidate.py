@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from icestream.core.arrays import Ids, Ints
 from icestream.kernels.lifetimes.pairs import number_pairs
 from icestream.operators.temporal.changes import DIFF, column_of
 from icestream.state.keys import KeyCodec
-from icestream.state.synopses.spec import Ids, Ints
 
 
 def identities(rows: pa.RecordBatch) -> tuple[Ids, Ids]:

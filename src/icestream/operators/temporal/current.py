@@ -19,6 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.temporal.changes import changes_of
 from icestream.operators.temporal.changes import payload_of as payload_of_changes
@@ -32,7 +33,7 @@ from icestream.operators.temporal.shown import (
 )
 from icestream.operators.temporal.slots import BySlot, located
 from icestream.operators.temporal.stretches import Flags, Stretches
-from icestream.state.synopses.spec import Groups, Ids, Synopsis
+from icestream.state.synopses.spec import Groups, Synopsis
 
 
 class Current:

@@ -32,6 +32,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.lifetimes.pairs import stretches
 from icestream.operators.temporal.changes import (
@@ -52,7 +53,7 @@ from icestream.operators.temporal.pairs import (
     lifetimes_of,
     pairs_of,
 )
-from icestream.state.synopses.spec import Groups, Ints, Slots, Synopsis
+from icestream.state.synopses.spec import Groups, Synopsis
 
 #: sides of a difference: its ports and its synopses
 LEFT, RIGHT = 0, 1

@@ -28,9 +28,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.core.arrays import Ints, Slots, Table
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.lifetimes.sweep import fold_equal, scale_rows, sweep_edges
-from icestream.kernels.words import Table
 from icestream.operators.temporal.changes import DIFF, changes_of, column_of
 from icestream.operators.temporal.lift import Lifting, table_of
 from icestream.operators.temporal.slots import (
@@ -42,7 +42,7 @@ from icestream.operators.temporal.slots import (
     located,
     woken,
 )
-from icestream.state.synopses.spec import GroupRows, Groups, Ints, Slots, Synopsis
+from icestream.state.synopses.spec import GroupRows, Groups, Synopsis
 
 _TIME = "__t"
 _NO_ROWS: Ints = np.empty(0, dtype=np.int64)

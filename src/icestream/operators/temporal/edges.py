@@ -30,6 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.temporal.changes import (
@@ -42,10 +43,10 @@ from icestream.operators.temporal.changes import (
     column_of,
 )
 from icestream.operators.temporal.consolidate import consolidated, identities, numbered
-from icestream.operators.temporal.kept import Mask, rewrite_some
+from icestream.operators.temporal.kept import rewrite_some
 from icestream.operators.temporal.pairs import Touched
 from icestream.operators.windows.fold import HI, LO
-from icestream.state.synopses.spec import GroupRows, Groups, Ids, Ints, Slots, Synopsis
+from icestream.state.synopses.spec import GroupRows, Groups, Synopsis
 
 #: the first column of the payload of edges: which kind each is
 KIND = "__kind"

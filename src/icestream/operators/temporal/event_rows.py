@@ -22,16 +22,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Slots, Table
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels import words as operations
 from icestream.kernels.lifetimes.sweep import fold_equal, scale_rows
-from icestream.kernels.words import Table
 from icestream.operators.temporal.changes import DIFF, LE, RE, column_of
 from icestream.operators.temporal.consolidate import identities, numbered
 from icestream.operators.temporal.lift import Lifting, table_of
 from icestream.operators.temporal.slots import END, first_rows
 from icestream.operators.temporal.stretches import Stretches
-from icestream.state.synopses.spec import GroupRows, Ints, Slots, Synopsis
+from icestream.state.synopses.spec import GroupRows, Synopsis
 
 _COUNT = "__count"
 _BEGAN = "__began"

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels import words as operations
 from icestream.kernels.lifetimes.spans import merge_spans
@@ -40,7 +41,7 @@ from icestream.operators.temporal.event_rows import EventRows, EventWords, Flags
 from icestream.operators.temporal.lift import Lifting
 from icestream.operators.temporal.object_spans import ObjectSpans, Spans
 from icestream.operators.temporal.slots import END, clipped, located, woken
-from icestream.state.synopses.spec import GroupRows, Groups, Ints, Slots, Synopsis
+from icestream.state.synopses.spec import GroupRows, Groups, Synopsis
 
 #: what words are for where all aggregates are objects
 _EVENTS = Aggregate("count", None, "")

@@ -10,16 +10,14 @@ Invariant: rows kept and rows read add up to the same bag (`test_oracle_join_in_
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import Micros
 from icestream.operators.temporal.changes import DIFF, HEAD, LE, RE, column_of, identities_of
 from icestream.operators.temporal.consolidate import consolidated
 from icestream.operators.windows.fold import HI, LO
-from icestream.state.synopses.spec import GroupRows, Groups, Ids, Ints, Slots, Synopsis
-
-Mask = npt.NDArray[np.bool_]
+from icestream.state.synopses.spec import GroupRows, Groups, Synopsis
 
 #: the instant from which on a late row is garbage
 UNTIL = "__until"

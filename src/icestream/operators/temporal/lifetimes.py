@@ -25,10 +25,10 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.temporal.changes import LE, RE, column_of
-from icestream.state.synopses.spec import Ints
 
 
 class Lifetime(Protocol):

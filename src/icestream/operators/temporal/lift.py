@@ -23,18 +23,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels import words
-from icestream.kernels.words import Table
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.columns import ARRIVAL, TIME, Column
 from icestream.operators.fields import ENTRY_FIELDS, Field, Layout
 from icestream.operators.temporal.changes import LE
 from icestream.operators.windows.fold import fold_field
 
-Ints = npt.NDArray[np.int64]
 #: bits of each count in the word beside a sum of floats: NaN, infinity, minus infinity
 _APART = 21
 _ONE_APART = (1 << _APART) - 1

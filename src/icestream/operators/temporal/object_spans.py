@@ -25,6 +25,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.kernels.ranges import numbers_of
 from icestream.operators.aggregates import Aggregate
@@ -35,7 +36,6 @@ from icestream.operators.objects.functions import (
     needs_objects,
 )
 from icestream.operators.temporal.consolidate import identities
-from icestream.state.synopses.spec import Ints
 
 #: events of the segments that are lifted together
 _AT_ONCE = 1 << 17

@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.checks import is_word
 from icestream.operators.columns import Column
 from icestream.operators.temporal.consolidate import identities
-from icestream.state.synopses.spec import Ints
 
 _WORST = np.int64(-(2**63))
 _BEST = np.int64(2**63 - 1)

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Slots
 from icestream.kernels.lifetimes.pairs import is_in_order, narrow, pair_up
 from icestream.kernels.ranges import numbers_of
 from icestream.operators.temporal.changes import LE, RE, column_of, identities_of
-from icestream.state.synopses.spec import Groups, Ints, Slots
+from icestream.state.synopses.spec import Groups
 
 #: pairs handed out together
 PAIRS_AT_ONCE = 1 << 16

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Slots
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.temporal.changes import changes_of
 from icestream.operators.temporal.changes import payload_of as payload_of_changes
@@ -28,7 +29,7 @@ from icestream.operators.temporal.consolidate import identities, numbered
 from icestream.operators.temporal.shown import LIFETIME, payload_of, rows_of, stretches_of
 from icestream.operators.temporal.slots import END, BySlot, located, woken
 from icestream.operators.temporal.stretches import Stretches
-from icestream.state.synopses.spec import Groups, Slots, Synopsis
+from icestream.state.synopses.spec import Groups, Synopsis
 
 
 class Settle:

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Slots
 from icestream.core.times import Micros
 from icestream.operators.temporal.changes import DIFF, HEAD, LE, RE, changes_of, column_of
 from icestream.operators.temporal.stretches import Stretches, revised
-from icestream.state.synopses.spec import GroupRows, Groups, Ints, Slots, Synopsis
+from icestream.state.synopses.spec import GroupRows, Groups, Synopsis
 
 #: columns of kept events before their payload
 LIFETIME = HEAD[:3]

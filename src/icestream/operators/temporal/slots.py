@@ -20,10 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.ranges import numbers_of
 from icestream.operators.temporal.changes import DIFF, LE, RE, column_of, identities_of
-from icestream.state.synopses.spec import GroupRows, Groups, Ints, Slots
+from icestream.state.synopses.spec import GroupRows, Groups
 
 
 class BySlot:

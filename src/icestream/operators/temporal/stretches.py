@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ints
 from icestream.core.times import Micros
-from icestream.state.synopses.spec import Ints
 
 Flags = npt.NDArray[np.bool_]
 

@@ -35,11 +35,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Slots, Table
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.kernels.lifetimes.top import fill_segments
 from icestream.kernels.ranges import numbers_of
-from icestream.kernels.words import Table
 from icestream.operators.temporal.changes import DIFF, column_of
 from icestream.operators.temporal.changes import payload_of as payload_of_changes
 from icestream.operators.temporal.consolidate import identities, numbered
@@ -53,7 +53,7 @@ from icestream.operators.temporal.shown import (
 )
 from icestream.operators.temporal.slots import BySlot, Rows, clipped, keep, located
 from icestream.operators.temporal.stretches import Segments, Stretches
-from icestream.state.synopses.spec import GroupRows, Groups, Ints, Slots, Synopsis
+from icestream.state.synopses.spec import GroupRows, Groups, Synopsis
 
 _RANK = "__rank"
 _BEST = np.int64(2**63 - 1)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ints
 from icestream.core.times import Micros
 from icestream.kernels.updates.order import APPLICATION, BOOKS, QUEUE
 from icestream.kernels.updates.queue import COUNT
@@ -37,7 +38,6 @@ from icestream.state.update_queue.staleness import (
 )
 
 Reals = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class Closed(NamedTuple):

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints
 from icestream.operators.updates.identities import newest
-from icestream.state.synopses.spec import Ids, Ints
 
 #: columns that lead the rows
 HI = "__hi"

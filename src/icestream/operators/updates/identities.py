@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints
 from icestream.kernels.hashing import START_HI, START_LO
 from icestream.operators.dataflow.identity import identified
 from icestream.operators.temporal.consolidate import numbered
-from icestream.state.synopses.spec import Ids, Ints
 
 
 def places_among(hi: Ids, lo: Ids, others_hi: Ids, others_lo: Ids) -> Ints:

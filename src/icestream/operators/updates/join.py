@@ -30,6 +30,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.ranges import numbers_of
@@ -37,7 +38,6 @@ from icestream.kernels.update_windows.groups import going_up
 from icestream.operators.expressions import Predicate
 from icestream.operators.updates.kept import State, bytes_of, table_of
 from icestream.operators.updates.streams import KeyDirectory, UpdateStream, grown
-from icestream.state.synopses.spec import Ints
 
 LEFT, RIGHT = 0, 1
 #: rows of a side that are looked through for ones to forget, at least

@@ -23,13 +23,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import InputError
 from icestream.core.times import MINUS_INFINITY
 from icestream.kernels.update_windows.groups import going_up, link_groups
 from icestream.operators.updates.identities import newest
 from icestream.operators.updates.kept import State
 from icestream.operators.updates.streams import KeyDirectory, UpdateStream, grown
-from icestream.state.synopses.spec import Ints
 from icestream.state.update_queue.windows.queue import Late, WindowQueue
 
 

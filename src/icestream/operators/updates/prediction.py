@@ -21,9 +21,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from icestream.core.arrays import Floats
 from icestream.core.errors import DefinitionError
 from icestream.operators.updates.simulation import simulate
-from icestream.operators.updates.workloads import Floats, poisson
+from icestream.operators.updates.workloads import poisson
 
 #: services of a key that a prediction averages over, and updates it makes at most
 _SERVICES = 200

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids
 from icestream.core.clock import Clock
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
@@ -39,7 +40,6 @@ from icestream.operators.updates.serving_log import LIFETIMES, RECORD_ROWS, Serv
 from icestream.operators.updates.step import UpdateStep
 from icestream.operators.updates.telling import Told
 from icestream.operators.updates.waiting import Waiting
-from icestream.state.synopses.spec import Ids
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.operators.updates.folding import COUNT, FIRST, HI, LAST, LO, Folded, joined
@@ -41,7 +42,6 @@ from icestream.operators.updates.waiting import (
 from icestream.state.log.format import Record, SegmentInfo
 from icestream.state.log.ipc import read_batch, write_table
 from icestream.state.snapshots import SnapshotSchedule
-from icestream.state.synopses.spec import Ids
 from icestream.state.versions import BASE
 
 #: lifetime classes of segments: changes of a version, and snapshots

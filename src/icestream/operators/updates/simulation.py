@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Floats, Ints
 from icestream.core.errors import DefinitionError
 from icestream.kernels.updates import queue as queue_words
 from icestream.kernels.updates.simulation import (
@@ -39,7 +40,7 @@ from icestream.kernels.updates.simulation import (
     run_appends,
     run_updates,
 )
-from icestream.operators.updates.workloads import Floats, Ints, Workload
+from icestream.operators.updates.workloads import Workload
 from icestream.state.update_queue.append import AppendQueue
 from icestream.state.update_queue.order import SCHEDULES
 from icestream.state.update_queue.queue import UpdateQueue

@@ -18,12 +18,12 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import DefinitionError, InputError
 from icestream.kernels.windows.groups import find, insert_all
 from icestream.operators.columns import Column
 from icestream.operators.dataflow.identity import identified
 from icestream.operators.temporal.consolidate import numbered
-from icestream.state.synopses.spec import Ids, Ints
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import MINUS_INFINITY
 from icestream.operators.temporal.consolidate import identities
 from icestream.operators.updates.kept import State
 from icestream.operators.updates.streams import KeyDirectory, UpdateStream, grown
-from icestream.state.synopses.spec import Ints
 
 
 class UpdateUnion:

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import InputError
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.updates import queue as k
@@ -53,7 +54,6 @@ from icestream.operators.updates.folding import COUNT, HI, LAST, LO, Folded
 from icestream.state.arena import Arena
 from icestream.state.budget import Account
 from icestream.state.synopses.directory import distinct, identities
-from icestream.state.synopses.spec import Ids, Ints
 from icestream.state.update_queue.cells import KeyCells
 from icestream.state.update_queue.cold_keys import ColdKeys
 from icestream.state.update_queue.reader import Dequeued, QueueReader

@@ -25,9 +25,9 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.kernels.update_windows.marks import NOWHERE, obey_marks
 from icestream.operators.aggregates import Aggregate
@@ -42,8 +42,6 @@ from icestream.state.keys import KeyCodec
 from icestream.state.update_queue.pages import PagePool
 from icestream.state.update_queue.windows.queue import Late, WindowQueue, WindowTuples
 from icestream.state.update_queue.windows.spec import UpdateWindows
-
-Ints = npt.NDArray[np.int64]
 
 #: columns of a window in the results: first and last instant
 START = "window_start"

@@ -21,6 +21,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ints
 from icestream.core.times import Micros
 from icestream.kernels.update_windows import zones as z
 from icestream.kernels.update_windows.lists import WAIT
@@ -29,7 +30,6 @@ from icestream.kernels.updates.staleness import BINS, PROFILE, bin_edges
 from icestream.operators.updates.books import Closed
 from icestream.operators.updates.kept import State
 from icestream.operators.updates.telling import Stale
-from icestream.state.synopses.spec import Ints
 from icestream.state.update_queue.arrays import Arrays, grow_ahead
 from icestream.state.update_queue.staleness import add_ramps, averages_of_bins, bins_of_areas
 from icestream.state.update_queue.windows.queue import WindowQueue

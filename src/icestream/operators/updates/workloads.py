@@ -21,15 +21,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
+from icestream.core.arrays import Floats, Ints
 from icestream.core.errors import InputError
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND

@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints, Mask
 from icestream.core.errors import DefinitionError
 from icestream.operators.user_defined.column_state import (
     ColumnVariable,
-    Mask,
     Stage,
     as_rows,
     chosen_groups,
@@ -37,7 +37,6 @@ from icestream.operators.user_defined.group_map import is_stale
 from icestream.operators.user_defined.group_state import with_expiry
 from icestream.operators.user_defined.grouping import take
 from icestream.state.keys import KeyCodec
-from icestream.state.synopses.spec import Ids, Ints
 
 _NO_ONE = np.empty(0, dtype=np.int64)
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Slots
 from icestream.core.errors import DefinitionError, IcestreamError, InputError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.temporal.changes import changes_of
@@ -45,7 +46,7 @@ from icestream.operators.user_defined.vectorised import (
     State,
     VectorisedProcessor,
 )
-from icestream.state.synopses.spec import Groups, Ints, Slots
+from icestream.state.synopses.spec import Groups
 
 
 class VectorisedRun:

@@ -25,15 +25,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.core.arrays import Ints, Mask, Slots
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.user_defined.declared import Declared
 from icestream.operators.user_defined.group_state import living, with_expiry
 from icestream.operators.user_defined.grouping import take
 from icestream.operators.user_defined.output import shown
-from icestream.state.synopses.spec import GroupRows, Groups, Ints, Slots
-
-Mask = npt.NDArray[np.bool_]
+from icestream.state.synopses.spec import GroupRows, Groups
 
 _STORED, _NOTHING = -2, -1
 

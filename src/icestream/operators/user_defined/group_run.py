@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
+from icestream.core.arrays import Slots
 from icestream.core.errors import DefinitionError, IcestreamError, InputError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.user_defined.declared import Declared
@@ -31,7 +32,7 @@ from icestream.operators.user_defined.per_group import (
 )
 from icestream.operators.user_defined.timers import TimerBook
 from icestream.operators.user_defined.values import Row, RowCoder
-from icestream.state.synopses.spec import Groups, Slots
+from icestream.state.synopses.spec import Groups
 
 #: the position while user code is called for no group
 _NO_GROUP = -1

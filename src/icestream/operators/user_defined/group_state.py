@@ -26,11 +26,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.core.arrays import Ints, Slots
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.user_defined.declared import EXPIRY, Declared
 from icestream.operators.user_defined.values import Row, RowCoder
-from icestream.state.synopses.spec import GroupRows, Groups, Ints, Slots
+from icestream.state.synopses.spec import GroupRows, Groups
 
 
 class Scene:

@@ -21,11 +21,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Slots
 from icestream.kernels.ranges import numbers_of
 from icestream.operators.temporal.changes import DIFF, LE, RE, column_of, payload_of
 from icestream.operators.windows.fold import HI, LO
 from icestream.state.synopses.directory import slot_order
-from icestream.state.synopses.spec import Groups, Ints, Slots
+from icestream.state.synopses.spec import Groups
 
 
 @dataclass(frozen=True)

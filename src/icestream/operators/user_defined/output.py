@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.temporal.changes import DIFF, LE, RE, changes_of
 from icestream.operators.user_defined.values import Row, RowCoder
-from icestream.state.synopses.spec import Ids, Ints
 
 #: columns that output may have beside those declared
 TIMES = (LE, RE, DIFF)

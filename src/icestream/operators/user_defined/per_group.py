@@ -32,6 +32,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.user_defined.declared import (
@@ -54,7 +55,6 @@ from icestream.operators.user_defined.group_state import (
 )
 from icestream.operators.user_defined.timers import GroupTimers
 from icestream.operators.user_defined.values import Row, decoded
-from icestream.state.synopses.spec import Ints
 
 Variable = TypeVar("Variable", bound=GroupVariable)
 

@@ -22,18 +22,17 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Mask, Slots
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, Micros
-from icestream.state.synopses.spec import GroupRows, Groups, Ints, Slots, Synopsis
+from icestream.state.synopses.spec import GroupRows, Groups, Synopsis
 
 _AT = "at"
 _AT_SCHEMA = pa.schema([pa.field(_AT, pa.int64(), nullable=False)])
 _SET, _DELETE = 1, 0
 
-Mask = npt.NDArray[np.bool_]
 Instants = set[Micros]
 
 

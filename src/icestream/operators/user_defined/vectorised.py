@@ -34,12 +34,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.user_defined.column_state import ColumnVariable, Stage, chosen_groups
 from icestream.operators.user_defined.declared import Declared, undefined
 from icestream.operators.user_defined.timers import TimerBook, too_early, unhandled
-from icestream.state.synopses.spec import Ints
 
 #: column of output that tells which group of the batch each row belongs to
 GROUP = "__group"

@@ -12,12 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.kernels.windows.cells import number_cells, slots_of_cells
-
-Ints = npt.NDArray[np.int64]
 
 #: places of a grid: as much as stays in the processor's cache
 GRID_PLACES = 1 << 16

@@ -13,17 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.kernels.words import Table
+from icestream.core.arrays import Ints, Table
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.fields import Layout
 from icestream.operators.protocol import Emitted
 from icestream.operators.windows.groups import Groups
 from icestream.operators.windows.panes import Cumulative, Grid, Step, Windows
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

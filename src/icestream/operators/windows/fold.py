@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels import words
 from icestream.kernels.windows import fold as kernels
-from icestream.kernels.words import Table
 from icestream.operators.aggregates import square_over
 from icestream.operators.columns import ARRIVAL, TIME, Column
 from icestream.operators.fields import ORDERED, Field, Layout
@@ -35,9 +35,6 @@ from icestream.state.keys import KeyCodec
 HI = "__hi"
 LO = "__lo"
 LAST = "__last"
-
-Ints = npt.NDArray[np.int64]
-Ids = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from icestream.core.arrays import Table
 from icestream.core.errors import StorageError
-from icestream.kernels.words import Table
 
 
 class FrontStack:

@@ -19,20 +19,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints, Table
 from icestream.core.errors import CheckpointError
 from icestream.kernels.windows import groups as kernels
 from icestream.kernels.windows import strides
-from icestream.kernels.words import Table
 from icestream.operators.fields import Layout
 from icestream.state.arena import Arena
 from icestream.state.budget import Refused
 from icestream.state.keys import KeyCodec, KeyStore
-
-Ints = npt.NDArray[np.int64]
-Ids = npt.NDArray[np.uint64]
 
 #: rows of an image written or read at once
 IMAGE_CHUNK = 1024

@@ -44,7 +44,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from icestream.kernels.words import Table
+from icestream.core.arrays import Ints, Table
 from icestream.operators.fields import Layout
 from icestream.operators.windows.panes import Cumulative, Grid, Windows
 from icestream.operators.windows.partitions import Partition
@@ -54,8 +54,6 @@ from icestream.operators.windows.slices import SLICE, Directory, Slices
 from icestream.state.files import LocalFiles
 from icestream.state.log.reader import SegmentReader
 from icestream.state.log.writer import SegmentWriter
-
-Ints = npt.NDArray[np.int64]
 
 #: the source of tiles that are panes
 FROM_PANES = -1

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Table
 from icestream.core.times import MINUS_INFINITY
-from icestream.kernels.words import Table
 from icestream.operators.windows.fronts import FrontStack
 from icestream.operators.windows.groups import HI_END, Groups
 from icestream.state.arena import Arena

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Floats, Ints
 from icestream.core.errors import DefinitionError, InputError
 from icestream.kernels.windows.exact_sums import ROW, WIDE
 from icestream.kernels.windows.sliding import (
@@ -37,9 +38,7 @@ from icestream.kernels.windows.sliding import (
 )
 from icestream.state.blocks import BLOCK_BYTES, Layout, Repository
 
-Ints = npt.NDArray[np.int64]
 SmallInts = npt.NDArray[np.int32]
-Floats = npt.NDArray[np.float64]
 
 _BEFORE_ALL = -(2**63)
 

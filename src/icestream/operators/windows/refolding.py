@@ -22,9 +22,8 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from icestream.kernels.words import Table
+from icestream.core.arrays import Ints, Table
 from icestream.operators.fields import Layout
 from icestream.operators.windows.panes import Sliding
 from icestream.operators.windows.partitions import Partition
@@ -34,8 +33,6 @@ from icestream.operators.windows.runs import slice_bounds, sorted_run
 from icestream.operators.windows.slice_log import Portion, SliceLog
 from icestream.operators.windows.slices import SLICE, Directory, Slices
 from icestream.state.log.format import NO_MARKER
-
-Ints = npt.NDArray[np.int64]
 
 
 class Events(Protocol):

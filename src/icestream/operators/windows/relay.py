@@ -40,7 +40,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from icestream.kernels.words import Table
+from icestream.core.arrays import Table
 from icestream.operators.windows.groups import Groups
 from icestream.operators.windows.panes import Sliding
 from icestream.operators.windows.partitions import Partition

@@ -35,12 +35,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Table
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.windows.groups import LAST as LAST_PANE
-from icestream.kernels.words import Table
 from icestream.operators.fields import Layout
 from icestream.operators.protocol import Emitted
 from icestream.operators.windows.emission import Emission
@@ -54,8 +53,6 @@ from icestream.operators.windows.slice_log import Ahead, SliceLog
 from icestream.operators.windows.slices import Directory, Slices, in_order
 from icestream.operators.windows.strides import Stride, starts_of
 from icestream.state.budget import Budget, Refused, shortage
-
-Ints = npt.NDArray[np.int64]
 
 
 class Rolling:

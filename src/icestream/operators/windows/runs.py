@@ -12,12 +12,10 @@ Cost: O(n log n) comparisons of 64-bit keys.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from icestream.kernels.words import Table, combine_sorted
+from icestream.core.arrays import Ints, Table
+from icestream.kernels.words import combine_sorted
 from icestream.operators.fields import Layout
-
-Ints = npt.NDArray[np.int64]
 
 
 def sorted_run(ranks: Ints, rows: Table, layout: Layout) -> tuple[Ints, Table]:

@@ -24,16 +24,14 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Table
 from icestream.core.times import Micros
-from icestream.kernels.words import Table
 from icestream.operators.fields import Layout
 from icestream.operators.windows.partitions import Partition
 from icestream.operators.windows.runs import slice_bounds, sorted_run
 from icestream.operators.windows.slices import SLICE, Slices
 from icestream.state.log.format import Record
 from icestream.state.log.writer import SegmentWriter
-
-Ints = npt.NDArray[np.int64]
 
 #: bytes of entries in one slice record
 SLICE_BYTES = 65536

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ints
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.windows import strides as kernels
 from icestream.operators.protocol import Emitted
@@ -30,8 +30,6 @@ from icestream.operators.windows.groups import Groups
 from icestream.operators.windows.panes import Sliding
 from icestream.operators.windows.relay import Relay
 from icestream.operators.windows.slice_log import Portion
-
-Ints = npt.NDArray[np.int64]
 
 #: windows listed at once
 AT_ONCE = 4096

@@ -36,8 +36,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Table
 from icestream.core.times import INFINITY, Micros
-from icestream.kernels.words import Table
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
 from icestream.operators.windows.emission import Emission
 from icestream.operators.windows.groups import Groups

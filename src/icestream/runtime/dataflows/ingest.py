@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.operators.dataflow.steps import regrouped
 from icestream.operators.temporal.changes import changes_of
 from icestream.plan.events.dataflow import Dataflow, Edge, source_column
 from icestream.plan.nodes import SOURCE
 from icestream.runtime.dataflows.sending import Routing, Sends
 from icestream.runtime.exchange import ExchangeWriter, SplitReport
-from icestream.runtime.windows.ingest import Ints, Reception
+from icestream.runtime.windows.ingest import Reception
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Floats, Ints
 from icestream.operators.multi_join.strategies import PartitionStatistics, chosen
 from icestream.plan.joins.spilling import Spilling
 from icestream.runtime.quotas import Holding
 from icestream.runtime.versions.shard import ShardReport
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 #: partitions that an idle version cleans up, at most
 IDLE_PARTITIONS = 32

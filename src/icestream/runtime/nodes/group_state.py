@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Table
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.kernels.words import Table
 from icestream.operators.protocol import Emitted, PastVersion
 from icestream.operators.windows.fold import Run
 from icestream.plan.nodes import Plan

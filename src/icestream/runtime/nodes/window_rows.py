@@ -9,15 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Mask
 from icestream.core.times import Micros
 from icestream.operators.protocol import Emitted
 from icestream.operators.windows.panes import Windows
-
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 def in_windows(

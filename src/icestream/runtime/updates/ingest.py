@@ -17,6 +17,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints
 from icestream.kernels.windows.fold import routes_of
 from icestream.operators.updates.folding import ORIGIN, Folded, Folder
 from icestream.operators.updates.identities import identity_of
@@ -24,8 +25,7 @@ from icestream.operators.windows.runs import slice_bounds
 from icestream.plan.nodes import SOURCE
 from icestream.plan.updates import Updates, column
 from icestream.runtime.exchange import ExchangeWriter, SplitReport
-from icestream.runtime.windows.ingest import Ints, Reception
-from icestream.state.synopses.spec import Ids
+from icestream.runtime.windows.ingest import Reception
 
 #: what is sent: the newest of each key, and every event
 NEWEST, EVERY = range(2)

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.kernels.windows.fold import routes_of
 from icestream.operators.columns import Column
 from icestream.operators.objects.states import States
@@ -48,8 +49,6 @@ SAMPLED = 16
 
 #: column of states before those of the state itself
 PANE = "pane"
-
-Ints = npt.NDArray[np.int64]
 
 
 class EntryFolder:

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import InputError
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.columns import ARRIVAL, Arrivals, Column
@@ -37,8 +37,6 @@ from icestream.runtime.windows.tuples import TupleWriter
 PANE = "pane"
 EVENTS = "events"
 LATEST = "latest"
-
-Ints = npt.NDArray[np.int64]
 
 
 class IngestTask(Protocol):

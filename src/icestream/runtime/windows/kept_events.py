@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Table
 from icestream.core.times import Micros
 from icestream.kernels.windows.fold import routes_of
-from icestream.kernels.words import Table
 from icestream.operators.columns import ARRIVAL, Column
 from icestream.operators.windows.fold import EntryTable
 from icestream.plan.lower import window_spec
@@ -39,8 +39,6 @@ from icestream.state.log.format import Record
 from icestream.state.log.ipc import read_batch
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions import EVENTS, SEGMENTS, LiveSegment, VersionStore
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.columns import Column
 from icestream.plan.lower import window_spec
@@ -53,8 +54,6 @@ BLOCK_BYTES = 65536
 FOLD_ROWS = 65536
 #: bytes of the table of entries of one kind of window, at least
 LEAST_SHARE = 1 << 18
-
-Ints = npt.NDArray[np.int64]
 
 
 class TupleWriter:

@@ -33,16 +33,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Floats, Ints, Slots
 from icestream.core.errors import DefinitionError
-from icestream.kernels.synopses.cold import (
-    Floats,
-    Ints,
-    Slots,
-    Stats,
-    clock_sweep,
-    fade_coldest,
-    fade_hit,
-)
+from icestream.kernels.synopses.cold import Stats, clock_sweep, fade_coldest, fade_hit
 
 #: what a classifier remembers beside the words of its slots: a JSON object
 Memory = dict[str, Any]

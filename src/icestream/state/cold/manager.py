@@ -37,15 +37,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Mask, Slots
 from icestream.core.errors import DefinitionError
-from icestream.kernels.synopses.cold import Slots, Stats, sample_places
+from icestream.kernels.synopses.cold import Stats, sample_places
 from icestream.state.cold.classifiers import Classifier, Memory, classifier
 from icestream.state.cold.targets import Load, Rule, check_rule, excess, spread
-
-Mask = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
 
 #: one in so many groups that would have to be written may stay if a clean one leaves instead
 SPARED = 8

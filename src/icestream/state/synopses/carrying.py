@@ -19,17 +19,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Mask
 from icestream.kernels.synopses import carried
 from icestream.kernels.synopses import heap as k
 from icestream.kernels.synopses.extents import HEADER
 from icestream.state.synopses.directory import ENTRY, entry_width
 from icestream.state.synopses.extents import Extents
-from icestream.state.synopses.spec import Ints
 from icestream.state.synopses.writing import ExtentWriter
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY
 from icestream.kernels.synopses import drafts
 from icestream.kernels.synopses import heap as k
@@ -31,9 +31,6 @@ from icestream.state.arena import Arena, ArenaArray
 from icestream.state.synopses.cold_index import ColdIndex
 from icestream.state.synopses.directory import ENTRY, Directory, entry_width, identities, part
 from icestream.state.synopses.facts import Fact, Facts
-from icestream.state.synopses.spec import Ids, Ints, Slots
-
-Mask = npt.NDArray[np.bool_]
 
 #: bytes of garbage that are not worth a cleaning
 SLACK = 1 << 20

@@ -31,8 +31,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ids, Ints, Mask
 from icestream.kernels.synopses import pages as kernels
 from icestream.state.arena import Arena
 from icestream.state.synopses.directory import identities
@@ -45,7 +45,6 @@ from icestream.state.synopses.sorted_run import (
     Source,
     together,
 )
-from icestream.state.synopses.spec import Ids, Ints
 
 #: runs of a level that are made one
 FULL = 8
@@ -55,8 +54,6 @@ NEWER = 2
 _LEAST_PAGES = 16
 #: runs at most
 _MOST_RUNS = 64
-
-Mask = npt.NDArray[np.bool_]
 
 
 class ColdIndex:

@@ -23,19 +23,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ids, Ints, Slots, Table
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.kernels.synopses import carried, heap, pages
 from icestream.kernels.synopses import extents as kernels
 from icestream.kernels.windows import groups
 from icestream.state.arena import Arena
 from icestream.state.budget import Refused
-from icestream.state.synopses.spec import Ids, Ints, Slots
 
 LEAST_SLOTS = 256
 #: columns of a synopsis that describe what is on the log, in the order of an entry
 ENTRY = (heap.ROOT, heap.COLD, heap.CHAIN, heap.ROOT_EXPIRY, heap.DUE)
-
-Table = npt.NDArray[np.int64]
 
 
 def part(synopsis: int) -> int:

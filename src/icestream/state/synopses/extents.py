@@ -29,8 +29,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import DamageError
 from icestream.core.times import INFINITY
 from icestream.kernels.synopses import chains
@@ -42,10 +42,7 @@ from icestream.state.synopses.maps import Maps
 from icestream.state.synopses.options import ROWS, Space, forever
 from icestream.state.synopses.ranked import PIECES, Best
 from icestream.state.synopses.rows import RowCodec
-from icestream.state.synopses.spec import Ids, Ints
 from icestream.state.synopses.tail import Tail
-
-Mask = npt.NDArray[np.bool_]
 
 _UNSOUND = "holds no sound extent of the group it is for"
 _ASTRAY = "does not lead back to the beginning of a chain"

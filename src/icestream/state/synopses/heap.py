@@ -16,13 +16,13 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 
+from icestream.core.arrays import Ints, Slots
 from icestream.kernels.synopses import carried
 from icestream.kernels.synopses import heap as kernels
 from icestream.state.arena import Arena
 from icestream.state.budget import Refused
 from icestream.state.synopses.directory import Directory, part
 from icestream.state.synopses.rows import Encoded
-from icestream.state.synopses.spec import Ints, Slots
 
 LEAST_BLOCKS = 64
 

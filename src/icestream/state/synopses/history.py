@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from icestream.core.arrays import Ints, Slots
 from icestream.core.errors import CheckpointError
 from icestream.kernels.synopses import extents as kernels
 from icestream.kernels.synopses import heap as k
@@ -35,7 +36,6 @@ from icestream.state.synopses.directory import entry_width, identities, in_order
 from icestream.state.synopses.extents import extents_of
 from icestream.state.synopses.facts import Fact
 from icestream.state.synopses.options import ROWS, Past, Space, forever
-from icestream.state.synopses.spec import Ints, Slots
 from icestream.state.versions import BASE
 
 #: kinds of records beside extents, in place of a synopsis

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from icestream.core.arrays import Ints
 from icestream.state.log.reader import Log
-from icestream.state.synopses.spec import Ints
 
 #: segments mapped at a time
 MOST = 256

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.kernels.synopses import drafts
 from icestream.kernels.synopses import heap as k
@@ -26,9 +26,6 @@ from icestream.state.synopses.directory import Directory, part
 from icestream.state.synopses.extents import Chains, picked
 from icestream.state.synopses.facts import Fact, Facts
 from icestream.state.synopses.heap import Heap
-from icestream.state.synopses.spec import Ids, Ints, Slots
-
-Mask = npt.NDArray[np.bool_]
 
 
 class Measured(NamedTuple):

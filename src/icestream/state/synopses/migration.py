@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Mask, Slots
 from icestream.kernels.synopses import drafts, leaving
 from icestream.kernels.synopses import heap as k
 from icestream.state.synopses.directory import part
@@ -37,7 +37,6 @@ from icestream.state.synopses.memory import Gathered, Memory
 from icestream.state.synopses.options import StoreOptions
 from icestream.state.synopses.ranked import Best
 from icestream.state.synopses.rows import RowCodec
-from icestream.state.synopses.spec import Ints, Slots
 from icestream.state.synopses.writing import ExtentWriter
 
 #: words of extents, on average, below which a chain of several is written as one when its group
@@ -48,7 +47,6 @@ FEW = 8
 #: extents that a group in memory may have on the log, for each that a cold one may have
 HOT_CHAIN = 8
 
-Mask = npt.NDArray[np.bool_]
 
 _NONE = np.empty(0, dtype=np.int64)
 

@@ -25,16 +25,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Mask
 from icestream.kernels.rows import row_starts
 from icestream.kernels.synopses import extents as kernels
-from icestream.state.synopses.spec import Ints
 
 #: words of the best piece; each further one has so many times as many, the last one the rest
 PIECE_WORDS = 512
 PIECE_GROWTH = 4
 PIECES = 4
-
-Mask = npt.NDArray[np.bool_]
 
 
 class RowsOf(NamedTuple):

@@ -29,8 +29,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.errors import BudgetError
 from icestream.core.times import INFINITY
 from icestream.kernels.synopses import carried, cold, drafts
@@ -42,14 +42,11 @@ from icestream.state.synopses.directory import Directory, distinct, identities, 
 from icestream.state.synopses.facts import Fact, Facts
 from icestream.state.synopses.heap import Heap
 from icestream.state.synopses.options import Pressure
-from icestream.state.synopses.spec import Ids, Ints, Slots
 
 #: one in so many entries of the directory goes to the cold index, at least, when slots run out
 DEMOTED = 16
 #: heat is halved when groups were named so many times as often as the directory has places
 HALVED = 16
-
-Mask = npt.NDArray[np.bool_]
 
 
 class Residency:

@@ -25,12 +25,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Bytes, Ints, Mask
 from icestream.core.errors import DefinitionError
 from icestream.kernels import rows as kernels
-from icestream.state.synopses.spec import Ints
 
-Bytes = npt.NDArray[np.uint8]
-Mask = npt.NDArray[np.bool_]
 #: bits for nulls in one word
 BITS = 32
 _NULLS = (1 << BITS) - 1

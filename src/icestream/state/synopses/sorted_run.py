@@ -19,11 +19,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from icestream.core.arrays import Ints
 from icestream.core.times import INFINITY
 from icestream.kernels.synopses import pages as kernels
 from icestream.state.files import mapped, storage_error
 from icestream.state.synopses.maps import give_back
-from icestream.state.synopses.spec import Ints
 
 #: bytes of mapped runs that are looked at, about, until they are given back
 LOOKED_AT = 16 << 20

@@ -16,16 +16,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints, Slots
 from icestream.core.times import Micros
-
-Ints = npt.NDArray[np.int64]
-Ids = npt.NDArray[np.uint64]
-#: numbers of groups in a store, good until its next `begin`
-Slots = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY, Micros
 from icestream.kernels.synopses import carried, drafts
 from icestream.kernels.synopses import heap as k
@@ -44,11 +45,11 @@ from icestream.state.synopses.facts import Fact, Facts
 from icestream.state.synopses.heap import Heap
 from icestream.state.synopses.history import History
 from icestream.state.synopses.memory import Gathered, Memory
-from icestream.state.synopses.migration import Mask, Mover
+from icestream.state.synopses.migration import Mover
 from icestream.state.synopses.options import Past, Pressure, Space, StoreOptions, forever
 from icestream.state.synopses.residency import Residency, taken
 from icestream.state.synopses.rows import RowCodec
-from icestream.state.synopses.spec import GroupRows, Groups, Ids, Ints, Slots, Synopsis
+from icestream.state.synopses.spec import GroupRows, Groups, Synopsis
 from icestream.state.synopses.view import GroupView
 from icestream.state.synopses.writing import ExtentWriter
 

@@ -19,14 +19,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Mask
 from icestream.state.arena import Arena
 from icestream.state.log.format import ordinal_of
 from icestream.state.log.reader import Stretch
-
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 class Tail:

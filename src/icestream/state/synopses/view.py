@@ -14,8 +14,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints, Slots
 from icestream.core.times import Micros
-from icestream.state.synopses.spec import GroupRows, Groups, Ids, Ints, Slots
+from icestream.state.synopses.spec import GroupRows, Groups
 
 
 class Shared(Groups, Protocol):

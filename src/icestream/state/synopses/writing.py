@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Mask, Slots
 from icestream.core.times import INFINITY
 from icestream.kernels.synopses import drafts
 from icestream.kernels.synopses import heap as k
@@ -41,9 +41,6 @@ from icestream.state.synopses.directory import identities, in_order, part
 from icestream.state.synopses.extents import ExtentLog, Extents, picked
 from icestream.state.synopses.facts import Fact
 from icestream.state.synopses.memory import Gathered, Memory
-from icestream.state.synopses.spec import Ints, Slots
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass

@@ -20,11 +20,11 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.kernels.updates import append as k
 from icestream.kernels.updates.append import Line
-from icestream.kernels.words import Ints
 from icestream.state.keys import Identity
 from icestream.state.update_queue.arrays import Arrays
 from icestream.state.update_queue.cells import KeyCells

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.updates import batch
@@ -29,7 +30,6 @@ from icestream.kernels.updates import queue as k
 from icestream.kernels.updates.order import Reader
 from icestream.kernels.updates.queue import Store
 from icestream.kernels.windows import groups
-from icestream.kernels.words import Ints
 from icestream.state.budget import Refused
 from icestream.state.keys import Identity
 from icestream.state.synopses.rows import Encoded, RowCodec

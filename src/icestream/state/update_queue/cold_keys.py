@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Mask
 from icestream.core.times import INFINITY, Micros
 from icestream.kernels.updates import batch
 from icestream.kernels.updates import queue as k
@@ -37,7 +38,6 @@ from icestream.kernels.updates.order import (
     Reader,
 )
 from icestream.kernels.updates.staleness import AREA, MOST, NONE
-from icestream.kernels.words import Ints
 from icestream.state.arena import Arena
 from icestream.state.keys import Identity
 from icestream.state.synopses.cold_index import ColdIndex
@@ -47,7 +47,6 @@ from icestream.state.update_queue.cold_values import ColdValues
 from icestream.state.update_queue.order import KeyOrder
 from icestream.state.update_queue.staleness import bins_of_areas
 
-Mask = npt.NDArray[np.bool_]
 #: rows, words of the values of those that wait, and where each begins
 Rows = tuple[Ints, Ints, Ints]
 

@@ -27,17 +27,14 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Mask
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.updates import cold_pages as kernels
-from icestream.kernels.words import Ints
 from icestream.state.arena import Arena
 from icestream.state.files import WINDOW, storage_error
 from icestream.state.keys import Identity
 from icestream.state.synopses.directory import identities
-
-Mask = npt.NDArray[np.bool_]
 
 #: bytes of a page, and rows that one has at least
 _PAGE_BYTES = 4096

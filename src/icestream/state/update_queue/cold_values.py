@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from icestream.kernels.words import Ints
+from icestream.core.arrays import Ints
 from icestream.state.arena import Arena
 from icestream.state.files import storage_error
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.times import Micros
-from icestream.kernels.words import Ints
 from icestream.state.keys import Identity
 from icestream.state.update_queue.queue import UpdateQueue
 from icestream.state.update_queue.reader import Dequeued

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.kernels.updates import pages as k
 from icestream.kernels.updates.pages import Pool
-from icestream.kernels.words import Ints
 from icestream.state.budget import Refused
 from icestream.state.update_queue.arrays import Arrays, HeapArrays, grow, grow_ahead
 

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.kernels.updates import batch
 from icestream.kernels.updates import queue as k
 from icestream.kernels.updates.order import SINCE, next_keys
 from icestream.kernels.updates.staleness import NONE
-from icestream.kernels.words import Ints
 from icestream.state.keys import Identity
 from icestream.state.update_queue import staleness
 from icestream.state.update_queue.cells import KeyCells

@@ -26,9 +26,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints, Mask
 from icestream.core.times import Micros
 from icestream.kernels.updates import batch
 from icestream.kernels.updates import queue as k
@@ -46,7 +46,6 @@ from icestream.kernels.updates.order import (
 )
 from icestream.kernels.updates.restore import count_ready, leave_lists, put_by_turn, put_values
 from icestream.kernels.updates.staleness import BINS, FROM, NONE, PROFILE
-from icestream.kernels.words import Ints
 from icestream.state.arena import Arena
 from icestream.state.budget import Account, Refused
 from icestream.state.keys import Identity
@@ -54,8 +53,6 @@ from icestream.state.synopses.directory import distinct, identities
 from icestream.state.update_queue.cells import KeyCells
 from icestream.state.update_queue.cold_keys import ColdKeys
 from icestream.state.update_queue.reader import Dequeued, QueueReader
-
-Mask = npt.NDArray[np.bool_]
 
 #: part of a budget that keys and values may take; the rest is for batches
 SHARE = 5 / 8

@@ -19,9 +19,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
-from icestream.kernels.words import Ints
 from icestream.state.keys import Identity
 from icestream.state.update_queue.arrays import Arrays
 from icestream.state.update_queue.cells import KeyCells

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ints
 from icestream.core.times import Micros
 from icestream.kernels.updates import staleness as k
 from icestream.kernels.updates.order import APPLICATION, BOOKS, QUEUE, WEIGHT
 from icestream.kernels.updates.order import Reader as Arrays
-from icestream.kernels.words import Ints
 
 Reals = npt.NDArray[np.float64]
 

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels.update_windows import restore as kernels
 from icestream.kernels.update_windows import zones as z
 from icestream.kernels.update_windows.lists import HELD, IDLE, READY, WAIT
-from icestream.kernels.words import Ints, Table
 from icestream.state.update_queue.windows.queue import WindowArrays
 
 Content = Mapping[str, npt.NDArray[Any]]

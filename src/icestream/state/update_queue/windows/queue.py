@@ -27,18 +27,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints, Table
 from icestream.core.errors import DefinitionError, InputError
 from icestream.kernels.update_windows import batch as kernels
 from icestream.kernels.update_windows import zones as z
 from icestream.kernels.update_windows.groups import advance_groups
 from icestream.kernels.windows.groups import insert_all
-from icestream.kernels.words import Ints, Table
 from icestream.state.synopses.rows import RowCodec
 from icestream.state.update_queue.arrays import Arrays, grow_ahead
 from icestream.state.update_queue.pages import OnDemandPages, PagePool
 from icestream.state.update_queue.windows.spec import UpdateWindows
 
-Ids = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
 Late = Literal["drop", "refuse"]
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Table
 from icestream.kernels.update_windows import batch as kernels
 from icestream.kernels.update_windows import zones as z
-from icestream.kernels.words import Ints, Table
 from icestream.state.update_queue.windows.queue import WindowArrays
 from icestream.state.update_queue.windows.spec import UpdateWindows
 from icestream.state.update_queue.windows.staleness import Ramps, application_ramps, average

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from icestream.kernels.words import Ints, Table
+from icestream.core.arrays import Ints, Table
 from icestream.state.update_queue.windows.spec import UpdateWindows
 
 _NEVER = 2**62
