@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import rows
-from bench.peers.environment import FLINK, python_of
+from bench.peer_environments import FLINK, python_of
 from bench.processes import ProcessFailed, results
 from bench.registry import Progress
 from icestream.core.errors import StorageError

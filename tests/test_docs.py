@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 import icestream as ice
-from tests.fixtures.feed import Feed
+from tests.fixtures.parquet_feed import Feed
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

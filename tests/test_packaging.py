@@ -132,7 +132,7 @@ def test_bare_make_names_every_target_it_has() -> None:
 
 
 def test_make_and_bench_install_the_same_flink() -> None:
-    from bench.peers.environment import FLINK
+    from bench.peer_environments import FLINK
 
     lines = (ROOT / "tools" / "peers-flink.txt").read_text().splitlines()
     assert [line for line in lines if not line.startswith("#")] == [FLINK.requirement]

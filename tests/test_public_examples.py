@@ -22,9 +22,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import icestream as ice
-from icestream.api.served import Served
+from icestream.api.update_result import Served
 from icestream.api.updates import LatestBy
-from tests.fixtures.feed import Feed
+from tests.fixtures.parquet_feed import Feed
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 #: folders that examples name

@@ -26,9 +26,9 @@ from typing import Any
 
 from bench.harness import scratch, workspace
 from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.research.migration import Move, Way
+from bench.research.split_combine import Shape
 from bench.windows.window_job import Feeder, opened
-from icestream.plan.adaptation.migration import Move, Way
-from icestream.plan.adaptation.split_combine import Shape
 
 #: keys in each key group
 KEYS = {Size.SMALL: (5_000, 50_000), Size.FULL: (1_000, 10_000, 50_000, 100_000, 200_000)}

@@ -38,14 +38,14 @@ import pyarrow as pa
 
 from bench.harness import scratch, workspace
 from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.research.migration import Move, Way
+from bench.research.simulated_cluster.job import RunningJob
+from bench.research.split_combine import Shape
 from bench.windows.window_job import MINUTE, opened
-from icestream.kernels.windows.fold import routes_of
+from icestream.kernels.fold import routes_of
 from icestream.operators.protocol import Emitted
-from icestream.operators.windows.panes import Windows
-from icestream.plan.adaptation.migration import Move, Way
-from icestream.plan.adaptation.rebalancing import rebalanced
-from icestream.plan.adaptation.split_combine import Shape
-from icestream.runtime.nodes.job import RunningJob
+from icestream.plan.balance.rebalancing import rebalanced
+from icestream.plan.windows.grid import Windows
 from icestream.state.keys import KeyCodec
 
 #: triggers' worth of rows that a batch takes at most

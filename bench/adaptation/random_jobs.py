@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from icestream.plan.adaptation.operators_graph import Graph, Link
+from icestream.plan.fuse.operator_graph import Graph, Link
 
 ATTRIBUTES = 30
 #: rows that each operator has to send

@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from bench.registry import Size
-from icestream.operators.windows.panes import Windows
+from bench.research.simulated_cluster.job import WindowJob
+from icestream.plan.windows.grid import Windows
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.nodes.job import WindowJob
-from icestream.runtime.versions.settings import Settings
+from icestream.runtime.version.settings import Settings
 
 MINUTE = 60_000_000
 SHARDS = (2, 8, 16, 32, 64)

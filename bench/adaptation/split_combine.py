@@ -26,10 +26,10 @@ from typing import Any
 
 from bench.harness import scratch, workspace
 from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.research.migration import Move, Way
+from bench.research.split_combine import Form, Shape, Statistics, account
 from bench.windows.window_job import MINUTE, Feeder, opened
-from icestream.operators.windows.panes import Windows
-from icestream.plan.adaptation.migration import Move, Way
-from icestream.plan.adaptation.split_combine import Form, Shape, Statistics, account
+from icestream.plan.windows.grid import Windows
 
 #: minutes of the windows of both jobs; all tumble
 KINDS: Mapping[str, tuple[int, ...]] = {

@@ -39,12 +39,12 @@ from examples.recommender.generator import Ratings
 from examples.recommender.workload import EVENT_SCHEMA, Workload
 from icestream.core.arrays import Ids, Ints
 from icestream.operators.dataflow.stores import ColdOptions
-from icestream.operators.temporal.changes import RE
-from icestream.operators.temporal.kept import kept
+from icestream.operators.lifetimes.changes import RE
+from icestream.operators.lifetimes.stored_rows import kept
 from icestream.plan.events.dataflow import Dataflow
-from icestream.state.synopses.options import Durability, StoreOptions
-from icestream.state.synopses.spec import GroupRows, Synopsis
-from icestream.state.synopses.store import GroupStore
+from icestream.state.groups.options import Durability, StoreOptions
+from icestream.state.groups.spec import GroupRows, Synopsis
+from icestream.state.groups.store import GroupStore
 from tests.fixtures.dataflow_plans import Stream, dataflow
 from tests.fixtures.group_space import GroupSpace
 

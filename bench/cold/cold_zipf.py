@@ -32,19 +32,14 @@ import pyarrow.compute as pc
 
 from icestream.core.arrays import Ints
 from icestream.operators.dataflow.stores import ColdOptions
-from icestream.operators.user_defined.declared import Declared, ValueState
-from icestream.operators.user_defined.operator import UserDefined
-from icestream.operators.user_defined.vectorised import (
-    GROUP,
-    GroupedBatch,
-    State,
-    VectorisedProcessor,
-)
+from icestream.operators.process.declarations import Declared, ValueState
+from icestream.operators.process.operator import UserDefined
+from icestream.operators.process.vectorised import GROUP, GroupedBatch, State, VectorisedProcessor
 from icestream.plan.events.dataflow import Dataflow
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.versions.settings import Settings
-from icestream.state.cold.manager import Policy
-from icestream.state.synopses.options import StoreOptions
+from icestream.runtime.version.settings import Settings
+from icestream.state.groups.cold.manager import Policy
+from icestream.state.groups.options import StoreOptions
 from tests.fixtures.dataflow_plans import Stream, dataflow
 
 #: bytes that no run here needs

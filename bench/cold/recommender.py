@@ -53,7 +53,7 @@ from bench.processes import results
 from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
 from examples.recommender.generator import Ratings
 from examples.recommender.workload import Workload
-from icestream.state.synopses.options import StoreOptions
+from icestream.state.groups.options import StoreOptions
 
 LIMIT = 3_600.0
 #: updates among ten events

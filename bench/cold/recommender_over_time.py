@@ -40,7 +40,7 @@ from icestream.core.times import Micros
 from icestream.core.units import parse_interval
 from icestream.operators.dataflow.stores import STATE, ColdOptions
 from icestream.plan.events.dataflow import Dataflow
-from icestream.state.synopses.options import Durability, StoreOptions
+from icestream.state.groups.options import Durability, StoreOptions
 
 #: items in an answer
 K = 10
@@ -127,9 +127,9 @@ def flow_of(window: str | None, k: int = K) -> Dataflow:
     """Return the query, written by the public interface; a Spark session must be there."""
     from examples.recommender.query import recommendations  # noqa: PLC0415
     from icestream.api.events import Events  # noqa: PLC0415 - PySpark is needed for this alone
-    from icestream.plan.events.nodes import FromSource  # noqa: PLC0415
     from icestream.plan.events.queries import compiled  # noqa: PLC0415
-    from icestream.plan.nodes import Source  # noqa: PLC0415
+    from icestream.plan.nodes.events import FromSource  # noqa: PLC0415
+    from icestream.plan.nodes.queries import Source  # noqa: PLC0415
 
     made = recommendations(Events(FromSource(EVENT_SCHEMA), {}), k=k, window=window)
     time = EVENT_SCHEMA.field("time").type

@@ -32,9 +32,9 @@ import pyarrow as pa
 
 from bench.cold.keyed_rows import Stream
 from icestream.core.arrays import Floats, Ints
+from icestream.state.groups.directory import slot_order
+from icestream.state.groups.spec import GroupRows, Synopsis
 from icestream.state.keys import KeyCodec
-from icestream.state.synopses.directory import slot_order
-from icestream.state.synopses.spec import GroupRows, Synopsis
 from tests.fixtures.group_space import GroupSpace
 
 KEY = pa.schema([pa.field("key", pa.int64(), nullable=False)])

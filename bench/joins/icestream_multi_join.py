@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import icestream as ice
-from bench.joins.multi_join_rows import STREAMS, Stream
+from bench.multi_join_rows import STREAMS, Stream
 from bench.query_runs import icestream_session, measured, run_all, run_to_the_end
 from icestream.api.events import Events
 

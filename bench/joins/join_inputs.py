@@ -39,8 +39,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.arrays import Ints
-from icestream.operators.dataflow.identity import identified
 from icestream.operators.multi_join.spec import partitions_of
+from icestream.operators.payload_identity import identified
 
 Batch = dict[str, pa.RecordBatch]
 

@@ -28,13 +28,17 @@ import pyarrow as pa
 
 from bench.joins.join_inputs import JOINS, PARTITIONS, Batch
 from icestream.core.times import INFINITY
-from icestream.kernels.joins.resident import HEAD
-from icestream.operators.dataflow.identity import identified
+from icestream.kernels.multi_join.resident import HEAD
+from icestream.operators.lifetimes.changes import changes_of, payload_of
 from icestream.operators.multi_join.operator import MultiJoin
 from icestream.operators.multi_join.spec import MultiJoinSpec
-from icestream.operators.multi_join.strategies import LOCAL_OUTPUT, PartitionStatistics, chosen
+from icestream.operators.multi_join.spill_strategies import (
+    LOCAL_OUTPUT,
+    PartitionStatistics,
+    chosen,
+)
 from icestream.operators.multi_join.tracing import Lineage, Tracer
-from icestream.operators.temporal.changes import changes_of, payload_of
+from icestream.operators.payload_identity import identified
 from tests.fixtures.multi_join_space import JoinSpace
 
 #: streams that come in at each join, in the order of ports; results of the join before come first

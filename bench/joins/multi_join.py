@@ -32,9 +32,9 @@ from bench.cold.user_state import prefix
 from bench.harness import scratch, workspace
 from bench.joins import multi_join_agreement
 from bench.joins.multi_join_agreement import Results
-from bench.joins.multi_join_rows import KEYS, MIX, RANGE, STREAMS
-from bench.peers.environment import FLINK as FLINK_PEER
-from bench.peers.environment import python_of
+from bench.multi_join_rows import KEYS, MIX, RANGE, STREAMS
+from bench.peer_environments import FLINK as FLINK_PEER
+from bench.peer_environments import python_of
 from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
 from bench.rows import A, P
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from bench.joins.multi_join_rows import STREAMS
+from bench.multi_join_rows import STREAMS
 from icestream.core.arrays import Ints
 
 Words = npt.NDArray[np.uint64]

@@ -39,7 +39,7 @@ from bench.harness import scratch, workspace
 from bench.joins.join_inputs import SETTINGS, JoinInputs
 from bench.joins.join_tree import Course, JoinTree, Spilling
 from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
-from icestream.operators.multi_join.strategies import (
+from icestream.operators.multi_join.spill_strategies import (
     BOTTOM_UP,
     GLOBAL_OUTPUT,
     GLOBAL_OUTPUT_AHEAD,

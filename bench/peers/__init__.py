@@ -1,5 +1,5 @@
 """Other systems measured beside Icestream, each in a process and an environment of its own."""
 
-from bench.peers.environment import Peer, python_of
+from bench.peer_environments import Peer, python_of
 
 __all__ = ["Peer", "python_of"]

@@ -3,7 +3,7 @@
 Run as `python flink_multi_join.py PLAN`; prints one JSON line per run of the plan.
 
 Idea: from sequences of numbers SQL computes the very rows of
-`bench.joins.multi_join_rows`; the joins are those a user writes, without a bound on time.
+`bench.multi_join_rows`; the joins are those a user writes, without a bound on time.
 The sequences end and the job with them. How far it is is told by the results that are out, as rows
 that were read may wait in buffers; the rate is that of the rows after warm-up, until the last
 result. Results go to a sink that drops them, or, to be compared, to CSV files.

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark program uses
 
-from bench.joins.multi_join_rows import STREAMS, Stream
+from bench.multi_join_rows import STREAMS, Stream
 from bench.peers.spark_window import session
 from bench.query_runs import measured, run_all
 

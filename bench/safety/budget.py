@@ -33,13 +33,13 @@ import pyarrow as pa
 from bench.harness import scratch, workspace
 from bench.processes import results
 from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
-from icestream.operators.aggregates import Aggregate
-from icestream.operators.windows.panes import Windows
+from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan.lower import window_spec
-from icestream.plan.nodes import Plan, Source
+from icestream.plan.nodes.queries import Plan, Source
+from icestream.plan.windows.grid import Windows
+from icestream.runtime.driver import Delivery
 from icestream.runtime.local import LocalQuery, read_rows
-from icestream.runtime.versions.driver import Delivery
-from icestream.runtime.versions.settings import Settings
+from icestream.runtime.version.settings import Settings
 from icestream.state.files import LocalFiles
 
 MINUTE = 60_000_000

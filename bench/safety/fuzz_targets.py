@@ -18,19 +18,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from icestream.api.cql.names import Scope
-from icestream.api.cql.statement import describe
 from icestream.core.units import parse_bytes, parse_interval
-from icestream.dashboard.library import Library
+from icestream.dashboard.query_list import Library
 from icestream.dashboard.server import Page, _Handler
-from icestream.inspect.checkpoint import Checkpoint
-from icestream.inspect.reading import Reading
+from icestream.inspect.access.checkpoint import Checkpoint
+from icestream.inspect.state_rows import Reading
 from icestream.inspect.verify import check_mark
-from icestream.operators.expressions.parse import parse_item
-from icestream.runtime.versions.history import NEWER, history_folder
+from icestream.runtime.version.history import NEWER, history_folder
+from icestream.sql.expressions.parse import parse_item
+from icestream.sql.statements.names import Scope
+from icestream.sql.statements.statement import describe
 from icestream.state.log.format import TRAILER
 from icestream.state.log.reader import SegmentReader
-from icestream.state.versions import COMMITS, PLAN, SEGMENTS, Commit
+from icestream.state.versions.commits import COMMITS, PLAN, SEGMENTS, Commit
 from tests.faults.changed_files import ChangedFiles
 from tests.faults.mutations import changed_bytes, changed_json, changed_text, json_bytes
 from tests.faults.resigned_files import PARTS, changed_payloads, changed_segment, sealed

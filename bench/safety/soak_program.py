@@ -46,7 +46,7 @@ def run(app: str, events: Path, own: Path, *, tormented: bool) -> None:
             patch = mock.patch("icestream.api.writer._files_at", return_value=disk)
             torments.enter_context(patch)
             torments.enter_context(
-                mock.patch("icestream.runtime.versions.driver.SystemClock", _JumpingClock)
+                mock.patch("icestream.runtime.driver.SystemClock", _JumpingClock)
             )
         chosen.start(spark, events, own, files).awaitTermination()
     for name in chosen.results:

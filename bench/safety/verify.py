@@ -20,10 +20,10 @@ from pathlib import Path
 from bench.harness import scratch, workspace
 from bench.registry import Bar, Bench, Measurement, Progress, Size
 from icestream.core.errors import IcestreamError
-from icestream.inspect.checkpoint import Checkpoint
+from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.verify import DELIVERED, MARK, check_mark, check_segment, verify
 from icestream.state.files import LocalFiles
-from icestream.state.versions import COMMITS, PLAN, RESULTS, SEGMENTS
+from icestream.state.versions.commits import COMMITS, PLAN, RESULTS, SEGMENTS
 from tests.faults.changed_files import FlippedFiles
 from tests.fixtures.checkpoints import KINDS, make
 

@@ -24,7 +24,7 @@ import numpy as np
 from bench import systems
 from bench.harness import scratch, workspace
 from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
-from icestream.operators.updates.prediction import predict
+from bench.research.prediction import predict
 
 CORES = 2
 INTERVAL = 1

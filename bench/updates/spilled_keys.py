@@ -19,8 +19,8 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
-from icestream.state.update_queue.residence import Residence
-from icestream.state.update_queue.sharing import SharedQueue
+from icestream.state.queue.eviction import Residence
+from icestream.state.queue.sharing import SharedQueue
 
 SCHEMA = pa.schema([("price", pa.float64()), ("volume", pa.int64())])
 #: bytes of the queue, and how many times the keys that fit into them there are

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from bench.research import workloads
+from bench.research.workloads import Workload
 from icestream.core.errors import InputError
-from icestream.operators.updates import workloads
-from icestream.operators.updates.workloads import Workload
 
 #: names the file of real ticks
 TICKS = "ICESTREAM_TICKS"

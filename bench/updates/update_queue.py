@@ -23,9 +23,9 @@ import numpy as np
 
 from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
 from bench.updates.spilled_keys import BATCH, SCHEMA, identities, rows_of, spilled
-from icestream.state.update_queue.append import AppendQueue
-from icestream.state.update_queue.order import SCHEDULES
-from icestream.state.update_queue.queue import UpdateQueue
+from icestream.state.queue.append_queue import AppendQueue
+from icestream.state.queue.order import SCHEDULES
+from icestream.state.queue.queue import UpdateQueue
 
 KEYS = 1_000_000
 ENQUEUES = 5_000_000

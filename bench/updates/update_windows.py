@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.research.window_simulation import Input, run_append, run_updates
 from icestream.core.arrays import Ints
-from icestream.state.update_queue.windows.runs import Input, run_append, run_updates
-from icestream.state.update_queue.windows.spec import Semantics, UpdateWindows
+from icestream.state.queue.windows.spec import Semantics, UpdateWindows
 
 SIZES = (2, 4, 8, 16, 32)
 SIZES_OF_TEN = (2, 5, 10, 20, 40)

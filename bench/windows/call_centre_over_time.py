@@ -34,11 +34,11 @@ from bench.processes import ProcessFailed, results
 from bench.registry import Bar, Figures, Size
 from icestream.demo.call_centre.generator import AgentInteractions
 from icestream.demo.call_centre.kpis import FIELDS, GROUPINGS
-from icestream.operators.aggregates import Aggregate
-from icestream.operators.windows.panes import Windows
-from icestream.plan.nodes import Plan, Source
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.plan.nodes.queries import Plan, Source
+from icestream.plan.windows.grid import Windows
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.versions.settings import Settings
+from icestream.runtime.version.settings import Settings
 from icestream.state.files import LocalFiles
 
 SECOND = 1_000_000

@@ -32,14 +32,14 @@ import pyarrow as pa
 
 from bench.harness import scratch, workspace
 from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
-from icestream.operators.aggregates import Aggregate
-from icestream.operators.windows.panes import Windows
-from icestream.operators.windows.window import CHANGES, PANES
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.grid.operator import CHANGES, PANES
 from icestream.plan.lower import AUTO, TUPLES
-from icestream.plan.nodes import Plan, Source
+from icestream.plan.nodes.queries import Plan, Source
+from icestream.plan.windows.grid import Windows
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.versions.settings import Settings
-from icestream.state.versions import EVENTS
+from icestream.runtime.version.settings import Settings
+from icestream.state.versions.commits import EVENTS
 from tests.fixtures.plans import QuickFiles
 
 SECOND = 1_000_000

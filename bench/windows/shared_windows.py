@@ -17,7 +17,7 @@ Cost: O(events * N) comparisons; `full` writes and reads some 100 GB.
 Limits: event time only, nothing is paced. Unshared windows ask for the same from the moment they
 are full, so they are warmed up and measured for shorter.
 
-References: section 5.4 and figure 11 of Shared SlideM; `icestream.state.blocks.formulas`.
+References: section 5.4 and figure 11 of Shared SlideM; `icestream.state.blocks.request_formulas`.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ from bench.processes import results
 from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
 from bench.windows import shared_frames, shared_slides
 from bench.windows.trades import SECOND, SYMBOLS, Trades
-from icestream.operators.windows.per_event import Extent, SlidingTotals, weighted_layout
-from icestream.state.blocks import LogStore, SharedRepository, SlotStore, Store, WindowRepository
-from icestream.state.blocks.formulas import (
+from icestream.operators.grid.per_event import Extent, SlidingTotals, weighted_layout
+from icestream.state.blocks.replacement import SharedPool
+from icestream.state.blocks.repository import SharedRepository, WindowRepository
+from icestream.state.blocks.request_formulas import (
     hit_rate,
     requests_per_second,
     shared_requests_per_block,
     steady_shared_requests_per_block,
 )
-from icestream.state.blocks.pool import SharedPool
+from icestream.state.blocks.store import LogStore, SlotStore, Store
 
 BATCH = 100_000
 LIMIT = 3_600.0

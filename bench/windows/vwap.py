@@ -38,9 +38,10 @@ from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
 from bench.updates.pacing import send_at_once, send_when_due
 from bench.windows import vwap_on_spark
 from bench.windows.trades import SECOND, SYMBOLS, Trades
-from icestream.operators.windows.per_event import Extent, SlidingAverages, weighted_layout
-from icestream.state.blocks import LogStore, SlotStore, WindowRepository
-from icestream.state.blocks.formulas import requests_per_second
+from icestream.operators.grid.per_event import Extent, SlidingAverages, weighted_layout
+from icestream.state.blocks.repository import WindowRepository
+from icestream.state.blocks.request_formulas import requests_per_second
+from icestream.state.blocks.store import LogStore, SlotStore
 
 #: events that are fed at once
 BATCH = 100_000

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from bench.research.simulated_cluster.job import RunningJob, WindowJob
+from bench.research.simulated_cluster.moving_windows import Mapped
+from bench.research.split_combine import Shape
 from icestream.operators.protocol import Emitted
-from icestream.operators.windows.panes import Windows
-from icestream.plan.adaptation.split_combine import Shape
-from icestream.runtime.nodes.job import RunningJob, WindowJob
-from icestream.runtime.nodes.moving_windows import Mapped
+from icestream.plan.windows.grid import Windows
 from icestream.state.files import Files, LocalFiles
 from tests.fixtures.plans import QuickFiles
 

@@ -31,7 +31,7 @@ from examples.market.quotes import SPARK_SCHEMA, LiveQuotes
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes
 from icestream.demo.running import Query, demo_folder, demo_session, wide_console
-from icestream.plan.updates import SCHEDULES
+from icestream.plan.nodes.updates import SCHEDULES
 
 OPTIONS = "symbol string, ts timestamp, price double, option double"
 #: batches and symbols that are shown

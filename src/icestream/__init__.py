@@ -16,7 +16,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from icestream.api.cql.build import sql
     from icestream.api.events import Events
     from icestream.api.files import files
     from icestream.api.functions import (
@@ -65,8 +64,8 @@ if TYPE_CHECKING:
     from icestream.api.stream import Stream, Windowed, rows, stream
     from icestream.api.writer import StreamWriter, start
     from icestream.operators.dataflow.stores import ColdOptions
-    from icestream.operators.objects.user import UserAggregate
-    from icestream.operators.user_defined.declared import (
+    from icestream.operators.object_aggregates.user_aggregates import UserAggregate
+    from icestream.operators.process.declarations import (
         ListState,
         MapState,
         ObjectState,
@@ -74,17 +73,18 @@ if TYPE_CHECKING:
         ValueState,
         pickled,
     )
-    from icestream.operators.user_defined.per_group import StatefulProcessor
-    from icestream.operators.user_defined.vectorised import VectorisedProcessor
+    from icestream.operators.process.per_group import StatefulProcessor
+    from icestream.operators.process.vectorised import VectorisedProcessor
     from icestream.plan.jobs.building import JobWindow
     from icestream.plan.jobs.windows import JobStatistics
-    from icestream.runtime.on_spark.query import Query
-    from icestream.runtime.on_spark.session import local_session, settings
-    from icestream.state.update_queue.append import AppendQueue
-    from icestream.state.update_queue.queue import UpdateQueue
+    from icestream.runtime.spark.query import Query
+    from icestream.runtime.spark.session import local_session, settings
+    from icestream.sql.statements.build import sql
+    from icestream.state.queue.append_queue import AppendQueue
+    from icestream.state.queue.queue import UpdateQueue
 
 _HOMES = {
-    "icestream.api.cql.build": ("sql",),
+    "icestream.sql.statements.build": ("sql",),
     "icestream.api.events": ("Events",),
     "icestream.api.files": ("files",),
     "icestream.api.functions": (
@@ -133,8 +133,8 @@ _HOMES = {
     "icestream.api.stream": ("Stream", "Windowed", "rows", "stream"),
     "icestream.api.writer": ("StreamWriter", "start"),
     "icestream.operators.dataflow.stores": ("ColdOptions",),
-    "icestream.operators.objects.user": ("UserAggregate",),
-    "icestream.operators.user_defined.declared": (
+    "icestream.operators.object_aggregates.user_aggregates": ("UserAggregate",),
+    "icestream.operators.process.declarations": (
         "ListState",
         "MapState",
         "ObjectState",
@@ -142,14 +142,14 @@ _HOMES = {
         "ValueState",
         "pickled",
     ),
-    "icestream.operators.user_defined.per_group": ("StatefulProcessor",),
-    "icestream.operators.user_defined.vectorised": ("VectorisedProcessor",),
+    "icestream.operators.process.per_group": ("StatefulProcessor",),
+    "icestream.operators.process.vectorised": ("VectorisedProcessor",),
     "icestream.plan.jobs.building": ("JobWindow",),
     "icestream.plan.jobs.windows": ("JobStatistics",),
-    "icestream.runtime.on_spark.query": ("Query",),
-    "icestream.runtime.on_spark.session": ("local_session", "settings"),
-    "icestream.state.update_queue.append": ("AppendQueue",),
-    "icestream.state.update_queue.queue": ("UpdateQueue",),
+    "icestream.runtime.spark.query": ("Query",),
+    "icestream.runtime.spark.session": ("local_session", "settings"),
+    "icestream.state.queue.append_queue": ("AppendQueue",),
+    "icestream.state.queue.queue": ("UpdateQueue",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

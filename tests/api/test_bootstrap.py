@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 import icestream as ice
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import CheckpointError, DefinitionError
-from icestream.inspect.reading import Reading, as_text
+from icestream.inspect.access.row_text import as_text
+from icestream.inspect.state_rows import Reading
 
 pytestmark = pytest.mark.spark
 

@@ -8,11 +8,11 @@ import pytest
 
 from icestream.api.events import Events
 from icestream.core.errors import DefinitionError, InputError
-from icestream.plan.events.nodes import FromSource
 from icestream.plan.events.queries import compiled
-from icestream.plan.nodes import Source
+from icestream.plan.nodes.events import FromSource
+from icestream.plan.nodes.queries import Source
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.versions.settings import Settings
+from icestream.runtime.version.settings import Settings
 
 TIME = pa.timestamp("us", "UTC")
 COLUMNS = pa.schema([("user", pa.int64()), ("what", pa.string()), ("since", TIME)])

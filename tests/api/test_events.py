@@ -18,14 +18,14 @@ from pyspark.sql import functions as sf
 import icestream as ice
 from icestream.api.events import Events
 from icestream.core.errors import CheckpointError, DefinitionError
-from icestream.operators.user_defined.per_group import (
+from icestream.operators.process.per_group import (
     Rows,
     StatefulProcessor,
     StatefulProcessorHandle,
     TimerValues,
 )
-from tests.fixtures.feed import Feed
-from tests.oracles import temporal as oracle
+from tests.fixtures.parquet_feed import Feed
+from tests.oracles import lifetimes as oracle
 
 pytestmark = pytest.mark.spark
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import icestream as ice
 from icestream.core.errors import DefinitionError
-from tests.fixtures.feed import Feed
+from tests.fixtures.parquet_feed import Feed
 
 MINUTE = 60_000_000
 

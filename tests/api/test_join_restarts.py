@@ -22,14 +22,14 @@ import icestream as ice
 from icestream.api import writer
 from icestream.api.events import Events
 from icestream.api.writer import StreamWriter
-from icestream.runtime.dataflows import spilling
-from icestream.runtime.dataflows import work as dataflow_work
-from icestream.runtime.on_spark.sink import ResultRows, Sink, hand_out
-from icestream.runtime.on_spark.spark import FileExchangeExecutor
-from icestream.runtime.versions.driver import Delivery
-from icestream.runtime.versions.shard import ShardReport, ShardTask
-from icestream.state.versions import Commit, VersionStore
-from tests.fixtures.feed import Feed
+from icestream.runtime.driver import Delivery
+from icestream.runtime.spark.sink import ResultRows, Sink, hand_out
+from icestream.runtime.spark.tasks import FileExchangeExecutor
+from icestream.runtime.version.task import ShardReport, ShardTask
+from icestream.runtime.work.dataflow import spilling
+from icestream.runtime.work.dataflow import work as dataflow_work
+from icestream.state.versions.commits import Commit, VersionStore
+from tests.fixtures.parquet_feed import Feed
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ import icestream as ice
 from icestream.api.events import Events
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
-from tests.fixtures.feed import Feed
+from tests.fixtures.parquet_feed import Feed
 
 pytestmark = pytest.mark.spark
 

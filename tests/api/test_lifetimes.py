@@ -9,9 +9,9 @@ import pytest
 
 from icestream.api.events import Events
 from icestream.core.errors import DefinitionError
-from icestream.plan.events.nodes import FromSource
 from icestream.plan.events.queries import compiled
-from icestream.plan.nodes import Source
+from icestream.plan.nodes.events import FromSource
+from icestream.plan.nodes.queries import Source
 from tests.oracles.plain_dataflow import PlainDataflow
 
 TIME = pa.timestamp("us", tz="UTC")

@@ -7,7 +7,7 @@ import pytest
 
 from icestream.api.parameters import fractions, quantile_size, registers
 from icestream.core.errors import DefinitionError
-from icestream.operators.objects.sketches import LEAST_K, LEAST_LG_K, MOST_K, MOST_LG_K
+from icestream.operators.object_aggregates.sketches import LEAST_K, LEAST_LG_K, MOST_K, MOST_LG_K
 
 
 @pytest.mark.parametrize("rsd", [0.09, 0.05, 0.02, 0.01, 0.0008])

@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 
 import icestream as ice
 from icestream.core.errors import DefinitionError
-from tests.fixtures.feed import Feed, rows
+from tests.fixtures.parquet_feed import Feed, rows
 
 pytestmark = pytest.mark.spark
 

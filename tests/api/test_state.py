@@ -15,10 +15,11 @@ from pyspark.sql import SparkSession
 
 import icestream as ice
 from icestream.core.errors import CheckpointError
+from icestream.inspect.access.row_text import as_text
 from icestream.inspect.export import write_parquet
-from icestream.inspect.reading import Reading, as_text
+from icestream.inspect.state_rows import Reading
 from tests.fixtures.checkpoints import make
-from tests.fixtures.feed import Feed
+from tests.fixtures.parquet_feed import Feed
 
 pytestmark = pytest.mark.spark
 

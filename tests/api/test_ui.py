@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
-from tests.fixtures.feed import Feed
+from tests.fixtures.parquet_feed import Feed
 
 pytestmark = pytest.mark.spark
 

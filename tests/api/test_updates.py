@@ -12,10 +12,10 @@ from pyspark.sql import functions as sf
 
 import icestream as ice
 from icestream.core.errors import DefinitionError
-from icestream.operators.aggregates import Aggregate
-from icestream.operators.updates.window_aggregate import WindowedUpdates
-from icestream.state.update_queue.windows.spec import UpdateWindows
-from tests.fixtures.feed import Feed
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.latest.window_aggregate import WindowedUpdates
+from icestream.state.queue.windows.spec import UpdateWindows
+from tests.fixtures.parquet_feed import Feed
 
 pytestmark = pytest.mark.spark
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import icestream as ice
 from icestream.core.errors import CheckpointError, DefinitionError
-from tests.fixtures.feed import Feed
+from tests.fixtures.parquet_feed import Feed
 
 pytestmark = pytest.mark.spark
 

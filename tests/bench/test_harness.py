@@ -15,7 +15,7 @@ import pytest
 from bench import agreement, command, registry, rows, systems
 from bench.agreement import Totals
 from bench.harness import Report, Silent, describe_commit, describe_machine, run
-from bench.peers.environment import Peer, python_of
+from bench.peer_environments import Peer, python_of
 from bench.processes import ProcessFailed, results
 from bench.registry import Bar, Bench, Measurement, Progress, Size
 from bench.steady import steady_rate
@@ -196,7 +196,7 @@ def test_a_failed_installation_leaves_no_environment(
     def refuse(*command: str) -> None:
         raise subprocess.CalledProcessError(1, command, output="no such package")
 
-    monkeypatch.setattr("bench.peers.environment._call", refuse)
+    monkeypatch.setattr("bench.peer_environments._call", refuse)
     fake_environment(tmp_path, 1)
     with pytest.raises(StorageError, match="no such package"):
         python_of(Peer("peer", "no-such-package", "peer"), tmp_path, Silent())

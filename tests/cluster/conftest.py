@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
 from icestream.api import writer
-from icestream.runtime.on_spark.spark import FileExchangeExecutor, ShuffleExchangeExecutor
+from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeExecutor
 from icestream.state.files import LocalFiles
-from icestream.state.versions import RESULTS, SEGMENTS, VersionStore
+from icestream.state.versions.commits import RESULTS, SEGMENTS, VersionStore
 from tests.faults.task_faults import StruckExecutor
 from tests.fixtures.cluster import Cluster
 

@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 
 import icestream as ice
 from icestream.api.writer import StreamWriter
-from icestream.runtime.dataflows import spilling
-from icestream.runtime.on_spark.spark import FileExchangeExecutor
-from icestream.runtime.versions.shard import ShardReport, ShardTask
+from icestream.runtime.spark.tasks import FileExchangeExecutor
+from icestream.runtime.version.task import ShardReport, ShardTask
+from icestream.runtime.work.dataflow import spilling
 from tests.fixtures.cluster import Cluster
-from tests.fixtures.feed import Feed
+from tests.fixtures.parquet_feed import Feed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 

@@ -7,7 +7,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from icestream.runtime.versions import kept_versions
+from icestream.runtime.version import retention
 from tests.faults.task_faults import FailAfter
 from tests.fixtures.cluster import Cluster
 
@@ -106,7 +106,7 @@ def test_crash_a_task_fails_after_its_work(
     spark: SparkSession,
     tmp_path: Path,
 ) -> None:
-    scene.patch.setattr(kept_versions, "SWEEP_EVERY", 1)
+    scene.patch.setattr(retention, "SWEEP_EVERY", 1)
     mark = tmp_path / "struck"
     mishap: dict[str, Any] = {job: FailAfter(3, 0, str(mark))}
     assert scene.run(spark, exchange, **mishap) == undisturbed

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession
 
-from icestream.runtime.versions import kept_versions
+from icestream.runtime.version import retention
 from tests.faults.task_faults import Linger
 from tests.fixtures.cluster import Cluster
 
@@ -50,7 +50,7 @@ def test_crash_an_attempt_that_lost_outlives_the_commit(
     first attempt            claim ....... sleep ....... release
     second attempt              rebuild, win  claim, go on
     """
-    scene.patch.setattr(kept_versions, "SWEEP_EVERY", 1)
+    scene.patch.setattr(retention, "SWEEP_EVERY", 1)
     mark = tmp_path / "over"
     over_at_commit: dict[int, bool] = {}
 

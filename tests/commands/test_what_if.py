@@ -12,7 +12,7 @@ from icestream import cli
 from icestream.commands.what_if import PastRun, past_runs, past_text, plan_text, planned, what_if
 from icestream.core.errors import DefinitionError
 from icestream.plan.forecast import Load, forecast
-from icestream.runtime.versions.history import History
+from icestream.runtime.version.history import History
 from tests.fixtures.dataflow_plans import self_join
 
 COLUMNS = "at timestamp, shop string, price long"

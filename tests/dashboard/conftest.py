@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from icestream.dashboard.library import Library
+from icestream.dashboard.query_list import Library
 from icestream.dashboard.server import Page
 from tests.fixtures.histories import KINDS, write_history
 

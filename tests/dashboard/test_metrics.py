@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from icestream.dashboard import metrics
-from icestream.dashboard.library import Library
-from icestream.runtime.versions.history import History
+from icestream.dashboard.query_list import Library
+from icestream.runtime.version.history import History
 
 SAMPLE = re.compile(
     r'^(icestream_\w+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (-?[0-9.e+-]+)$'

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from icestream.dashboard.library import Library
+from icestream.dashboard.query_list import Library
 from icestream.dashboard.server import Page
-from icestream.runtime.versions.history import NEWER, History
+from icestream.runtime.version.history import NEWER, History
 from tests.fixtures.histories import PLANS, reports, write_history
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -9,7 +9,7 @@ import pytest
 
 from icestream.core.errors import DefinitionError
 from icestream.dashboard import server
-from icestream.dashboard.library import Library
+from icestream.dashboard.query_list import Library
 from icestream.dashboard.server import Page, shared_page
 
 

@@ -13,7 +13,7 @@ from icestream.dashboard.server import shared_page
 from icestream.demo.call_centre.generator import AgentInteractions
 from icestream.demo.replay import Replay
 from icestream.demo.running import demo_folder, follow
-from icestream.runtime.versions.history import History
+from icestream.runtime.version.history import History
 
 
 class FakeQuery:

@@ -20,12 +20,12 @@ from functools import partial
 from unittest import mock
 
 from icestream.core.errors import IcestreamError
-from icestream.operators.windows.window import POSITION
+from icestream.operators.grid.operator import POSITION
 from icestream.runtime.local import LocalExecutor, Splits
-from icestream.runtime.versions.work import Parcel
-from icestream.runtime.windows.ingest import Ingest
+from icestream.runtime.version.work import Parcel
+from icestream.runtime.work.windows.ingest import Ingest
 from icestream.state.log.reader import SegmentReader
-from icestream.state.versions import (
+from icestream.state.versions.commits import (
     BASE,
     COMMITS,
     PLAN,

@@ -26,7 +26,7 @@ from icestream.state.log.format import (
     footer_checksum,
     part_checksum,
 )
-from icestream.state.versions import FORMAT
+from icestream.state.versions.commits import FORMAT
 from tests.faults.mutations import changed_numbers, json_bytes
 
 #: parts of a segment that can be changed

@@ -24,10 +24,11 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from icestream.runtime.exchange import ExchangeWriter, Shelf, SplitReport
-from icestream.runtime.versions.shard import ShardReport, ShardTask
-from icestream.runtime.versions.work import Executor, Parcel
-from icestream.runtime.windows.ingest import Ingest, IngestTask
+from icestream.runtime.exchange.parcels import ExchangeWriter, Shelf, SplitReport
+from icestream.runtime.ingest.reception import IngestTask
+from icestream.runtime.version.task import ShardReport, ShardTask
+from icestream.runtime.version.work import Executor, Parcel
+from icestream.runtime.work.windows.ingest import Ingest
 from icestream.state.arena import Arena
 from icestream.state.files import Files
 

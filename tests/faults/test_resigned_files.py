@@ -8,7 +8,7 @@ import pytest
 
 from icestream.core.errors import IcestreamError
 from icestream.state.log.reader import SegmentReader
-from icestream.state.versions import COMMITS, PLAN, SEGMENTS, VersionStore
+from icestream.state.versions.commits import COMMITS, PLAN, SEGMENTS, VersionStore
 from tests.faults.changed_files import ChangedFiles
 from tests.faults.resigned_files import changed_payloads, cut, sealed, signed
 from tests.fixtures.checkpoints import make

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from icestream import cli
-from icestream.inspect.checkpoint import Checkpoint
-from icestream.state.versions import SEGMENTS
+from icestream.inspect.access.checkpoint import Checkpoint
+from icestream.state.versions.commits import SEGMENTS
 from tests.fixtures.checkpoints import make
 
 

@@ -9,11 +9,12 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import CheckpointError, DefinitionError, InputError
-from icestream.inspect.checkpoint import Checkpoint
-from icestream.inspect.reading import Reading, as_text
+from icestream.inspect.access.checkpoint import Checkpoint
+from icestream.inspect.access.row_text import as_text
 from icestream.inspect.rewrite import rewrite
+from icestream.inspect.state_rows import Reading
 from icestream.inspect.verify import verify
-from icestream.runtime.versions.history import History
+from icestream.runtime.version.history import History
 from icestream.state.files import Files
 from icestream.testing.simulated_disk import Crash, SimulatedDisk
 from tests.fixtures.checkpoints import KINDS, events, make, opened

@@ -15,11 +15,10 @@ import pytest
 import xxhash
 
 from icestream.core.errors import DamageError
-from icestream.inspect.checkpoint import Checkpoint
-from icestream.inspect.reading import Reading
+from icestream.inspect.access.checkpoint import Checkpoint
+from icestream.inspect.state_rows import Reading
 from icestream.inspect.verify import verify
 from icestream.state.files import LocalFiles
-from icestream.state.log import SegmentReader, SegmentWriter
 from icestream.state.log.format import (
     HEADER,
     MOST_RAW,
@@ -27,7 +26,9 @@ from icestream.state.log.format import (
     TRAILER,
     footer_checksum,
 )
-from icestream.state.versions import FORMAT, VersionStore
+from icestream.state.log.reader import SegmentReader
+from icestream.state.log.writer import SegmentWriter
+from icestream.state.versions.commits import FORMAT, VersionStore
 from tests.fixtures.checkpoints import KINDS, make
 
 #: kinds of checkpoints that take long to make

@@ -10,12 +10,12 @@ import pytest
 
 from bench.safety.verify import missed, targets
 from icestream.core.errors import CheckpointError
-from icestream.inspect.checkpoint import Checkpoint
+from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.repair import DROPPED, plan_repair, repair_copy, repair_in_place
 from icestream.inspect.verify import DELIVERED, MARK, verify
-from icestream.operators.aggregates import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.state.files import LocalFiles
-from icestream.state.versions import COMMITS, PLAN, SEGMENTS, VersionStore
+from icestream.state.versions.commits import COMMITS, PLAN, SEGMENTS, VersionStore
 from icestream.testing.sources import Shape, batches_of, generate
 from tests.fixtures.checkpoints import KINDS, events, make, opened
 from tests.fixtures.plans import open_query, window_plan

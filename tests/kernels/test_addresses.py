@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from icestream.kernels.addresses import words_at_reference
-from icestream.kernels.synopses.chains import PIECE, copy_back
+from icestream.kernels.groups.chains import PIECE, copy_back
+from tests.oracles.kernels.addresses import words_at_reference
 
 
 def test_parity_words_at_an_address() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from icestream.kernels import bytes as heaps
 from icestream.kernels.hashing import NULL, VALUE
+from tests.oracles.kernels import bytes as plain_heaps
 
 NO_MASK = np.empty(0, np.uint8)
 CELLS = 8
@@ -27,7 +28,8 @@ class Heap:
         self.suffix = suffix
 
     def kernel(self, name: str) -> Callable[..., Any]:
-        found: Callable[..., Any] = getattr(heaps, name + self.suffix)
+        home = plain_heaps if self.suffix else heaps
+        found: Callable[..., Any] = getattr(home, name + self.suffix)
         return found
 
     def scatter(self, rows: list[tuple[int, bytes]], mask: npt.NDArray[np.uint8]) -> None:

@@ -11,6 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from icestream.kernels import hashing as h
+from tests.oracles.kernels.hashing import (
+    absorb_bytes_reference,
+    absorb_floats_reference,
+    absorb_marks_reference,
+    absorb_words_reference,
+    plain_floats_reference,
+)
 
 NO_MASK = np.empty(0, np.uint8)
 Lanes = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
@@ -47,17 +54,17 @@ INTEGERS = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint3
 def test_parity_words(dtype: type, data: st.DataObject) -> None:
     words = data.draw(hnp.arrays(dtype, st.integers(0, 20)))
     mask = data.draw(masks(len(words)))
-    check_parity(h.absorb_words, h.absorb_words_reference, len(words), words, mask)
+    check_parity(h.absorb_words, absorb_words_reference, len(words), words, mask)
 
 
 @settings(max_examples=50, deadline=None)
 @given(hnp.arrays(np.float64, st.integers(0, 20)), st.data())
 def test_parity_floats(values: npt.NDArray[np.float64], data: st.DataObject) -> None:
     bits, mask = values.view(np.uint64), data.draw(masks(len(values)))
-    check_parity(h.absorb_floats, h.absorb_floats_reference, len(values), bits, mask)
+    check_parity(h.absorb_floats, absorb_floats_reference, len(values), bits, mask)
     fast, slow = np.empty_like(bits), np.empty_like(bits)
     h.plain_floats(bits, fast)
-    h.plain_floats_reference(bits, slow)
+    plain_floats_reference(bits, slow)
     np.testing.assert_array_equal(fast, slow)
 
 
@@ -69,13 +76,13 @@ def test_parity_bytes(dtype: type, texts: list[bytes], skip: int, data: st.DataO
     offsets: npt.NDArray[Any] = (np.cumsum([0, *map(len, texts)]) + skip).astype(dtype)
     mask = data.draw(masks(len(texts)))
     inputs = (offsets, content, mask)
-    check_parity(h.absorb_bytes, h.absorb_bytes_reference, len(texts), *inputs)
+    check_parity(h.absorb_bytes, absorb_bytes_reference, len(texts), *inputs)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 20).flatmap(lambda rows: st.tuples(st.just(rows), masks(rows))))
 def test_parity_marks(case: tuple[int, Any]) -> None:
-    check_parity(h.absorb_marks, h.absorb_marks_reference, *case)
+    check_parity(h.absorb_marks, absorb_marks_reference, *case)
 
 
 def test_bytes_are_read_to_their_end_and_not_further() -> None:

@@ -6,6 +6,14 @@ import numpy as np
 import pytest
 
 from icestream.kernels import rows as kernels
+from tests.oracles.kernels.rows import (
+    collect_fixed_reference,
+    put_ragged_reference,
+    row_starts_reference,
+    rows_fit_reference,
+    spread_fixed_reference,
+    take_ragged_reference,
+)
 
 SEEDS = range(5)
 
@@ -20,14 +28,14 @@ def test_parity_row_starts_and_fixed_parts(seed: int) -> None:
     fixed[:, 0] = sizes << 32 | dice.integers(0, 2**32, count)
     words, twin = (np.zeros(int(sizes.sum()), dtype=np.int64) for _ in range(2))
     kernels.spread_fixed(fixed, starts, words)
-    kernels.spread_fixed_reference(fixed, starts, twin)
+    spread_fixed_reference(fixed, starts, twin)
     assert words.tolist() == twin.tolist()
     found, found_twin = (np.zeros(count, dtype=np.int64) for _ in range(2))
-    assert kernels.row_starts(words, found) == kernels.row_starts_reference(words, found_twin)
+    assert kernels.row_starts(words, found) == row_starts_reference(words, found_twin)
     assert found.tolist() == found_twin.tolist() == starts.tolist()
     back, back_twin = np.empty_like(fixed), np.empty_like(fixed)
     kernels.collect_fixed(words, starts, back)
-    kernels.collect_fixed_reference(words, starts, back_twin)
+    collect_fixed_reference(words, starts, back_twin)
     assert back.tolist() == back_twin.tolist() == fixed.tolist()
 
 
@@ -43,13 +51,13 @@ def test_parity_ragged_pieces_in_and_out(seed: int, unit: int) -> None:
     raw, twin = (np.zeros(int(sizes.sum()), dtype=np.uint8) for _ in range(2))
     places, places_twin = first.copy(), first.copy()
     kernels.put_ragged(raw, places, data, begins, counts, unit)
-    kernels.put_ragged_reference(twin, places_twin, data, begins, counts, unit)
+    put_ragged_reference(twin, places_twin, data, begins, counts, unit)
     assert raw.tolist() == twin.tolist()
     assert places.tolist() == places_twin.tolist() == (first + sizes).tolist()
     out, out_twin = (np.empty(int(counts.sum()) * unit, dtype=np.uint8) for _ in range(2))
     places, places_twin = first.copy(), first.copy()
     kernels.take_ragged(raw, places, counts, unit, out)
-    kernels.take_ragged_reference(raw, places_twin, counts, unit, out_twin)
+    take_ragged_reference(raw, places_twin, counts, unit, out_twin)
     assert out.tolist() == out_twin.tolist()
     assert places.tolist() == places_twin.tolist()
     pieces = [data[b * unit : (b + c) * unit].tolist() for b, c in zip(begins, counts, strict=True)]
@@ -72,7 +80,7 @@ def test_parity_rows_that_fit(seed: int) -> None:
     ways = [(offsets[:-1], offsets[1:]), (offsets[:1], offsets[-1:])]
     for begins, ends in ways:
         assert kernels.rows_fit(words, begins, ends, 3, 2, places, units)
-        assert kernels.rows_fit_reference(words, begins, ends, 3, 2, places, units)
+        assert rows_fit_reference(words, begins, ends, 3, 2, places, units)
     edges = (2**31, 2**62, -(2**63), 2**63 - 1, 2**63 - 2**32)
     strange = [-1, 0, 1, 1 << 32, 2 << 32, 3 << 32 | 2, 4 << 32, *edges]
     for place in range(len(words)):
@@ -80,5 +88,5 @@ def test_parity_rows_that_fit(seed: int) -> None:
             changed = words.copy()
             changed[place] = value
             for begins, ends in ways:
-                expected = kernels.rows_fit_reference(changed, begins, ends, 3, 2, places, units)
+                expected = rows_fit_reference(changed, begins, ends, 3, 2, places, units)
                 assert kernels.rows_fit(changed, begins, ends, 3, 2, places, units) == expected

@@ -20,13 +20,12 @@ from icestream.kernels.words import (
     MIN,
     WORDS,
     combine_sorted,
-    combine_sorted_reference,
     dd_add,
     merge_field,
-    merge_words_reference,
     op_words,
     unmerge_field,
 )
+from tests.oracles.kernels.words import combine_sorted_reference, merge_words_reference
 
 #: hi, lo, then one field of every operation
 OPS = np.array([ADD_I64, ADD_I128, MIN, MAX, ADD_DD, LEAST_3, LEAST_4])

@@ -10,13 +10,14 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.aggregates import Aggregate
-from icestream.operators.ordered import Frame, RowsSlide, operator, tuples
-from icestream.operators.session import Session
-from icestream.operators.windows.panes import Cumulative, Windows
-from icestream.plan.nodes import Plan, View
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.frames import operator, tuples
+from icestream.plan.nodes.queries import Plan, View
+from icestream.plan.windows.frame import Frame, RowsSlide
+from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.plan.windows.session import Session
+from icestream.runtime.driver import Delivery
 from icestream.runtime.local import LocalQuery, Splits
-from icestream.runtime.versions.driver import Delivery
 from icestream.testing.sources import SECOND, Shape, batches_of, generate
 from tests.fixtures.plans import open_query, window_plan
 from tests.suites.window_conformance import small_sizes

@@ -17,8 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from icestream.operators.aggregates import Aggregate
-from icestream.operators.columns import TIME
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.folding.columns import TIME
 
 Types = Mapping[str, pa.DataType]
 Events = Sequence[Mapping[str, Any]]

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.plan.nodes import SOURCE, TIME, Plan
+from icestream.plan.nodes.queries import SOURCE, TIME, Plan
 from icestream.runtime.local import Splits
 
 Row = tuple[Any, ...]

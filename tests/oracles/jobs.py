@@ -18,14 +18,8 @@ from icestream.core.times import Micros
 from icestream.operators.dataflow.results import LIFETIME
 from icestream.operators.jobs.batches import TS1, TS2
 from icestream.operators.jobs.mapping import several
-from icestream.operators.windows.panes import Windows
-from icestream.plan.jobs.nodes import (
-    ComputeNode,
-    ConsolidateNode,
-    JobNode,
-    MapNode,
-    TupleSource,
-)
+from icestream.plan.nodes.jobs import ComputeNode, ConsolidateNode, JobNode, MapNode, TupleSource
+from icestream.plan.windows.grid import Windows
 
 
 @dataclass(frozen=True)

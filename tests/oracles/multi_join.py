@@ -16,10 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from icestream.operators.folding.fold import HI, LO
+from icestream.operators.lifetimes.changes import DIFF, HEAD, LE, RE
 from icestream.operators.multi_join.spec import MultiJoinSpec
-from icestream.operators.temporal.changes import DIFF, HEAD, LE, RE
-from icestream.operators.windows.fold import HI, LO
-from tests.oracles.temporal import Bag, Event, plain
+from tests.oracles.lifetimes import Bag, Event, plain
 
 #: says whether a result is in the answer, given its columns by name
 Where = Callable[[dict[str, Any]], bool]

@@ -19,15 +19,15 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints, Mask
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.dataflow.component import ComponentOperator
-from icestream.operators.dataflow.gathering import between, by_group
+from icestream.operators.dataflow.sorted_changes import between, by_group
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import regrouped
+from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.operators.temporal.changes import changes_of
 from icestream.plan.events.dataflow import Dataflow, source_column
-from icestream.plan.nodes import SOURCE, TIME
+from icestream.plan.nodes.queries import SOURCE, TIME
 from icestream.runtime.local import Splits
-from icestream.state.synopses.spec import Groups, Synopsis
+from icestream.state.groups.spec import Groups, Synopsis
 from tests.oracles.plain_groups import PlainGroups
 
 

@@ -1,6 +1,6 @@
 """The obvious keeper of rows by group: a dictionary of lists.
 
-Idea: it does what `icestream.state.synopses.spec.Groups` asks for with Python's own containers, so
+Idea: it does what `icestream.state.groups.spec.Groups` asks for with Python's own containers, so
 that operators can be tried without a log and the real store can be compared with it.
 """
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.state.synopses.spec import GroupRows, Groups, Synopsis
+from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
 
 class PlainGroups(Groups):

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from icestream.kernels.updates.order import class_of
-from icestream.kernels.updates.price import PriceReference
+from icestream.kernels.queue.order import class_of
+from tests.oracles.kernels.queue.price import PriceReference
 
 
 @dataclass(frozen=True)

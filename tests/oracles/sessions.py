@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from icestream.core.times import Micros
-from icestream.operators.session import Session
-from icestream.plan.nodes import Plan
+from icestream.plan.nodes.queries import Plan
+from icestream.plan.windows.session import Session
 from tests.oracles.answers import answer
 from tests.oracles.arrivals import Arrivals, Row
 

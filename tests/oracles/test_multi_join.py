@@ -6,8 +6,8 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from icestream.operators.lifetimes.changes import LE, RE
 from icestream.operators.multi_join.spec import MultiJoinSpec
-from icestream.operators.temporal.changes import LE, RE
 from tests.fixtures.multi_join_space import sent
 from tests.oracles.multi_join import events_of, joined
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from icestream.operators.aggregates import Aggregate
-from tests.oracles.objects import obvious_answer, settled
+from icestream.operators.aggregates.aggregate import Aggregate
+from tests.oracles.object_aggregates import obvious_answer, settled
 
 EVENTS: list[dict[str, Any]] = [
     {"time": 2, "x": 3.0, "y": "b"},

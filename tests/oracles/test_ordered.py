@@ -3,13 +3,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from icestream.operators.aggregates import Aggregate
-from icestream.operators.ordered import Frame, RowsSlide
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.plan.windows.frame import Frame, RowsSlide
 from icestream.testing.sources import SECOND, Shape, batches_of, generate
 from tests.fixtures.plans import window_plan
 from tests.oracles.arrivals import Row
-from tests.oracles.ordered import ObviousFrames, frames_by_sql
-from tests.oracles.windows import differences
+from tests.oracles.frames import ObviousFrames, frames_by_sql
+from tests.oracles.grid import differences
 
 
 @pytest.mark.parametrize("frame", [Frame(range=7 * SECOND), Frame(rows=6)])

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from icestream.operators.aggregates import Aggregate
-from icestream.operators.session import Session
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.plan.windows.session import Session
 from icestream.testing.sources import SECOND
 from tests.fixtures.plans import window_plan
 from tests.oracles.arrivals import Row

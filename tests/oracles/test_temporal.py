@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.core.times import INFINITY
-from tests.fixtures import temporal_story as stories
-from tests.oracles import temporal as oracle
-from tests.oracles.temporal import Bag, Event, Payload, at, bag_of, snapshots
+from tests.fixtures import lifetime_events as stories
+from tests.oracles import lifetimes as oracle
+from tests.oracles.lifetimes import Bag, Event, Payload, at, bag_of, snapshots
 
 G = (0, 0)
 

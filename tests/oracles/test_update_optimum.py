@@ -5,9 +5,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from icestream.operators.updates.simulation import simulate
-from icestream.operators.updates.workloads import Workload
-from tests.oracles.update_optimum import Ages, Case, independent, longest_waiting, one_per_tick
+from bench.research.queue_simulation import simulate
+from bench.research.workloads import Workload
+from tests.oracles.queue_optimum import Ages, Case, independent, longest_waiting, one_per_tick
 
 TICK = 1_000
 

@@ -7,11 +7,11 @@ from fractions import Fraction
 import pyarrow as pa
 import pytest
 
-from icestream.operators.aggregates import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.testing.sources import SECOND, Shape, batches_of, generate
 from tests.fixtures.plans import window_plan
 from tests.oracles.arrivals import Row
-from tests.oracles.windows import ObviousWindows, differences, windows_by_sql
+from tests.oracles.grid import ObviousWindows, differences, windows_by_sql
 
 
 def test_oracle_the_obvious_computation_equals_sql_where_nothing_is_late() -> None:

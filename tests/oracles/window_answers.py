@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from icestream.operators.windows.panes import Windows
+from icestream.plan.windows.grid import Windows
 
 #: view, start, key -> count, sum, greatest
 Answers = dict[tuple[int, int, int], tuple[int, int, int]]

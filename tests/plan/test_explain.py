@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from icestream.operators.ordered import Frame
-from icestream.operators.windows.panes import Windows
 from icestream.plan.explain import estimate_and_log, explained
-from icestream.plan.nodes import Plan
-from icestream.plan.windows.cost import KeyCounts, Statistics
+from icestream.plan.grid.cost import KeyCounts, Statistics
+from icestream.plan.nodes.queries import Plan
+from icestream.plan.windows.frame import Frame
+from icestream.plan.windows.grid import Windows
 from icestream.testing.sources import SECOND
 from tests.fixtures.plans import window_plan
 

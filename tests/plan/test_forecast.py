@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.aggregates import Aggregate
-from icestream.operators.ordered import Frame
-from icestream.operators.session import Session
-from icestream.operators.updates.step import UpdateStep
-from icestream.operators.updates.window_serving import WindowedBy
-from icestream.operators.windows.panes import Windows
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.latest.step import UpdateStep
+from icestream.operators.latest.window_serving import WindowedBy
 from icestream.plan import lower
 from icestream.plan.forecast import Load, forecast
-from icestream.plan.nodes import Plan, Source, View, WindowKind
-from icestream.plan.updates import Latest, Updates
-from icestream.plan.windows import cost
-from icestream.state.update_queue.windows.spec import UpdateWindows
+from icestream.plan.grid import cost
+from icestream.plan.nodes.queries import Plan, Source, View, WindowKind
+from icestream.plan.nodes.updates import Latest, Updates
+from icestream.plan.windows.frame import Frame
+from icestream.plan.windows.grid import Windows
+from icestream.plan.windows.session import Session
+from icestream.state.queue.windows.spec import UpdateWindows
 from tests.fixtures.plans import INSTANT
 
 SECOND = 1_000_000

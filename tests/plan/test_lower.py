@@ -6,13 +6,13 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.aggregates import Aggregate
-from icestream.operators.ordered import Frame, RowsSlide
-from icestream.operators.session import Session
-from icestream.operators.windows.panes import Cumulative
+from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan import lower
-from icestream.plan.nodes import Plan, View, WindowKind
-from icestream.plan.windows.parts import parts_of
+from icestream.plan.grid.parts import parts_of
+from icestream.plan.nodes.queries import Plan, View, WindowKind
+from icestream.plan.windows.frame import Frame, RowsSlide
+from icestream.plan.windows.grid import Cumulative
+from icestream.plan.windows.session import Session
 from tests.fixtures.plans import window_plan
 
 SECOND = 1_000_000

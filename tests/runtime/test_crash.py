@@ -8,7 +8,7 @@ import pytest
 
 from bench.registry import Size
 from bench.safety.crash import CASES, CRASH, FLIP, REFUSE, STOPPED, TIGHT, Found
-from icestream.state.versions import COMMITS
+from icestream.state.versions.commits import COMMITS
 from icestream.testing.crash_runs import MODES, ROOT, Process, Rehearsal, Script, staged
 from icestream.testing.simulated_disk import Crash, CrashMode, SimulatedDisk
 

@@ -9,7 +9,7 @@ import pytest
 
 from bench.safety.crash import FLIPPED, STOPPED
 from icestream.core.errors import DamageError
-from icestream.state.versions import RESULTS, SEGMENTS
+from icestream.state.versions.commits import RESULTS, SEGMENTS
 from icestream.testing.crash_runs import ROOT, Process, Rehearsal, Script, staged
 from icestream.testing.simulated_disk import SimulatedDisk
 from tests.faults.bit_flips import HARMLESS, NOTICED, Rot

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.windows.slice_log import SLICE_BYTES
+from icestream.operators.grid.slice_log import SLICE_BYTES
 from icestream.plan.events.dataflow import Dataflow
-from icestream.runtime.dataflows.work import DataflowWork
+from icestream.runtime.work.dataflow.work import DataflowWork
 from icestream.testing.sources import Shape, batches_of
 from tests.fixtures import dataflow_plans as plans
 from tests.suites.dataflow_conformance import DataflowConformance, open_dataflow, stream_of

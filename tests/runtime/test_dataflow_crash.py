@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from icestream.core.errors import DamageError
-from icestream.runtime.dataflows.work import DataflowWork
 from icestream.runtime.local import LocalExecutor
-from icestream.runtime.versions.shard import ShardReport, ShardTask
-from icestream.state.versions import SEGMENTS, VersionStore
+from icestream.runtime.version.task import ShardReport, ShardTask
+from icestream.runtime.work.dataflow.work import DataflowWork
+from icestream.state.versions.commits import SEGMENTS, VersionStore
 from icestream.testing.crash_runs import ROOT, Process, Rehearsal
 from icestream.testing.simulated_disk import SimulatedDisk
 from tests.faults.bit_flips import HARMLESS, NOTICED

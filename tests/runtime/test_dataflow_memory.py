@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from icestream.operators.aggregates import Aggregate
-from icestream.runtime.dataflows.holdings import Holdings
+from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.runtime.local import LocalExecutor
-from icestream.runtime.versions.shard import ShardReport, ShardTask
+from icestream.runtime.version.task import ShardReport, ShardTask
+from icestream.runtime.work.dataflow.memory_use import Holdings
 from icestream.testing.sources import Shape, batches_of
 from tests.fixtures import dataflow_plans as plans
 from tests.fixtures.dataflow_plans import RATINGS, SECOND, Stream, dataflow

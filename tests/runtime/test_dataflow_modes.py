@@ -11,14 +11,14 @@ import pytest
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY
-from icestream.operators.aggregates import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.dataflow.component import ComponentOperator
-from icestream.operators.temporal.changes import TemporalOperator
+from icestream.operators.lifetimes.changes import TemporalOperator
 from icestream.plan.events.dataflow import Dataflow
 from icestream.testing.sources import Shape, batches_of
 from tests.fixtures import dataflow_plans as plans
 from tests.fixtures.dataflow_plans import RATINGS, SECOND, Stream, dataflow
-from tests.oracles.temporal import Bag, assert_same_snapshots
+from tests.oracles.lifetimes import Bag, assert_same_snapshots
 from tests.suites.dataflow_conformance import bag_of_rows, open_dataflow, stream_of
 
 SHAPE = Shape(events=240, groups=12, batches=8)

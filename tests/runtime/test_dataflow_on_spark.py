@@ -13,16 +13,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icestream.core.errors import DefinitionError
 from icestream.plan.events.dataflow import Dataflow
+from icestream.runtime.driver import Driver
 from icestream.runtime.local import Splits, read_rows
-from icestream.runtime.on_spark.spark import FileExchangeExecutor, ShuffleExchangeExecutor
-from icestream.runtime.versions.driver import Driver
-from icestream.runtime.versions.settings import Settings
-from icestream.runtime.versions.work import Executor
+from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeExecutor
+from icestream.runtime.version.settings import Settings
+from icestream.runtime.version.work import Executor
 from icestream.state.files import LocalFiles
 from icestream.testing.sources import SECOND, Shape, batches_of
 from tests.fixtures import dataflow_plans as plans
+from tests.oracles.lifetimes import Bag, assert_same_snapshots, without_zeros
 from tests.oracles.plain_dataflow import PlainDataflow
-from tests.oracles.temporal import Bag, assert_same_snapshots, without_zeros
 from tests.suites.dataflow_conformance import bag_of_rows, stream_of
 
 pytestmark = pytest.mark.spark

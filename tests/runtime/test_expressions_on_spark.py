@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from icestream.core.errors import DefinitionError, InputError
-from icestream.operators.expressions import parse
+from icestream.sql.expressions.compile import parse
 
 pytestmark = pytest.mark.spark
 

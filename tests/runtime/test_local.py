@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import CheckpointError, DefinitionError, InputError
-from icestream.operators.aggregates import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.versions.settings import LEAST_QUOTA, Settings
-from icestream.state.versions import COMMITS, RESULTS, SEGMENTS, VersionStore
+from icestream.runtime.version.settings import LEAST_QUOTA, Settings
+from icestream.state.versions.commits import COMMITS, RESULTS, SEGMENTS, VersionStore
 from icestream.testing.simulated_disk import SimulatedDisk
 from icestream.testing.sources import ABORT, SECOND, Shape, drive, generate, restart
 from tests.fixtures.plans import QuickFiles, open_query, window_plan
-from tests.oracles.windows import rows_of, same_multiset
+from tests.oracles.grid import rows_of, same_multiset
 
 COUNT = [Aggregate("count", None, "n")]
 PLAN = window_plan("4 seconds", "2 seconds", slack=0, aggregates=COUNT)

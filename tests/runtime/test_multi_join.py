@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import CheckpointError
 from icestream.plan.events.dataflow import Dataflow
-from icestream.plan.joins.spilling import Spilling
-from icestream.runtime.dataflows import spilling
-from icestream.runtime.dataflows import work as dataflow_work
-from icestream.runtime.dataflows.work import ComponentShard
+from icestream.plan.nodes.spilling import Spilling
 from icestream.runtime.local import LocalExecutor, LocalQuery
-from icestream.runtime.versions.shard import ShardReport, ShardTask
+from icestream.runtime.version.task import ShardReport, ShardTask
+from icestream.runtime.work.dataflow import spilling
+from icestream.runtime.work.dataflow import work as dataflow_work
+from icestream.runtime.work.dataflow.work import ComponentShard
 from icestream.testing.moving_shards import rescale, separate_disks
 from tests.fixtures.dataflow_plans import SECOND, Stream, dataflow
 from tests.fixtures.join_plans import NAMES, SCHEMAS, batch_of, deferred, sources, tree

@@ -11,13 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import icestream as ice
-from icestream.operators.aggregates import Aggregate
-from icestream.operators.session import Session
-from icestream.plan.nodes import Plan
-from tests.fixtures.feed import Feed
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.plan.nodes.queries import Plan
+from icestream.plan.windows.session import Session
+from tests.fixtures.parquet_feed import Feed
 from tests.fixtures.plans import open_query, window_plan
 from tests.oracles.arrivals import Row
-from tests.oracles.windows import differences, rows_of
+from tests.oracles.grid import differences, rows_of
 
 pytestmark = pytest.mark.spark
 

@@ -19,9 +19,9 @@ from pyspark.sql import functions as sf
 
 import icestream as ice
 from icestream.api.stream import Windowed
-from icestream.runtime.windows import prefold
-from tests.fixtures.feed import Feed, rows
-from tests.oracles.windows import differences
+from icestream.runtime.work.windows import prefold
+from tests.fixtures.parquet_feed import Feed, rows
+from tests.oracles.grid import differences
 
 pytestmark = pytest.mark.spark
 

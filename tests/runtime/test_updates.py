@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import BudgetError, InputError
-from icestream.plan.updates import SCHEDULES, Latest, Updates
-from icestream.runtime.updates.work import Overhead
+from icestream.plan.nodes.updates import SCHEDULES, Latest, Updates
+from icestream.runtime.work.latest.work import Overhead
 from icestream.state.log.reader import SegmentReader
-from icestream.state.versions import SEGMENTS
+from icestream.state.versions.commits import SEGMENTS
 from icestream.testing.crash_runs import Rehearsal, staged
 from icestream.testing.moving_shards import rescale, separate_disks
 from tests.fixtures.update_streams import (

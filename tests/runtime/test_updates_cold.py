@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from icestream.operators.updates.pacing import Pace
-from icestream.plan.updates import Latest
+from icestream.operators.latest.pacing import Pace
+from icestream.plan.nodes.updates import Latest
 from icestream.testing.crash_runs import Rehearsal, staged
 from icestream.testing.moving_shards import rescale, separate_disks
 from tests.fixtures.update_streams import (

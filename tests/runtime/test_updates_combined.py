@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from icestream.operators.aggregates import Aggregate
-from icestream.operators.updates.fronts import (
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.latest.join import UpdateJoin
+from icestream.operators.latest.pre_queue import (
     Arriving,
     Filtered,
     Front,
@@ -22,15 +23,14 @@ from icestream.operators.updates.fronts import (
     Merged,
     columns_of,
 )
-from icestream.operators.updates.join import UpdateJoin
-from icestream.operators.updates.step import UpdateStep
-from icestream.operators.updates.streams import UpdateStream
-from icestream.operators.updates.union import UpdateUnion
-from icestream.operators.updates.window_serving import WindowedBy
-from icestream.plan.nodes import Source
-from icestream.plan.updates import Updates
+from icestream.operators.latest.step import UpdateStep
+from icestream.operators.latest.union import UpdateUnion
+from icestream.operators.latest.update_stream import UpdateStream
+from icestream.operators.latest.window_serving import WindowedBy
+from icestream.plan.nodes.queries import Source
+from icestream.plan.nodes.updates import Updates
 from icestream.runtime.local import LocalQuery, Splits
-from icestream.state.update_queue.windows.spec import Semantics, UpdateWindows
+from icestream.state.queue.windows.spec import Semantics, UpdateWindows
 from icestream.testing.crash_runs import staged
 from tests.fixtures.update_streams import (
     QUOTES,

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
 from icestream.core.errors import DefinitionError
-from tests.fixtures.feed import Feed
+from tests.fixtures.parquet_feed import Feed
 
 SECOND = 1_000_000
 SCORES = "symbol string, price long"

@@ -30,14 +30,14 @@ from icestream.core.times import INFINITY
 from icestream.operators.dataflow import component
 from icestream.operators.dataflow.results import CHANGE, LIFETIME
 from icestream.plan.events.dataflow import Dataflow
-from icestream.runtime.dataflows import sending
-from icestream.runtime.dataflows import work as dataflow_work
+from icestream.runtime.exchange import change_sender
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.versions import settings
-from icestream.runtime.versions.settings import Settings
-from icestream.state import snapshots
+from icestream.runtime.version import settings
+from icestream.runtime.version.settings import Settings
+from icestream.runtime.work.dataflow import work as dataflow_work
+from icestream.state import snapshot_schedule
 from icestream.state.files import Files
-from icestream.state.synopses import directory, heap
+from icestream.state.groups import directory, heap
 from icestream.testing.conformance import EveryQuery
 from icestream.testing.simulated_disk import SimulatedDisk
 from icestream.testing.sources import (
@@ -52,8 +52,7 @@ from icestream.testing.sources import (
     restart,
 )
 from tests.fixtures.plans import QuickFiles
-from tests.oracles.plain_dataflow import PlainDataflow
-from tests.oracles.temporal import (
+from tests.oracles.lifetimes import (
     Bag,
     Event,
     assert_same_bag,
@@ -61,6 +60,7 @@ from tests.oracles.temporal import (
     plain,
     without_zeros,
 )
+from tests.oracles.plain_dataflow import PlainDataflow
 
 #: all rows count as those of one group: what tells groups apart is among their columns
 _EVERYONE = (0, 0)
@@ -114,9 +114,9 @@ def small_sizes(*, quota: int = 64 << 10, chunk: int = 64, snapshot: int = 2) ->
     sizes = (
         (component, "CHUNK_ROWS", chunk),
         (component, "ENOUGH_ROWS", chunk // 4),
-        (sending, "ENOUGH_ROWS", chunk // 4),
-        (snapshots, "AFTER", snapshot),
-        (snapshots, "AT_LATEST", snapshot + 1),
+        (change_sender, "ENOUGH_ROWS", chunk // 4),
+        (snapshot_schedule, "AFTER", snapshot),
+        (snapshot_schedule, "AT_LATEST", snapshot + 1),
         (dataflow_work, "LEAST_QUOTA", quota),
         (dataflow_work, "LEAST_SHARE", 0),
         (settings, "LEAST_QUOTA", quota),

@@ -17,12 +17,12 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
-from icestream.operators.aggregates import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan.events.dataflow import Dataflow
-from icestream.runtime.dataflows import spilling
-from icestream.runtime.dataflows import work as dataflow_work
 from icestream.runtime.local import Splits
-from icestream.state.versions import BASE, COMMITS, PLAN, RESULTS, SEGMENTS, VersionStore
+from icestream.runtime.work.dataflow import spilling
+from icestream.runtime.work.dataflow import work as dataflow_work
+from icestream.state.versions.commits import BASE, COMMITS, PLAN, RESULTS, SEGMENTS, VersionStore
 from icestream.testing.crash_runs import ROOT, Script
 from tests.faults.bit_flips import Rot
 from tests.fixtures.dataflow_plans import RATINGS, SECOND, Stream, dataflow

@@ -24,12 +24,12 @@ from unittest import mock
 
 import pyarrow as pa
 
-from icestream.operators.windows import groups, slice_log, window
-from icestream.plan.nodes import Plan
-from icestream.runtime import exchange
+from icestream.operators.grid import groups, operator, slice_log
+from icestream.plan.nodes.queries import Plan
+from icestream.runtime.exchange import parcels as exchange_parcels
 from icestream.runtime.local import LocalQuery, Splits
-from icestream.runtime.versions import settings
-from icestream.state import snapshots
+from icestream.runtime.version import settings
+from icestream.state import snapshot_schedule
 from icestream.testing.conformance import EveryQuery
 from icestream.testing.simulated_disk import SimulatedDisk
 from icestream.testing.sources import (
@@ -44,7 +44,7 @@ from icestream.testing.sources import (
 )
 from tests.fixtures.plans import open_query
 from tests.oracles.arrivals import Row
-from tests.oracles.windows import ObviousWindows, differences, rows_of, same_multiset
+from tests.oracles.grid import ObviousWindows, differences, rows_of, same_multiset
 
 
 class Oracle(Protocol):
@@ -65,12 +65,12 @@ def small_sizes(*, slice_bytes: int = 1024, image_rows: int = 16, snapshot: int 
     Returns a context that is entered already; leave it with `with`.
     """
     stack = ExitStack()
-    stack.enter_context(mock.patch.object(snapshots, "AFTER", snapshot))
-    stack.enter_context(mock.patch.object(snapshots, "AT_LATEST", snapshot + 1))
-    for module in (slice_log, window):
+    stack.enter_context(mock.patch.object(snapshot_schedule, "AFTER", snapshot))
+    stack.enter_context(mock.patch.object(snapshot_schedule, "AT_LATEST", snapshot + 1))
+    for module in (slice_log, operator):
         stack.enter_context(mock.patch.object(module, "SLICE_BYTES", slice_bytes))
     stack.enter_context(mock.patch.object(groups, "IMAGE_CHUNK", image_rows))
-    stack.enter_context(mock.patch.object(exchange, "RECORD_BYTES", slice_bytes))
+    stack.enter_context(mock.patch.object(exchange_parcels, "RECORD_BYTES", slice_bytes))
     stack.enter_context(mock.patch.object(settings, "LEAST_QUOTA", 16 * slice_bytes))
     return stack
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from icestream.operators.windows import slice_log
+from icestream.operators.grid import slice_log
 from tests.fixtures.plans import window_plan
 from tests.oracles.arrivals import Row
-from tests.oracles.windows import ObviousWindows
+from tests.oracles.grid import ObviousWindows
 from tests.suites import window_conformance
 from tests.suites.window_conformance import small_sizes
 

@@ -18,10 +18,10 @@ from pyspark.sql.types import StructField, StructType
 from icestream.api.statement import Built, Part, sources_of
 from icestream.api.types import arrow_schema, arrow_type
 from icestream.plan.events.dataflow import Dataflow, source_column
-from icestream.plan.events.needed import needed_columns
-from icestream.plan.events.nodes import Node
+from icestream.plan.events.needed_columns import needed_columns
 from icestream.plan.events.queries import compiled
-from icestream.plan.nodes import SOURCE, TIME
+from icestream.plan.nodes.events import Node
+from icestream.plan.nodes.queries import SOURCE, TIME
 
 
 def built(node: Node, sources: Mapping[int, Part], mode: str) -> Built[Dataflow]:

@@ -26,17 +26,12 @@ from icestream.api.statement import Built, Part
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
-from icestream.operators.aggregates import Aggregate
-from icestream.operators.dataflow.edging import Edging
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.dataflow.edge_rows import Edging
 from icestream.operators.dataflow.padding import Padding
 from icestream.operators.dataflow.steps import Filtering, Projecting
-from icestream.operators.expressions import Predicate, Projection
-from icestream.operators.temporal.aggregate import TemporalAggregate
-from icestream.operators.temporal.changes import TemporalOperator
-from icestream.operators.temporal.difference import StreamDifference
-from icestream.operators.temporal.edges import Edges
-from icestream.operators.temporal.join import StreamJoin
-from icestream.operators.temporal.lifetimes import (
+from icestream.operators.lifetimes.aggregate import TemporalAggregate
+from icestream.operators.lifetimes.alter_lifetimes import (
     Forever,
     Hopping,
     Lifetime,
@@ -44,12 +39,17 @@ from icestream.operators.temporal.lifetimes import (
     Shifted,
     Windowed,
 )
-from icestream.operators.temporal.ordering import Order
-from icestream.operators.temporal.top import TopK
-from icestream.operators.user_defined.operator import Processor, UserDefined
+from icestream.operators.lifetimes.changes import TemporalOperator
+from icestream.operators.lifetimes.difference import StreamDifference
+from icestream.operators.lifetimes.edges import Edges
+from icestream.operators.lifetimes.join import StreamJoin
+from icestream.operators.lifetimes.ordering import Order
+from icestream.operators.lifetimes.top import TopK
+from icestream.operators.process.operator import Processor, UserDefined
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.explain import explained_dataflow
-from icestream.plan.events.nodes import (
+from icestream.plan.joins.multi_join import Equal, joined, refuse_after_joins
+from icestream.plan.nodes.events import (
     Applied,
     Entered,
     FromSource,
@@ -59,9 +59,9 @@ from icestream.plan.events.nodes import (
     Scope,
     United,
 )
-from icestream.plan.joins.multi_join import Equal, joined, refuse_after_joins
-from icestream.plan.joins.spilling import Spilling, SpillingOptions, defers
-from icestream.runtime.on_spark.sink import as_they_are
+from icestream.plan.nodes.spilling import Spilling, SpillingOptions, defers
+from icestream.runtime.spark.sink import as_they_are
+from icestream.sql.expressions.compile import Predicate, Projection
 
 if TYPE_CHECKING:
     from icestream.api.stream import Stream

@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from icestream.core.errors import DefinitionError
-from icestream.runtime.direct.arrow import rows_of_paths
+from icestream.runtime.ingest.arrow import rows_of_paths
 
 #: columns of Spark's binary files
 _BINARY = "path string, modificationTime timestamp, length bigint, content binary"

@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 
 from icestream.api.parameters import fractions, quantile_size, registers
 from icestream.core.errors import DefinitionError
-from icestream.operators.objects.user import UserAggregate
+from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ from icestream.plan.jobs.building import JobOperators, JobStream
 from icestream.plan.jobs.dataflow import compiled_job
 from icestream.plan.jobs.explain import drawn_job, explained_job
 from icestream.plan.jobs.fused import Fuse, JobPlan, Rates, planned_job
-from icestream.plan.jobs.nodes import source_node
-from icestream.runtime.on_spark.sink import as_they_are
+from icestream.plan.nodes.jobs import source_node
+from icestream.runtime.spark.sink import as_they_are
 
 if TYPE_CHECKING:
     from icestream.api.stream import Stream

@@ -5,9 +5,9 @@ from __future__ import annotations
 from icestream.api.events import Events
 from icestream.api.jobs import Tuples
 from icestream.api.result import Result
-from icestream.api.served import Served
+from icestream.api.update_result import Served
 from icestream.core.errors import DefinitionError
-from icestream.plan.nodes import Computation
+from icestream.plan.nodes.queries import Computation
 
 
 def computation(result: object) -> Computation:

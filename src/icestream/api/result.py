@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from icestream.api.shaped import Shaped
+from icestream.api.projection import Shaped
 from icestream.api.statement import Built, Statement
 from icestream.api.writer import StreamWriter
 from icestream.plan.explain import explained
-from icestream.plan.nodes import Plan
-from icestream.plan.windows.cost import Statistics
+from icestream.plan.grid.cost import Statistics
+from icestream.plan.nodes.queries import Plan
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from icestream.core.units import parse_bytes
-from icestream.inspect.reading import Reading
 from icestream.inspect.rewrite import rewrite
+from icestream.inspect.state_rows import Reading
 
 
 def read_state(

@@ -24,9 +24,9 @@ from icestream.api.functions import AggregateExpression
 from icestream.api.types import arrow_schema, arrow_type, result_schema
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
-from icestream.operators.aggregates import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan import lower
-from icestream.plan.nodes import (
+from icestream.plan.nodes.queries import (
     GROUPING_ID,
     SOURCE,
     TIME,

@@ -25,11 +25,11 @@ from icestream.api.updates import ArrowFunction, LatestBy, RowFunction, Served, 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
-from icestream.operators.ordered import Frame, RowsSlide
-from icestream.operators.session import Session
-from icestream.operators.windows.panes import Cumulative, Windows
-from icestream.plan.nodes import WindowKind
-from icestream.plan.updates import Latest
+from icestream.plan.nodes.queries import WindowKind
+from icestream.plan.nodes.updates import Latest
+from icestream.plan.windows.frame import Frame, RowsSlide
+from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.plan.windows.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd

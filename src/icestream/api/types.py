@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from icestream.core.errors import DefinitionError
-from icestream.plan.nodes import Plan, View
+from icestream.plan.nodes.queries import Plan, View
 
 
 def arrow_schema(names: Sequence[str], fields: Sequence[StructField]) -> pa.Schema:

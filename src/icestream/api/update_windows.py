@@ -16,12 +16,12 @@ import pyarrow as pa
 from pyspark.sql import Column
 
 from icestream.api.functions import AggregateExpression
-from icestream.api.served import Served, built, quoted
+from icestream.api.pre_queue import condition_of, frame_of
 from icestream.api.statement import aggregate_of, answer_name, check_aggregates
-from icestream.api.update_arcs import condition_of, frame_of
-from icestream.operators.updates.step import UpdateStep
-from icestream.operators.updates.window_serving import WindowedBy
-from icestream.state.update_queue.windows.spec import UpdateWindows
+from icestream.api.update_result import Served, built, quoted
+from icestream.operators.latest.step import UpdateStep
+from icestream.operators.latest.window_serving import WindowedBy
+from icestream.state.queue.windows.spec import UpdateWindows
 
 if TYPE_CHECKING:
     import pandas as pd

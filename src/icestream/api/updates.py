@@ -19,21 +19,14 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from icestream.api.served import Served, built, common_columns, quoted
+from icestream.api.pre_queue import arriving, by_trust, condition_of, frame_of, moved, texts_of
 from icestream.api.statement import Part, refusal
-from icestream.api.update_arcs import (
-    arriving,
-    by_trust,
-    condition_of,
-    frame_of,
-    moved,
-    texts_of,
-)
+from icestream.api.update_result import Served, built, common_columns, quoted
 from icestream.api.update_windows import UpdateWindowed
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
-from icestream.operators.updates.fronts import (
+from icestream.operators.latest.pre_queue import (
     Filtered,
     Front,
     Joined,
@@ -43,12 +36,12 @@ from icestream.operators.updates.fronts import (
     numbers_of,
     ranks_of,
 )
-from icestream.operators.updates.step import ARROW, PANDAS, ROWS, UpdateStep
-from icestream.operators.updates.window_serving import WindowedBy
-from icestream.operators.user_defined.ddl import schema_of
-from icestream.plan.updates import LOAD, Latest
+from icestream.operators.latest.step import ARROW, PANDAS, ROWS, UpdateStep
+from icestream.operators.latest.window_serving import WindowedBy
+from icestream.plan.nodes.updates import LOAD, Latest
+from icestream.sql.ddl import schema_of
 from icestream.state.keys import KeyCodec
-from icestream.state.update_queue.windows.spec import UpdateWindows
+from icestream.state.queue.windows.spec import UpdateWindows
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -46,12 +46,13 @@ from icestream.dashboard.server import shared_page
 from icestream.operators.dataflow.stores import ColdOptions
 from icestream.plan import lower
 from icestream.plan.events.dataflow import Dataflow
-from icestream.plan.nodes import SOURCE, Computation, Plan
-from icestream.plan.updates import Updates
-from icestream.runtime.direct import sources_of
-from icestream.runtime.on_spark.query import Query
-from icestream.runtime.on_spark.remote import RemoteFiles
-from icestream.runtime.on_spark.sink import (
+from icestream.plan.nodes.queries import SOURCE, Computation, Plan
+from icestream.plan.nodes.updates import Updates
+from icestream.runtime.driver import Delivery, Driver, least_memory
+from icestream.runtime.ingest.source import sources_of
+from icestream.runtime.spark.query import Query
+from icestream.runtime.spark.remote import RemoteFiles
+from icestream.runtime.spark.sink import (
     Callback,
     CallbackSink,
     FileSink,
@@ -63,16 +64,15 @@ from icestream.runtime.on_spark.sink import (
     no_rows,
     once,
 )
-from icestream.runtime.on_spark.spark import FileExchangeExecutor, ShuffleExchangeExecutor
-from icestream.runtime.scaling import spare_shards
-from icestream.runtime.versions.driver import Delivery, Driver, least_memory
-from icestream.runtime.versions.history import History
-from icestream.runtime.versions.settings import Settings
-from icestream.runtime.versions.work import Executor
-from icestream.state.cold.manager import Policy
+from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeExecutor
+from icestream.runtime.version.history import History
+from icestream.runtime.version.scaling import spare_shards
+from icestream.runtime.version.settings import Settings
+from icestream.runtime.version.work import Executor
 from icestream.state.files import Files, LocalFiles
-from icestream.state.synopses.options import StoreOptions
-from icestream.state.versions import VersionStore
+from icestream.state.groups.cold.manager import Policy
+from icestream.state.groups.options import StoreOptions
+from icestream.state.versions.commits import VersionStore
 
 #: memory of a query that says nothing
 DEFAULT_MEMORY = "512 MB"

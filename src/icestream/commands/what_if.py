@@ -32,10 +32,10 @@ from icestream.api.planned import computation
 from icestream.commands.statement import statement
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_bytes, parse_bytes
-from icestream.dashboard.reading import HistoryReader
+from icestream.dashboard.history_reader import HistoryReader
 from icestream.plan.forecast import Forecast, Load, forecast
-from icestream.plan.nodes import Computation
-from icestream.runtime.versions.history import PROGRESS, START, history_folder
+from icestream.plan.nodes.queries import Computation
+from icestream.runtime.version.history import PROGRESS, START, history_folder
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import threading
 import webbrowser
 
 from icestream.core.errors import DefinitionError
-from icestream.dashboard.library import Library
+from icestream.dashboard.query_list import Library
 from icestream.dashboard.server import Page
-from icestream.runtime.versions.history import known_checkpoints
+from icestream.runtime.version.history import known_checkpoints
 
 
 def ui_command(

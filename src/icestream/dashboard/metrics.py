@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from icestream.dashboard.library import Watched
+from icestream.dashboard.query_list import Watched
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

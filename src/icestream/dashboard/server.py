@@ -33,7 +33,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from icestream.core.errors import DefinitionError
 from icestream.dashboard import metrics
-from icestream.dashboard.library import Library
+from icestream.dashboard.query_list import Library
 
 LOOPBACK = "127.0.0.1"
 #: seconds that a connection may be silent

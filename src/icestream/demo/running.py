@@ -29,7 +29,7 @@ import icestream as ice
 from icestream.core.errors import DefinitionError
 from icestream.dashboard.server import shared_page
 from icestream.demo.replay import Replay
-from icestream.runtime.on_spark.session import kernel_cache
+from icestream.runtime.spark.session import kernel_cache
 
 _POLL_SECONDS = 0.25
 _LINE_SECONDS = 5.0

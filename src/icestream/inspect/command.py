@@ -26,8 +26,8 @@ from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from icestream.inspect.reading import Reading
     from icestream.inspect.repair import Repair
+    from icestream.inspect.state_rows import Reading
     from icestream.inspect.verify import Report
 
 P = ParamSpec("P")
@@ -66,7 +66,7 @@ def _checkpoints_told(command: Callable[P, None]) -> Callable[P, None]:
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        from icestream.inspect.checkpoint import NotACheckpoint
+        from icestream.inspect.access.checkpoint import NotACheckpoint
 
         try:
             command(*args, **kwargs)
@@ -235,7 +235,7 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check every checksum and reference; ends with 0 if fine, 1 if damaged, 2 if no checkpoint."""
-    from icestream.inspect.checkpoint import Checkpoint
+    from icestream.inspect.access.checkpoint import Checkpoint
     from icestream.inspect.verify import verify as check
 
     report = check(Checkpoint(checkpoint), state=not quick, memory=parse_bytes(memory))
@@ -261,7 +261,7 @@ def repair(
     Without --to and --yes it only tells what it would do. Ends with 1 if something is damaged and
     was not repaired.
     """
-    from icestream.inspect.checkpoint import Checkpoint
+    from icestream.inspect.access.checkpoint import Checkpoint
     from icestream.inspect.repair import plan_repair, repair_copy, repair_in_place
 
     if to is not None and yes:
@@ -287,7 +287,7 @@ def repair(
 
 
 def _reading(checkpoint: str, version: int | None, memory: str, **chosen: Any) -> Reading:
-    from icestream.inspect.reading import Reading
+    from icestream.inspect.state_rows import Reading
 
     return Reading(checkpoint, version, memory=parse_bytes(memory), **chosen)
 
@@ -301,7 +301,8 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _rows(reading: Reading) -> Iterable[dict[str, Any]]:
-    from icestream.inspect.reading import group_names, plain
+    from icestream.inspect.access.row_text import plain
+    from icestream.inspect.state_rows import group_names
 
     for found in reading.rows():
         for group, row in zip(group_names(found), found.rows.to_pylist(), strict=True):

@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 
 import xxhash
 
-from icestream.inspect.reading import Reading, as_text, group_names
+from icestream.inspect.access.row_text import as_text
+from icestream.inspect.state_rows import Reading, group_names
 
 GONE, CAME = -1, 1
 

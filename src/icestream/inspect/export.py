@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from icestream.core.errors import DefinitionError
-from icestream.inspect.reading import Reading
+from icestream.inspect.state_rows import Reading
 from icestream.state.files import PRIVATE_FILE, temporary_name
 
 

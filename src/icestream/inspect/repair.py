@@ -22,11 +22,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from icestream.core.errors import CheckpointError, IcestreamError
-from icestream.inspect.checkpoint import Checkpoint
-from icestream.inspect.scratch import MEMORY
+from icestream.inspect.access.checkpoint import Checkpoint
+from icestream.inspect.access.scratch_shard import MEMORY
 from icestream.inspect.verify import DELIVERED, REPAIRED, Report, verify
 from icestream.state.files import Files, folder_of
-from icestream.state.versions import COMMITS, PLAN, RESULTS, SEGMENTS, Commit
+from icestream.state.versions.commits import COMMITS, PLAN, RESULTS, SEGMENTS, Commit
 
 #: where a repair in place puts what it drops
 DROPPED = "damaged"

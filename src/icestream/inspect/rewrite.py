@@ -34,29 +34,29 @@ from typing import Any
 import pyarrow as pa
 
 from icestream.core.errors import CheckpointError, DefinitionError
+from icestream.inspect.access.adapter_protocol import StateTable
+from icestream.inspect.access.checkpoint import Checkpoint
+from icestream.inspect.access.edited_rows import edited
+from icestream.inspect.access.scratch_shard import Target, restorable
 from icestream.inspect.adapters.dataflow import stored
-from icestream.inspect.adapters.objects import ObjectState
+from icestream.inspect.adapters.latest import WAITING
+from icestream.inspect.adapters.object_aggregates import ObjectState
 from icestream.inspect.adapters.panes import PaneState
 from icestream.inspect.adapters.sessions import SessionState
-from icestream.inspect.adapters.updates import WAITING
 from icestream.inspect.adapters.windows import kept
-from icestream.inspect.checkpoint import Checkpoint
-from icestream.inspect.edited import edited
-from icestream.inspect.readable import StateTable
-from icestream.inspect.reading import Reading
 from icestream.inspect.rewriting import panes
 from icestream.inspect.rewriting.changes import Change, Rewriter
 from icestream.inspect.rewriting.groups import GroupRewriter
-from icestream.inspect.rewriting.objects import ObjectRewriter
+from icestream.inspect.rewriting.latest import WaitingRewriter
+from icestream.inspect.rewriting.object_aggregates import ObjectRewriter
 from icestream.inspect.rewriting.sessions import SessionRewriter
-from icestream.inspect.rewriting.waiting import WaitingRewriter
-from icestream.inspect.scratch import Target, restorable
-from icestream.plan.legend import Groups, Waiting
-from icestream.plan.nodes import Plan
-from icestream.runtime.versions.history import running
+from icestream.inspect.state_rows import Reading
+from icestream.plan.nodes.queries import Plan
+from icestream.plan.state_schema import Groups, Waiting
+from icestream.runtime.version.history import running
 from icestream.state.files import folder_of
-from icestream.state.sense import sensible
-from icestream.state.versions import REWRITTEN, SEGMENTS, Commit, LiveSegment, survivors
+from icestream.state.validation import sensible
+from icestream.state.versions.commits import REWRITTEN, SEGMENTS, Commit, LiveSegment, survivors
 
 
 @dataclass(frozen=True)

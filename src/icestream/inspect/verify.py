@@ -29,14 +29,14 @@ from functools import partial
 import numpy as np
 
 from icestream.core.errors import BudgetError, CheckpointError, DamageError, IcestreamError
-from icestream.inspect.checkpoint import Checkpoint
-from icestream.inspect.readable import StateRows
-from icestream.inspect.reading import Reading
-from icestream.inspect.scratch import MEMORY
-from icestream.plan.legend import Nothing
+from icestream.inspect.access.adapter_protocol import StateRows
+from icestream.inspect.access.checkpoint import Checkpoint
+from icestream.inspect.access.scratch_shard import MEMORY
+from icestream.inspect.state_rows import Reading
+from icestream.plan.state_schema import Nothing
 from icestream.state.log.format import NO_MARKER, SegmentInfo, show_marker
 from icestream.state.log.reader import SegmentReader
-from icestream.state.versions import COMMITS, PLAN, RESULTS, SEGMENTS, Commit, LiveSegment
+from icestream.state.versions.commits import COMMITS, PLAN, RESULTS, SEGMENTS, Commit, LiveSegment
 
 #: marks of versions that reached a sink that cannot tell by itself, and what is in them
 DELIVERED = "delivered"

@@ -36,9 +36,3 @@ _array: Any = numba.carray  # type: ignore[attr-defined]
 def words_at(address: int, count: int) -> Words:
     """Return the words that begin at an address."""
     return _array(_pointer(np.intp(address)), (count,))  # type: ignore[no-any-return]
-
-
-def words_at_reference(memory: Words, address: int, count: int) -> Words:
-    """Return what `words_at` does, given the array that the address is in."""
-    first = (address - memory.ctypes.data) // 8
-    return memory[first : first + count]

@@ -16,8 +16,6 @@ Cost: one pass over what is copied.
 
 from __future__ import annotations
 
-import numpy as np
-
 from icestream.core.arrays import Bytes, Ints, Table
 from icestream.kernels.compile import kernel
 
@@ -32,16 +30,6 @@ def row_starts(words: Ints, starts: Ints) -> int:
         count += 1
         at += words[at] >> 32
     return count
-
-
-def row_starts_reference(words: Ints, starts: Ints) -> int:
-    """Do what `row_starts` does, with Python's numbers."""
-    at, found = 0, []
-    while at < len(words):
-        found.append(at)
-        at += int(words[at]) >> 32
-    starts[: len(found)] = found
-    return len(found)
 
 
 @kernel
@@ -72,24 +60,6 @@ def rows_fit(
     return True
 
 
-def rows_fit_reference(
-    words: Ints, begins: Ints, ends: Ints, width: int, never: int, places: Ints, units: Ints
-) -> bool:
-    """Do what `rows_fit` does, one slice at a time."""
-    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-        rows = words[begin:end].tolist()
-        while rows:
-            size = rows[0] >> 32
-            row, rows = rows[: max(0, size)], rows[max(0, size) :]
-            if size < width or len(row) < size or row[0] & never:
-                return False
-            counts = [row[place] for place in places.tolist()]
-            pieces = [-(-c * u // 8) for c, u in zip(counts, units.tolist(), strict=True)]
-            if min(counts, default=0) < 0 or width + sum(pieces) != size:
-                return False
-    return True
-
-
 @kernel
 def spread_fixed(fixed: Table, starts: Ints, words: Ints) -> None:
     """Write the fixed part of each row to its place."""
@@ -99,11 +69,6 @@ def spread_fixed(fixed: Table, starts: Ints, words: Ints) -> None:
             words[at + w] = fixed[i, w]
 
 
-def spread_fixed_reference(fixed: Table, starts: Ints, words: Ints) -> None:
-    """Do what `spread_fixed` does, on whole arrays."""
-    words[starts[:, None] + np.arange(fixed.shape[1])] = fixed
-
-
 @kernel
 def collect_fixed(words: Ints, starts: Ints, fixed: Table) -> None:
     """Read the fixed part of each row."""
@@ -111,11 +76,6 @@ def collect_fixed(words: Ints, starts: Ints, fixed: Table) -> None:
         at = starts[i]
         for w in range(fixed.shape[1]):
             fixed[i, w] = words[at + w]
-
-
-def collect_fixed_reference(words: Ints, starts: Ints, fixed: Table) -> None:
-    """Do what `collect_fixed` does, on whole arrays."""
-    fixed[:] = words[starts[:, None] + np.arange(fixed.shape[1])]
 
 
 @kernel
@@ -132,18 +92,6 @@ def put_ragged(
         places[i] = target + ((size + 7) & -8)
 
 
-def put_ragged_reference(
-    raw: Bytes, places: Ints, data: Bytes, begins: Ints, counts: Ints, unit: int
-) -> None:
-    """Do what `put_ragged` does, one slice at a time."""
-    for i, (place, begin, count) in enumerate(
-        zip(places.tolist(), begins.tolist(), counts.tolist(), strict=True)
-    ):
-        size = count * unit
-        raw[place : place + size] = data[begin * unit : begin * unit + size]
-        places[i] = place + -(-size // 8) * 8
-
-
 @kernel
 def take_ragged(raw: Bytes, places: Ints, counts: Ints, unit: int, out: Bytes) -> None:
     """Copy `counts` units at `places` to `out` without gaps, and move the places past them."""
@@ -155,13 +103,3 @@ def take_ragged(raw: Bytes, places: Ints, counts: Ints, unit: int, out: Bytes) -
             out[target + j] = raw[source + j]
         target += size
         places[i] = source + ((size + 7) & -8)
-
-
-def take_ragged_reference(raw: Bytes, places: Ints, counts: Ints, unit: int, out: Bytes) -> None:
-    """Do what `take_ragged` does, one slice at a time."""
-    target = 0
-    for i, (place, count) in enumerate(zip(places.tolist(), counts.tolist(), strict=True)):
-        size = count * unit
-        out[target : target + size] = raw[place : place + size]
-        target += size
-        places[i] = place + -(-size // 8) * 8

@@ -30,8 +30,8 @@ from icestream.operators.protocol import Emitted, Inputs, Operator, PastVersion,
 from icestream.state.log.format import SegmentInfo
 from icestream.state.log.reader import SegmentReader
 from icestream.state.log.writer import SegmentWriter
-from icestream.state.snapshots import in_step
-from icestream.state.versions import PART
+from icestream.state.snapshot_schedule import in_step
+from icestream.state.versions.commits import PART
 
 #: what part of the quota belongs to no operator
 SPARE = 16

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from icestream.core.units import format_bytes, format_interval
-from icestream.operators.windows.panes import Cumulative, Windows
 from icestream.plan import lower
-from icestream.plan.nodes import Plan
-from icestream.plan.windows import cost
-from icestream.plan.windows.parts import Part, parts_of
+from icestream.plan.grid import cost
+from icestream.plan.grid.parts import Part, parts_of
+from icestream.plan.nodes.queries import Plan
+from icestream.plan.windows.grid import Cumulative, Windows
 
 
 def explained(plan: Plan, statistics: cost.Statistics | None = None) -> str:

@@ -27,18 +27,18 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import format_interval
 from icestream.operators.dataflow.steps import JoinMany, Stateful
-from icestream.operators.ordered import Frame
-from icestream.operators.session import Session
-from icestream.operators.windows.panes import Cumulative, Windows
 from icestream.plan import lower
 from icestream.plan.events.dataflow import Dataflow
+from icestream.plan.grid import cost
+from icestream.plan.grid.parts import Part, parts_of
+from icestream.plan.grid.space_formulas import BLOCK_BYTES, Traffic, traffic
 from icestream.plan.joins.cost import HEAD_BYTES, StreamStatistics, join_plans, row_bytes
-from icestream.plan.nodes import Computation, Plan
-from icestream.plan.updates import Updates
-from icestream.plan.windows import cost
-from icestream.plan.windows.parts import Part, parts_of
-from icestream.plan.windows.space import BLOCK_BYTES, Traffic, traffic
-from icestream.state.update_queue.windows.spec import UpdateWindows
+from icestream.plan.nodes.queries import Computation, Plan
+from icestream.plan.nodes.updates import Updates
+from icestream.plan.windows.frame import Frame
+from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.plan.windows.session import Session
+from icestream.state.queue.windows.spec import UpdateWindows
 
 #: for how long events are counted that live for ever
 DAY: Micros = 86_400 * cost.SECOND

@@ -18,23 +18,27 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
-from icestream.operators.objects import ObjectOperator, ObjectSpec
-from icestream.operators.objects.functions import ORDERED_FUNCTIONS
-from icestream.operators.ordered import Frame, OrderedSpec
-from icestream.operators.ordered.operator import OrderedOperator
+from icestream.operators.frames.operator import OrderedOperator
+from icestream.operators.frames.spec import OrderedSpec
+from icestream.operators.grid.composed_windows import Tiled
+from icestream.operators.grid.emission import WindowView
+from icestream.operators.grid.operator import PANES, WindowOperator
+from icestream.operators.grid.refolding import Events
+from icestream.operators.grid.spec import WindowSpec
+from icestream.operators.object_aggregates.functions import ORDERED_FUNCTIONS
+from icestream.operators.object_aggregates.operator import ObjectOperator
+from icestream.operators.object_aggregates.spec import ObjectSpec
 from icestream.operators.protocol import Emitted, Operator, Shard
-from icestream.operators.session import Session, SessionOperator, SessionSpec
+from icestream.operators.session.operator import SessionOperator
+from icestream.operators.session.spec import SessionSpec
 from icestream.operators.side_by_side import Side, SideBySide, lifetimes_of
-from icestream.operators.windows.emission import WindowView
-from icestream.operators.windows.levels import Tiled
-from icestream.operators.windows.panes import Cumulative, Windows
-from icestream.operators.windows.refolding import Events
-from icestream.operators.windows.spec import WindowSpec
-from icestream.operators.windows.window import PANES, WindowOperator
-from icestream.plan.nodes import Plan, View
-from icestream.plan.windows.compose import Composition, compose
-from icestream.plan.windows.cost import KeyCounts
-from icestream.plan.windows.parts import Part, parts_of
+from icestream.plan.grid.compose import Composition, compose
+from icestream.plan.grid.cost import KeyCounts
+from icestream.plan.grid.parts import Part, parts_of
+from icestream.plan.nodes.queries import Plan, View
+from icestream.plan.windows.frame import Frame
+from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.plan.windows.session import Session
 
 #: what the log keeps of windows on a grid
 TUPLES = "tuples"

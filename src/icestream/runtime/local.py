@@ -14,15 +14,14 @@ from functools import partial
 
 import pyarrow as pa
 
-from icestream.plan.adaptation.running import Together
-from icestream.plan.nodes import Computation
-from icestream.runtime.exchange import ExchangeWriter, SplitReport
-from icestream.runtime.versions.driver import Delivery, Driver
-from icestream.runtime.versions.settings import Settings
-from icestream.runtime.versions.shard import ShardReport, ShardTask, run_all
-from icestream.runtime.versions.work import Parcel
-from icestream.runtime.windows.ingest import IngestTask
-from icestream.runtime.windows.tuples import Leaving
+from icestream.plan.fuse.running_fusion import Together
+from icestream.plan.nodes.queries import Computation
+from icestream.runtime.driver import Delivery, Driver
+from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
+from icestream.runtime.ingest.reception import IngestTask, RereadTask
+from icestream.runtime.version.settings import Settings
+from icestream.runtime.version.task import ShardReport, ShardTask, run_all
+from icestream.runtime.version.work import Parcel
 from icestream.state.files import Files, LocalFiles
 from icestream.state.log.ipc import read_table
 from icestream.state.log.reader import SegmentReader
@@ -54,13 +53,11 @@ class LocalExecutor:
             for number, split in enumerate(batch)
         ]
 
-    def leave(self, leaving: Leaving, folder: str) -> list[Parcel]:
-        """Fold the events that leave, in two parts as tasks on two cores would."""
-        parts = min(2, len(leaving.segments))
+    def reread(self, task: RereadTask, folder: str) -> list[Parcel]:
+        """Read the log in two parts, as tasks on two cores would."""
+        parts = min(2, len(task.segments))
         return [
-            self._parcel(
-                f"leaving-{part}", leaving.version, folder, partial(leaving.run, part, parts)
-            )
+            self._parcel(f"reread-{part}", task.version, folder, partial(task.run, part, parts))
             for part in range(parts)
         ]
 

@@ -44,7 +44,7 @@ from icestream.core.errors import StorageError
 from icestream.core.units import format_bytes
 from icestream.state.budget import Account
 from icestream.state.files import PRIVATE_FILE, PRIVATE_FOLDER
-from icestream.state.mappings import KEPT, Place, place_of
+from icestream.state.mapping_cache import KEPT, Place, place_of
 
 PAGE = 4096
 _FORMAT = 2

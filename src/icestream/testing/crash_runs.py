@@ -29,14 +29,14 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.errors import IcestreamError, StorageError
-from icestream.operators.aggregates import Aggregate
-from icestream.operators.windows import window
-from icestream.operators.windows.panes import Windows
-from icestream.plan.nodes import Computation, Plan, Source
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.grid import operator
+from icestream.plan.nodes.queries import Computation, Plan, Source
+from icestream.plan.windows.grid import Windows
 from icestream.runtime.local import LocalQuery, Splits, read_rows
-from icestream.runtime.versions import settings
-from icestream.runtime.versions.settings import Settings
-from icestream.state import snapshots
+from icestream.runtime.version import settings
+from icestream.runtime.version.settings import Settings
+from icestream.state import snapshot_schedule
 from icestream.state.files import Files
 from icestream.testing.simulated_disk import Crash, CrashMode, SimulatedDisk
 
@@ -123,10 +123,10 @@ class Script:
 def staged(*, tight: bool = False) -> Iterator[None]:
     """Let snapshots come often and, if `tight`, blocks be so small that groups exceed the quota."""
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(snapshots, "AFTER", 3))
-        stack.enter_context(mock.patch.object(snapshots, "AT_LATEST", 5))
+        stack.enter_context(mock.patch.object(snapshot_schedule, "AFTER", 3))
+        stack.enter_context(mock.patch.object(snapshot_schedule, "AT_LATEST", 5))
         if tight:
-            stack.enter_context(mock.patch.object(window, "SLICE_BYTES", 1024))
+            stack.enter_context(mock.patch.object(operator, "SLICE_BYTES", 1024))
             stack.enter_context(mock.patch.object(settings, "LEAST_QUOTA", 1024))
         yield
 

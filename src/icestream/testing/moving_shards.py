@@ -14,7 +14,7 @@ from unittest import mock
 
 from icestream.runtime import local
 from icestream.runtime.local import LocalExecutor, LocalQuery
-from icestream.runtime.versions.shard import ShardReport, ShardTask
+from icestream.runtime.version.task import ShardReport, ShardTask
 
 #: numbers of tasks that a query with eight shards goes through
 COURSE = (2, 8, 3, 1, 5)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from icestream.core.times import Micros
-from icestream.plan.nodes import Plan
+from icestream.plan.nodes.queries import Plan
 from icestream.runtime.local import LocalQuery, Splits
 
 SECOND: Micros = 1_000_000

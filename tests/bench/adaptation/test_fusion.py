@@ -8,8 +8,8 @@ from bench.adaptation import fusion
 from bench.adaptation.random_jobs import ATTRIBUTES, ROWS, random_job
 from bench.harness import Silent
 from bench.registry import Size
-from icestream.plan.adaptation.fusion import violations
-from icestream.plan.adaptation.operators_graph import Graph
+from icestream.plan.fuse.fusion import violations
+from icestream.plan.fuse.operator_graph import Graph
 
 
 def test_the_same_seed_gives_the_same_job() -> None:

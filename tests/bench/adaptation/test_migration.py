@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.adaptation import migration
-from icestream.plan.adaptation.split_combine import Shape
+from bench.research.split_combine import Shape
 
 
 def test_every_way_is_measured_and_only_copies_count_bytes(tmp_path: Path) -> None:

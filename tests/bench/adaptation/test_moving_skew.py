@@ -9,7 +9,7 @@ import pytest
 
 from bench.adaptation import moving_skew
 from bench.adaptation.moving_skew import Adaptation, Case, Gauge, Pace, Run, Stream
-from icestream.plan.adaptation.migration import Way
+from bench.research.migration import Way
 
 TINY = Case(2, 2, 40, 60, 3, 1, 1)
 

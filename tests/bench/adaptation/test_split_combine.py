@@ -8,8 +8,8 @@ import pytest
 
 from bench.adaptation import split_combine
 from bench.registry import Size
-from icestream.plan.adaptation.migration import Way
-from icestream.plan.adaptation.split_combine import Shape
+from bench.research.migration import Way
+from bench.research.split_combine import Shape
 
 CASE = replace(split_combine.CASES[Size.SMALL], keys=(20,), rows=40, minutes=6)
 

@@ -24,8 +24,8 @@ from bench.cold.user_state import (
     wrong_keys,
 )
 from bench.registry import Size
-from icestream.operators.temporal.changes import changes_of, payload_of
-from icestream.operators.user_defined.operator import Processor, UserDefined
+from icestream.operators.lifetimes.changes import changes_of, payload_of
+from icestream.operators.process.operator import Processor, UserDefined
 from icestream.state.keys import KeyCodec
 from tests.oracles.plain_groups import PlainGroups
 

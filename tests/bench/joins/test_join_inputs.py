@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from bench.joins.join_inputs import HIGH, LOW, PARTITIONS, SETTINGS, STREAMS, JoinInputs
-from icestream.operators.dataflow.identity import identified
 from icestream.operators.multi_join.spec import partitions_of
+from icestream.operators.payload_identity import identified
 
 #: the columns that meet in each join
 MEETING = (("a1", "b1", "c1"), ("c2", "d1"), ("d2", "e1"))

@@ -9,7 +9,7 @@ import pytest
 from pyarrow import csv
 
 from bench.joins.multi_join_agreement import Results, expected, of_csv, of_parquet
-from bench.joins.multi_join_rows import STREAMS
+from bench.multi_join_rows import STREAMS
 
 ROWS = 9_000
 

@@ -9,7 +9,7 @@ from bench.harness import Silent
 from bench.joins.join_inputs import SETTINGS, JoinInputs
 from bench.joins.join_tree import JoinTree, Spilling
 from bench.joins.spill import CLEANED, MIXED, at_run_time, compared, judge, plot
-from icestream.operators.multi_join.strategies import (
+from icestream.operators.multi_join.spill_strategies import (
     BOTTOM_UP,
     GLOBAL_OUTPUT,
     GLOBAL_OUTPUT_WITH_PENALTY,

@@ -6,7 +6,7 @@ import pytest
 
 from bench.updates import update_queue
 from bench.updates.spilled_keys import spilled
-from icestream.state.update_queue.order import SCHEDULES
+from icestream.state.queue.order import SCHEDULES
 
 
 @pytest.mark.parametrize("schedule", [*SCHEDULES, "append"])

@@ -12,7 +12,7 @@ from bench.windows.call_centre import SCALES, Scale, judge, write_events
 from bench.windows.call_centre_over_time import Case
 from icestream.demo.call_centre.generator import AgentInteractions
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.versions.settings import Settings
+from icestream.runtime.version.settings import Settings
 
 
 def figures(**raw: Any) -> dict[str, Any]:

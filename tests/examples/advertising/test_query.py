@@ -25,11 +25,11 @@ from examples.advertising.query import BIAS, BOT, SCORE, WEIGHT, Targeting
 from icestream.api.events import Events
 from icestream.core.times import INFINITY
 from icestream.plan.events.dataflow import Dataflow
-from icestream.plan.events.nodes import FromSource
 from icestream.plan.events.queries import compiled
-from icestream.plan.nodes import Source
+from icestream.plan.nodes.events import FromSource
+from icestream.plan.nodes.queries import Source
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.versions.settings import Settings
+from icestream.runtime.version.settings import Settings
 from tests.oracles.plain_dataflow import PlainDataflow
 
 pytestmark = pytest.mark.spark

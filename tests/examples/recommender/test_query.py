@@ -25,11 +25,11 @@ from icestream.api.events import Events
 from icestream.core.times import INFINITY, Micros
 from icestream.core.units import parse_interval
 from icestream.plan.events.dataflow import Dataflow
-from icestream.plan.events.nodes import FromSource
 from icestream.plan.events.queries import compiled
-from icestream.plan.nodes import Source
+from icestream.plan.nodes.events import FromSource
+from icestream.plan.nodes.queries import Source
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.versions.settings import Settings
+from icestream.runtime.version.settings import Settings
 
 SECOND = 1_000_000
 K = 4

@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 import pytest
 
 from icestream.core.errors import DefinitionError
+from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.adapters.panes import PANE, PaneState, instants_of
-from icestream.inspect.checkpoint import Checkpoint
-from icestream.inspect.reading import Reading
-from icestream.operators.windows.panes import Cumulative
-from icestream.plan.nodes import Plan
+from icestream.inspect.state_rows import Reading
+from icestream.plan.nodes.queries import Plan
+from icestream.plan.windows.grid import Cumulative
 from icestream.testing.sources import SECOND, Shape, batches_of, generate
 from tests.fixtures.checkpoints import events, make
 from tests.fixtures.other_events import kept_rows

@@ -6,10 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.adapters.sessions import ENDS, STARTS
-from icestream.inspect.checkpoint import Checkpoint
-from icestream.inspect.reading import Reading
-from icestream.plan.nodes import Plan
+from icestream.inspect.state_rows import Reading
+from icestream.plan.nodes.queries import Plan
 from icestream.testing.sources import SECOND
 from tests.fixtures.checkpoints import events, make
 from tests.fixtures.other_events import kept_rows

@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 import pytest
 
 from icestream.core.errors import CheckpointError, InputError
-from icestream.inspect.checkpoint import Checkpoint
-from icestream.inspect.reading import Reading
+from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.rewrite import rewrite
+from icestream.inspect.state_rows import Reading
 from icestream.inspect.verify import verify
-from icestream.operators.windows.panes import Cumulative
-from icestream.plan.nodes import Plan, View
+from icestream.plan.nodes.queries import Plan, View
+from icestream.plan.windows.grid import Cumulative
 from icestream.testing.sources import SECOND
 from tests.fixtures.checkpoints import events
 from tests.fixtures.other_events import bag, fed, kept_rows, others, run, same

@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 import pytest
 
 from icestream.core.errors import InputError
-from icestream.inspect.checkpoint import Checkpoint
-from icestream.inspect.reading import Reading
+from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.rewrite import rewrite
+from icestream.inspect.state_rows import Reading
 from icestream.inspect.verify import verify
-from icestream.operators.session.spec import Session
+from icestream.plan.windows.session import Session
 from icestream.testing.sources import SECOND
 from tests.fixtures.other_events import bag, fed, kept_rows, others, run, same
 from tests.fixtures.plans import open_query, window_plan

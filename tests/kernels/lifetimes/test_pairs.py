@@ -9,14 +9,10 @@ from hypothesis import strategies as st
 
 from icestream.core.arrays import Ints
 from icestream.core.times import INFINITY
-from icestream.kernels.lifetimes.pairs import (
-    is_in_order,
-    narrow,
-    number_pairs,
+from icestream.kernels.lifetimes.pairs import is_in_order, narrow, number_pairs, pair_up, stretches
+from tests.oracles.kernels.lifetimes.pairs import (
     number_pairs_reference,
-    pair_up,
     pair_up_reference,
-    stretches,
     stretches_reference,
 )
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from icestream.kernels import words
-from icestream.kernels.lifetimes.spans import merge_spans, merge_spans_reference
+from icestream.kernels.lifetimes.spans import merge_spans
+from tests.oracles.kernels.lifetimes.spans import merge_spans_reference
 
 OPS = [words.ADD_I64, words.ADD_I128, words.MIN, words.MAX, words.LEAST_3]
 PLACES = [0, 1, 3, 4, 5]

@@ -7,14 +7,11 @@ from hypothesis import strategies as st
 
 from icestream.core.arrays import Ints, Table
 from icestream.kernels import words
-from icestream.kernels.lifetimes.sweep import (
-    Flags,
-    fold_equal,
+from icestream.kernels.lifetimes.sweep import Flags, fold_equal, scale_rows, sweep_edges
+from tests.oracles.kernels.lifetimes.sweep import (
     fold_equal_reference,
-    scale_rows,
     scale_rows_reference,
     segments_reference,
-    sweep_edges,
     sweep_edges_reference,
 )
 

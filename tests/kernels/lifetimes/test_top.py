@@ -4,12 +4,8 @@ import numpy as np
 import pytest
 
 from icestream.kernels import words
-from icestream.kernels.lifetimes.top import (
-    cover_segments,
-    cover_segments_reference,
-    fill_segments,
-    fill_segments_reference,
-)
+from icestream.kernels.lifetimes.top import cover_segments, fill_segments
+from tests.oracles.kernels.lifetimes.top import cover_segments_reference, fill_segments_reference
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -5,14 +5,10 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.aggregates import (
-    OBJECT_FUNCTIONS,
-    WORD_FUNCTIONS,
-    Aggregate,
-    applicable,
-)
+from icestream.operators.aggregates.aggregate import OBJECT_FUNCTIONS, Aggregate, applicable
+from icestream.operators.aggregates.catalogue import WORD_FUNCTIONS
 from icestream.operators.aggregates.protocol import invertible
-from icestream.operators.fields import Layout
+from icestream.operators.folding.fields import Layout
 from tests.fixtures.folding import folded
 from tests.fixtures.plans import EVERY_INPUT
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.aggregates import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.testing.sources import Shape, random_column
 from tests.fixtures.folding import folded
 from tests.fixtures.plans import EVERY_INPUT

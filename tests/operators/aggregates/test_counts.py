@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from icestream.operators.aggregates import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate
 from tests.fixtures.folding import folded
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.aggregates import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate
 from tests.fixtures.folding import folded
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.core.errors import InputError
-from icestream.operators.aggregates import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate
 from tests.fixtures.folding import folded
 from tests.fixtures.plans import INSTANT, open_query, window_plan
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError, InputError
-from icestream.operators.aggregates import Aggregate
-from icestream.operators.fields import Layout
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.folding.fields import Layout
 from tests.fixtures.folding import folded
 from tests.oracles.answers import answer as obvious
 

@@ -9,18 +9,18 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.aggregates import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.dataflow import component
 from icestream.operators.dataflow.component import ComponentOperator
 from icestream.operators.dataflow.steps import Regroup, Stateful, regrouped
+from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.protocol import Shard
-from icestream.operators.temporal.changes import changes_of
 from icestream.plan.events.dataflow import Dataflow
 from tests.fixtures import dataflow_plans as plans
 from tests.fixtures.dataflow_plans import RATINGS, Stream, dataflow
-from tests.oracles import temporal as oracle
+from tests.oracles import lifetimes as oracle
+from tests.oracles.lifetimes import Bag, Event, assert_same_snapshots
 from tests.oracles.plain_dataflow import ChangeLists, PlainStores, plain_component
-from tests.oracles.temporal import Bag, Event, assert_same_snapshots
 from tests.suites.dataflow_conformance import bag_of_rows
 
 Rating = tuple[Micros, int, int, float]
@@ -178,7 +178,7 @@ def test_what_a_watermark_settles_meets_rows_that_it_expires() -> None:
 
 
 def _final_means_with_ratings() -> Dataflow:
-    from icestream.operators.temporal.aggregate import TemporalAggregate
+    from icestream.operators.lifetimes.aggregate import TemporalAggregate
 
     def both(group: Stream) -> Stream:
         short = group.window(10)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from icestream.operators.dataflow.padding import Padding
-from icestream.operators.temporal.changes import changes_schema
-from tests.oracles.temporal import Event, changes_from, events_of
+from icestream.operators.lifetimes.changes import changes_schema
+from tests.oracles.lifetimes import Event, changes_from, events_of
 
 
 def test_missing_columns_are_null() -> None:

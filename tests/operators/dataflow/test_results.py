@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from icestream.core.errors import BudgetError
 from icestream.core.times import INFINITY
 from icestream.operators.dataflow.results import ROWS_AT_ONCE, LifetimeRows, Telling
-from icestream.operators.temporal.changes import changes_of
-from tests.oracles.temporal import heads
+from icestream.operators.lifetimes.changes import changes_of
+from tests.oracles.lifetimes import heads
 
 PAYLOAD = pa.schema([("name", pa.string())])
 INSTANT = pa.timestamp("us", "UTC")

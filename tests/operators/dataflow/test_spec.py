@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from icestream.operators.dataflow.steps import Receive, Regroup, Stateful
-from icestream.operators.temporal.difference import StreamDifference
+from icestream.operators.lifetimes.difference import StreamDifference
 from icestream.plan.events.dataflow import Dataflow
 from tests.fixtures import dataflow_plans as plans
 from tests.fixtures.dataflow_plans import CLICKS, RATINGS, Stream, dataflow

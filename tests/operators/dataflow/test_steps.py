@@ -4,7 +4,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from icestream.operators.dataflow.identity import identified
 from icestream.operators.dataflow.steps import (
     Emit,
     Filtering,
@@ -16,9 +15,10 @@ from icestream.operators.dataflow.steps import (
     consumers,
     regrouped,
 )
-from icestream.operators.expressions import Predicate, Projection
-from icestream.operators.temporal.changes import HEAD, changes_of, payload_of
-from icestream.operators.windows.fold import HI, LO
+from icestream.operators.folding.fold import HI, LO
+from icestream.operators.lifetimes.changes import HEAD, changes_of, payload_of
+from icestream.operators.payload_identity import identified
+from icestream.sql.expressions.compile import Predicate, Projection
 from tests.fixtures import dataflow_plans as plans
 
 PAYLOAD = pa.schema([("k", pa.int64()), ("name", pa.string())])

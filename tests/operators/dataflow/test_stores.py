@@ -13,14 +13,14 @@ import pytest
 from icestream.core.errors import BudgetError
 from icestream.operators.dataflow.stores import ColdOptions, ShardStores
 from icestream.plan.events.dataflow import Dataflow
-from icestream.runtime.dataflows.work import DataflowWork
 from icestream.runtime.local import LocalExecutor, LocalQuery
-from icestream.runtime.versions.shard import ShardReport, ShardTask
-from icestream.state.cold.manager import Policy
+from icestream.runtime.version.task import ShardReport, ShardTask
+from icestream.runtime.work.dataflow.work import DataflowWork
 from icestream.state.files import LocalFiles
+from icestream.state.groups.cold.manager import Policy
+from icestream.state.groups.recovery import NUMBERS
 from icestream.state.log.reader import SegmentReader
-from icestream.state.synopses.history import NUMBERS
-from icestream.state.versions import BASE, SEGMENTS, VersionStore
+from icestream.state.versions.commits import BASE, SEGMENTS, VersionStore
 from icestream.testing.sources import SECOND, Shape, batches_of
 from tests.fixtures import dataflow_plans as plans
 from tests.fixtures.dataflow_plans import RATINGS, Stream, dataflow

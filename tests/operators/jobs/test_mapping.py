@@ -12,7 +12,7 @@ import pytest
 from icestream.core.errors import DefinitionError
 from icestream.operators.jobs.inference import initial_of, map_columns, state_columns
 from icestream.operators.jobs.mapping import MapTuples
-from icestream.operators.temporal.changes import LE, RE, changes_of
+from icestream.operators.lifetimes.changes import LE, RE, changes_of
 
 PAYLOAD = pa.schema([("word", pa.string()), ("times", pa.int64())])
 MADE = pa.schema([("letter", pa.string())])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError, InputError
 from icestream.operators.jobs.spans import Lag, Spans, assign
-from icestream.operators.windows.panes import Windows
+from icestream.plan.windows.grid import Windows
 from tests.oracles.jobs import Spanning, windows_of
 
 

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import BudgetError, InputError
 from icestream.core.times import INFINITY
-from icestream.operators.expressions import Predicate
+from icestream.operators.lifetimes.changes import DIFF
 from icestream.operators.multi_join.operator import MultiJoin
 from icestream.operators.multi_join.spec import MultiJoinSpec
-from icestream.operators.temporal.changes import DIFF
+from icestream.sql.expressions.compile import Predicate
 from icestream.state.log.reader import SegmentReader
 from tests.fixtures.multi_join_space import JoinSpace, Sent, identity, sent
+from tests.oracles.lifetimes import Bag
 from tests.oracles.multi_join import Where, events_of, joined
-from tests.oracles.temporal import Bag
 
 NUMBERS = pa.schema([("x", pa.int64())])
 MIXED = pa.schema([("s", pa.string()), ("x", pa.int32()), ("y", pa.list_(pa.int64()))])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from icestream.kernels.joins import resident as k
+from icestream.kernels.multi_join import resident as k
 from icestream.operators.multi_join.resident import FEWEST, Resident
 from icestream.state.arena import PAGE, Arena
 from icestream.state.budget import Budget, Refused

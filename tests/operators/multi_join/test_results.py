@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from icestream.operators.lifetimes.changes import payload_of
 from icestream.operators.multi_join.results import ROWS_AT_ONCE, Members, Results
 from icestream.operators.multi_join.spec import MultiJoinSpec
-from icestream.operators.temporal.changes import payload_of
 
 TEXT = pa.schema([("s", pa.string())])
 

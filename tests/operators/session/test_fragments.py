@@ -7,10 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from icestream.operators.aggregates import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.session.fragments import LAST_HI, Fragments
 from icestream.operators.session.rows import Sessions, united
-from icestream.operators.session.spec import Session, SessionSpec
+from icestream.operators.session.spec import SessionSpec
+from icestream.plan.windows.session import Session
 
 SPEC = SessionSpec(
     Session(10),

@@ -17,11 +17,14 @@ from hypothesis import strategies as st
 
 from icestream.core.arrays import Table
 from icestream.core.times import MINUS_INFINITY
-from icestream.operators.aggregates import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.folding.fold import HI, LO
 from icestream.operators.protocol import PastVersion
-from icestream.operators.session import Session, SessionOperator, SessionSpec, fragments
-from icestream.operators.windows.fold import HI, LO
-from icestream.state import snapshots
+from icestream.operators.session import fragments
+from icestream.operators.session.operator import SessionOperator
+from icestream.operators.session.spec import SessionSpec
+from icestream.plan.windows.session import Session
+from icestream.state import snapshot_schedule
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.files import LocalFiles
@@ -29,7 +32,7 @@ from icestream.state.keys import KeyCodec
 from icestream.state.log.format import SegmentInfo
 from icestream.state.log.reader import Log, SegmentReader
 from icestream.state.log.writer import SegmentWriter
-from icestream.state.versions import BASE
+from icestream.state.versions.commits import BASE
 
 Event = tuple[str | None, int, int | None]
 Row = tuple[Any, ...]
@@ -210,8 +213,8 @@ def test_oracle_sessions_equal_the_obvious_computation(
     versions: list[tuple[list[Event], int, bool]], quota: int, every: int, runs: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(snapshots, "AFTER", every)
-        patch.setattr(snapshots, "AT_LATEST", every)
+        patch.setattr(snapshot_schedule, "AFTER", every)
+        patch.setattr(snapshot_schedule, "AT_LATEST", every)
         patch.setattr(fragments, "MOST_RUNS", runs)
         space, slow = Space(Path(folder), quota), Slow()
         watermark = 0
@@ -276,8 +279,8 @@ def test_a_session_is_emitted_when_the_watermark_reaches_its_end(tmp_path: Path)
 def test_crash_restored_sessions_emit_the_same_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots, "AFTER", 3)
-    monkeypatch.setattr(snapshots, "AT_LATEST", 3)
+    monkeypatch.setattr(snapshot_schedule, "AFTER", 3)
+    monkeypatch.setattr(snapshot_schedule, "AT_LATEST", 3)
     dice = np.random.default_rng(4)
     (tmp_path / "kept").mkdir()
     (tmp_path / "lost").mkdir()

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import BudgetError, StorageError
 from icestream.core.times import MINUS_INFINITY
-from icestream.operators.aggregates import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.session.fragments import Fragments
 from icestream.operators.session.page_file import PageFile
 from icestream.operators.session.pages import Pages
 from icestream.operators.session.rows import Sessions, united
-from icestream.operators.session.spec import Session, SessionSpec
+from icestream.operators.session.spec import SessionSpec
+from icestream.plan.windows.session import Session
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icestream.operators.aggregates import Aggregate
-from icestream.operators.session import Session
-from icestream.plan.nodes import Computation, Plan
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.plan.nodes.queries import Computation, Plan
+from icestream.plan.windows.session import Session
 from icestream.runtime.local import LocalQuery
-from icestream.state import snapshots
-from icestream.state.versions import SEGMENTS
+from icestream.state import snapshot_schedule
+from icestream.state.versions.commits import SEGMENTS
 from icestream.testing.sources import SECOND, Item, Shape, batches_of, drive, generate, shapes
 from tests.fixtures.plans import EVERY_INPUT, open_query, window_plan
 from tests.oracles.arrivals import Row
+from tests.oracles.grid import differences, rows_of
 from tests.oracles.sessions import ObviousSessions
-from tests.oracles.windows import differences, rows_of
 from tests.suites.window_conformance import Oracle, QueryConformance
 
 WORDS = pa.schema([("name", pa.string()), ("number", pa.float64())])
@@ -34,8 +34,8 @@ class SessionConformance(QueryConformance):
 
     @pytest.fixture(autouse=True)
     def _snapshots_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(snapshots, "AFTER", 3)
-        monkeypatch.setattr(snapshots, "AT_LATEST", 4)
+        monkeypatch.setattr(snapshot_schedule, "AFTER", 3)
+        monkeypatch.setattr(snapshot_schedule, "AT_LATEST", 4)
 
     def oracle(self) -> Oracle:
         return ObviousSessions(self.plan)
@@ -150,8 +150,8 @@ def test_a_flush_closes_every_session_once(tmp_path: Path) -> None:
 
 
 def test_snapshots_let_old_segments_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "AFTER", 3)
-    monkeypatch.setattr(snapshots, "AT_LATEST", 4)
+    monkeypatch.setattr(snapshot_schedule, "AFTER", 3)
+    monkeypatch.setattr(snapshot_schedule, "AT_LATEST", 4)
     plan = window_plan(windows=Session(4 * SECOND), slack=0, aggregates=COUNT)
     query = open_query(plan, str(tmp_path), shards=1)
     counts = []

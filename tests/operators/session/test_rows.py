@@ -6,10 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from icestream.operators.aggregates import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.folding.fold import HI, LO
 from icestream.operators.session.rows import Sessions, fragments_of, portions, united
-from icestream.operators.session.spec import Session, SessionSpec
-from icestream.operators.windows.fold import HI, LO
+from icestream.operators.session.spec import SessionSpec
+from icestream.plan.windows.session import Session
 from icestream.state.keys import KeyCodec
 
 KEYS = pa.schema([("name", pa.string()), ("number", pa.float64())])

@@ -5,8 +5,9 @@ import pytest
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import MINUS_INFINITY
-from icestream.operators.aggregates import Aggregate
-from icestream.operators.session import Session, SessionSpec
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.session.spec import SessionSpec
+from icestream.plan.windows.session import Session
 
 
 def test_an_aggregate_with_an_object_is_refused() -> None:

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import CheckpointError
-from icestream.operators.aggregates import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan.events.dataflow import Dataflow, described
 from icestream.plan.events.explain import explained_dataflow
-from icestream.plan.nodes import check_same_plan
+from icestream.plan.nodes.queries import check_same_plan
 from tests.fixtures import dataflow_plans as plans
 from tests.fixtures.dataflow_plans import RATINGS, Stream, dataflow
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from icestream.operators.aggregates import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.dataflow.steps import (
     Emit,
     Map,
@@ -14,10 +14,10 @@ from icestream.operators.dataflow.steps import (
     Stateful,
     Step,
 )
-from icestream.operators.temporal.settle import Settle
+from icestream.operators.lifetimes.append_mode import Settle
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.queries import compiled
-from icestream.plan.nodes import Source
+from icestream.plan.nodes.queries import Source
 from tests.fixtures import dataflow_plans as plans
 from tests.fixtures.dataflow_plans import CLICKS, RATINGS, Stream, dataflow
 from tests.fixtures.plans import INSTANT

@@ -14,15 +14,15 @@ import pytest
 
 from icestream.core.errors import DefinitionError, InputError
 from icestream.operators.jobs.batches import TupleBatch
-from icestream.plan.adaptation import running
-from icestream.plan.adaptation.running import RunningFusion, Together
 from icestream.plan.events.dataflow import Dataflow
+from icestream.plan.fuse import running_fusion
+from icestream.plan.fuse.running_fusion import RunningFusion, Together
 from icestream.plan.jobs.building import JobStream, JobWindow
 from icestream.plan.jobs.fused import operators_of, planned_job
-from icestream.runtime.dataflows.sending import Routing
-from icestream.runtime.exchange import Shelf
+from icestream.runtime.exchange.change_sender import Routing
+from icestream.runtime.exchange.parcels import Shelf
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.versions.shard import OpenShard, ShardReport, ShardTask
+from icestream.runtime.version.task import OpenShard, ShardReport, ShardTask
 from icestream.testing.moving_shards import rescale, separate_disks
 from icestream.testing.sources import SECOND, Item, Shape, batches_of, drive
 from tests.fixtures.job_plans import job_dataflow, tuples_of
@@ -271,8 +271,8 @@ def test_parity_fusions_by_measured_rows_give_equal_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batches get large and small again: operators join and part, and no row changes."""
-    monkeypatch.setattr(running, "JOIN_FROM", 45.0)
-    monkeypatch.setattr(running, "PART_BELOW", 10.0)
+    monkeypatch.setattr(running_fusion, "JOIN_FROM", 45.0)
+    monkeypatch.setattr(running_fusion, "PART_BELOW", 10.0)
     flow = flow_of(chain(), fuse="measured")
     items = loans(flow, 9, batches=12, events=2400)
     shared, tables = [], []

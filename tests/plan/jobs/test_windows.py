@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.windows.panes import Windows
+from icestream.plan.grid.cost import KeyCounts
 from icestream.plan.jobs.windows import JobStatistics, chosen_windows, tilings_of
-from icestream.plan.windows.cost import KeyCounts
+from icestream.plan.windows.grid import Windows
 
 MINUTE = 60_000_000
 ONE_KEY = KeyCounts(((1, 1.0),))

@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.plan.events.nodes import Joined, Mapped
 from icestream.plan.joins.multi_join import joined, refuse_after_joins, told
-from icestream.plan.joins.spilling import Spilling
+from icestream.plan.nodes.events import Joined, Mapped
+from icestream.plan.nodes.spilling import Spilling
 from tests.fixtures.dataflow_plans import Stream
 from tests.fixtures.join_plans import SCHEMAS, deferred
 

@@ -14,10 +14,10 @@ from icestream.core.errors import DefinitionError
 from icestream.operators.dataflow.steps import JoinMany, Trace
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.explain import explained_dataflow
-from icestream.plan.events.nodes import Joined, upstream
 from icestream.plan.joins import order as join_order
 from icestream.plan.joins.order import Tree
-from icestream.plan.joins.spilling import Spilling
+from icestream.plan.nodes.events import Joined, upstream
+from icestream.plan.nodes.spilling import Spilling
 from tests.fixtures.dataflow_plans import Stream, dataflow
 from tests.fixtures.join_plans import NAMES, SCHEMAS, batch_of, deferred, sources, tree
 from tests.suites.dataflow_conformance import open_dataflow

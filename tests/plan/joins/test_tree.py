@@ -7,7 +7,7 @@ from icestream.operators.dataflow.steps import JoinMany, Map, Trace
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.explain import explained_dataflow
 from icestream.plan.joins import tree as join_tree
-from icestream.plan.joins.spilling import Spilling
+from icestream.plan.nodes.spilling import Spilling
 from tests.fixtures.dataflow_plans import Stream, dataflow
 from tests.fixtures.join_plans import SCHEMAS, deferred, sources, tree
 

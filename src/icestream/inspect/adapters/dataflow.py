@@ -22,22 +22,22 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids
 from icestream.core.errors import DefinitionError
-from icestream.inspect.readable import Asked, StateRows, StateTable, key_row
-from icestream.kernels.joins import resident as k
-from icestream.kernels.joins.rows import gather_payloads
+from icestream.inspect.access.adapter_protocol import Asked, StateRows, StateTable, key_row
+from icestream.kernels.multi_join import resident as k
+from icestream.kernels.multi_join.rows import gather_payloads
 from icestream.operators.multi_join.generations import MARKER, Generations
-from icestream.operators.multi_join.history import History
-from icestream.operators.multi_join.logged import LoggedRows
+from icestream.operators.multi_join.logged_rows import LoggedRows
+from icestream.operators.multi_join.recovery import History
 from icestream.operators.multi_join.resident import Resident
 from icestream.operators.multi_join.spec import partitions_of
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.plan.legend import Component, Grouping, Groups, Join
+from icestream.plan.state_schema import Component, Grouping, Groups, Join
+from icestream.state.groups.options import StoreOptions
+from icestream.state.groups.store import GroupStore
+from icestream.state.identities import identities
 from icestream.state.keys import KeyCodec
-from icestream.state.synopses.directory import identities
-from icestream.state.synopses.options import StoreOptions
-from icestream.state.synopses.rows import RowCodec
-from icestream.state.synopses.store import GroupStore
-from icestream.state.versions import Commit
+from icestream.state.rows import RowCodec
+from icestream.state.versions.commits import Commit
 
 #: columns of a join's rows before their payload: when they live, and where they were
 _LIVES = (

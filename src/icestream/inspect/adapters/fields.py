@@ -21,9 +21,9 @@ from icestream.core.errors import InputError
 from icestream.kernels import words
 from icestream.operators.aggregates.decimals import decimals_of_words
 from icestream.operators.aggregates.values import decode_ordered
-from icestream.operators.columns import Column
-from icestream.operators.fields import ENTRY_FIELDS, Field, Layout
-from icestream.plan.nodes import Plan
+from icestream.operators.folding.columns import Column
+from icestream.operators.folding.fields import ENTRY_FIELDS, Field, Layout
+from icestream.plan.nodes.queries import Plan
 
 _DIGITS = 38
 _EXTREMES = (words.MIN, words.MAX)

@@ -24,20 +24,20 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.inspect.access.adapter_protocol import Asked, StateRows, StateTable
+from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.fields import FieldColumns
-from icestream.inspect.adapters.update_arcs import chosen
-from icestream.inspect.readable import Asked, StateRows, StateTable
-from icestream.inspect.scratch import ScratchShard
+from icestream.inspect.adapters.pre_queue import chosen
+from icestream.operators.folding.sorted_runs import sorted_run
+from icestream.operators.grid.operator import GROUP_KEYS, GROUP_ROWS, NEW_KEYS, PANES
+from icestream.operators.latest.identities import places_among
 from icestream.operators.protocol import PastVersion
-from icestream.operators.updates.identities import places_among
-from icestream.operators.windows.runs import sorted_run
-from icestream.operators.windows.window import GROUP_KEYS, GROUP_ROWS, NEW_KEYS, PANES
 from icestream.plan import lower
-from icestream.plan.nodes import Plan
-from icestream.plan.windows.parts import parts_of
+from icestream.plan.grid.parts import parts_of
+from icestream.plan.nodes.queries import Plan
+from icestream.state.identities import distinct, identities
 from icestream.state.log.ipc import read_table
-from icestream.state.synopses.directory import distinct, identities
-from icestream.state.versions import BASE, Commit
+from icestream.state.versions.commits import BASE, Commit
 
 #: the column that tells a pane by its first instant
 PANE = "__pane"

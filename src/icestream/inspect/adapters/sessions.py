@@ -16,17 +16,17 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints, Table
+from icestream.inspect.access.adapter_protocol import Asked, StateRows, StateTable
+from icestream.inspect.access.scratch_shard import ScratchShard, restored_operator
 from icestream.inspect.adapters.fields import FieldColumns
-from icestream.inspect.adapters.update_arcs import chosen
-from icestream.inspect.readable import Asked, StateRows, StateTable
-from icestream.inspect.scratch import ScratchShard, restored_operator
+from icestream.inspect.adapters.pre_queue import chosen
 from icestream.operators.protocol import PastVersion
 from icestream.operators.session.operator import SessionOperator
 from icestream.operators.session.rows import Sessions
 from icestream.operators.session.spec import END, SESSION_FIELDS, START, SessionSpec
-from icestream.plan.nodes import Plan
-from icestream.state.synopses.directory import identities
-from icestream.state.versions import Commit
+from icestream.plan.nodes.queries import Plan
+from icestream.state.identities import identities
+from icestream.state.versions.commits import Commit
 
 SESSIONS = "sessions"
 #: columns that tell the first event of a session, and when it ends if no other comes

@@ -29,23 +29,24 @@ import pyarrow.compute as pc
 from icestream.core.arrays import Table
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
-from icestream.inspect.adapters.objects import ObjectState
+from icestream.inspect.access.adapter_protocol import Asked, StateRows, StateTable, key_row
+from icestream.inspect.access.scratch_shard import ScratchShard
+from icestream.inspect.adapters.object_aggregates import ObjectState
 from icestream.inspect.adapters.panes import PaneState, obstacle
 from icestream.inspect.adapters.sessions import SessionState
-from icestream.inspect.readable import Asked, StateRows, StateTable, key_row
-from icestream.inspect.scratch import ScratchShard
-from icestream.operators.ordered.frame import Frame
-from icestream.operators.ordered.operator import OrderedOperator
+from icestream.operators.frames.operator import OrderedOperator
+from icestream.operators.grid.composed_windows import Tiled
+from icestream.operators.grid.operator import PANES
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.operators.session.spec import Session, SessionSpec
-from icestream.operators.windows.levels import Tiled
-from icestream.operators.windows.panes import Cumulative, Windows
-from icestream.operators.windows.window import PANES
+from icestream.operators.session.spec import SessionSpec
 from icestream.plan import lower
-from icestream.plan.nodes import Plan, View
-from icestream.plan.windows.parts import parts_of
-from icestream.runtime.windows.kept_events import KeptEvents
-from icestream.state.versions import Commit
+from icestream.plan.grid.parts import parts_of
+from icestream.plan.nodes.queries import Plan, View
+from icestream.plan.windows.frame import Frame
+from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.plan.windows.session import Session
+from icestream.runtime.work.windows.raw_event_reader import KeptEvents
+from icestream.state.versions.commits import Commit
 
 #: windows of a view that are shown, at most
 WINDOWS = 16

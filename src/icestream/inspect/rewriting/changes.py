@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.arrays import Ints, Table
-from icestream.inspect.edited import Edited
-from icestream.inspect.scratch import ScratchShard
+from icestream.inspect.access.edited_rows import Edited
+from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.operators.protocol import PastVersion
 
 

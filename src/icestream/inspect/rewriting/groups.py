@@ -17,15 +17,15 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Slots
+from icestream.inspect.access.edited_rows import Edited
+from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.dataflow import Stored, every_group
-from icestream.inspect.edited import Edited
 from icestream.inspect.rewriting.changes import Change, Rewriter, differing
-from icestream.inspect.scratch import ScratchShard
 from icestream.operators.protocol import PastVersion
-from icestream.state.synopses.directory import distinct
-from icestream.state.synopses.rows import RowCodec
-from icestream.state.synopses.spec import GroupRows
-from icestream.state.synopses.store import GroupStore
+from icestream.state.groups.spec import GroupRows
+from icestream.state.groups.store import GroupStore
+from icestream.state.identities import distinct
+from icestream.state.rows import RowCodec
 
 
 class GroupRewriter(Rewriter):

@@ -23,23 +23,23 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.core.errors import CheckpointError, InputError
+from icestream.inspect.access.edited_rows import Edited
+from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.panes import Keys, PaneState, instants_of, obstacle
-from icestream.inspect.edited import Edited
 from icestream.inspect.rewriting.changes import Change, Rewriter, alone, places_of
-from icestream.inspect.scratch import ScratchShard
+from icestream.operators.folding.fold import identified
+from icestream.operators.folding.sorted_runs import sorted_run
+from icestream.operators.grid.operator import PANES
+from icestream.operators.latest.identities import places_among
 from icestream.operators.protocol import PastVersion
-from icestream.operators.updates.identities import places_among
-from icestream.operators.windows.fold import identified
-from icestream.operators.windows.panes import Grid
-from icestream.operators.windows.runs import sorted_run
-from icestream.operators.windows.window import PANES
 from icestream.plan import lower
-from icestream.plan.nodes import Plan
-from icestream.state import snapshots
+from icestream.plan.nodes.queries import Plan
+from icestream.plan.windows.grid import Grid
+from icestream.state import snapshot_schedule
+from icestream.state.identities import distinct, identities
 from icestream.state.keys import KeyCodec
-from icestream.state.snapshots import SnapshotSchedule
-from icestream.state.synopses.directory import distinct, identities
-from icestream.state.versions import Commit
+from icestream.state.snapshot_schedule import SnapshotSchedule
+from icestream.state.versions.commits import Commit
 
 
 def check(plan: Plan, commit: Commit) -> None:
@@ -85,7 +85,7 @@ class PaneRewriter(Rewriter):
         groups = there.groups_that_differ(wanted)
         if not groups:
             return None
-        SnapshotSchedule(space.arena.header).resume(snapshots.AT_LATEST, 0)
+        SnapshotSchedule(space.arena.header).resume(snapshot_schedule.AT_LATEST, 0)
         operator = lower.operator(self._plan, space, PANES)
         operator.on_batch(_Batch(wanted, _keys(wanted, known_groups)))
         for _ in operator.on_watermark(watermark):

@@ -24,19 +24,19 @@ from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import InputError
 from icestream.core.times import Micros
 from icestream.core.units import format_interval
+from icestream.inspect.access.edited_rows import Edited
+from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.sessions import SessionState, entries_of
-from icestream.inspect.edited import Edited
 from icestream.inspect.rewriting.changes import Change, Rewriter, alone, places_of
-from icestream.inspect.scratch import ScratchShard
-from icestream.operators.fields import ENTRY_FIELDS
+from icestream.operators.folding.fields import ENTRY_FIELDS
+from icestream.operators.latest.identities import places_among
 from icestream.operators.protocol import PastVersion
 from icestream.operators.session.rows import Sessions
 from icestream.operators.session.spec import END, SESSION_FIELDS, START
-from icestream.operators.updates.identities import places_among
 from icestream.state import key_columns
+from icestream.state.identities import distinct, identities
 from icestream.state.keys import KeyCodec
-from icestream.state.synopses.directory import distinct, identities
-from icestream.state.versions import BASE
+from icestream.state.versions.commits import BASE
 
 
 class SessionRewriter(Rewriter):

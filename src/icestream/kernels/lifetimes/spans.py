@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import merge_field, merge_words_reference
+from icestream.kernels.words import merge_field
 
 
 @kernel
@@ -46,24 +46,3 @@ def merge_spans(first: Ints, last: Ints, rows: Table, ops: Ints, places: Ints, t
         for child in range(2 * node, 2 * node + 2):
             for f in range(ops.size):
                 merge_field(tree, child, places[f], tree, node, places[f], ops[f])
-
-
-def merge_spans_reference(
-    first: list[int],
-    last: list[int],
-    rows: list[list[int]],
-    ops: list[int],
-    places: list[int],
-    identity: list[int],
-    segments: int,
-) -> list[list[int]]:
-    """Merge the rows that span each segment, one segment at a time."""
-    out = []
-    for segment in range(segments):
-        total = list(identity)
-        for row, begin, end in zip(rows, first, last, strict=True):
-            if begin <= segment < end:
-                for op, place in zip(ops, places, strict=True):
-                    merge_words_reference(total, row, place, op)
-        out.append(total)
-    return out

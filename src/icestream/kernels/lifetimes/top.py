@@ -18,7 +18,7 @@ import numpy as np
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.lifetimes.sweep import add_row, negate_field
-from icestream.kernels.words import merge_field, merge_words_reference
+from icestream.kernels.words import merge_field
 
 
 @kernel
@@ -66,20 +66,6 @@ def fill_segments(
     return made
 
 
-def fill_segments_reference(
-    order: list[int], first: list[int], last: list[int], counts: list[int], k: int, segments: int
-) -> list[dict[int, int]]:
-    """Return the rows in each segment and how often they are there, one segment at a time."""
-    found = []
-    for segment in range(segments):
-        inside = [r for r in order if first[r] <= segment < last[r] for _ in range(counts[r])]
-        held: dict[int, int] = {}
-        for row in inside[:k]:
-            held[row] = held.get(row, 0) + 1
-        found.append(held)
-    return found
-
-
 @kernel
 def cover_segments(
     first: Ints, last: Ints, rows: Table, ops: Ints, places: Ints, guards: Ints, out: Table
@@ -96,23 +82,3 @@ def cover_segments(
         add_row(total, 0, out, segment, ops, places, guards)
         for f in range(out.shape[1]):
             out[segment, f] = total[0, f]
-
-
-def cover_segments_reference(
-    first: list[int],
-    last: list[int],
-    rows: list[list[int]],
-    ops: list[int],
-    places: list[int],
-    segments: int,
-) -> list[list[int]]:
-    """Add up the rows that span each segment, with Python's numbers."""
-    out = []
-    for segment in range(segments):
-        total = [0] * (len(rows[0]) if rows else 0)
-        for i, row in enumerate(rows):
-            if first[i] <= segment < last[i]:
-                for op, place in zip(ops, places, strict=True):
-                    merge_words_reference(total, row, place, op)
-        out.append(total)
-    return out

@@ -22,11 +22,3 @@ width (decimals up to 18 digits). Variances of values beyond 1e150 are NaN: thei
 References: lift, combine and lower (Tangwongsan et al., General Incremental Sliding-Window
 Aggregation, 2015).
 """
-
-from __future__ import annotations
-
-from icestream.operators.aggregates.aggregate import OBJECT_FUNCTIONS, Aggregate, applicable
-from icestream.operators.aggregates.catalogue import WORD_FUNCTIONS
-from icestream.operators.aggregates.double_double import square_over
-
-__all__ = ["OBJECT_FUNCTIONS", "WORD_FUNCTIONS", "Aggregate", "applicable", "square_over"]

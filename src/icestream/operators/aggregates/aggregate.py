@@ -18,7 +18,7 @@ from icestream.core.arrays import Table
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.catalogue import WORD_FUNCTIONS
 from icestream.operators.aggregates.protocol import Call, Merged, WordFunction
-from icestream.operators.fields import Field, Layout
+from icestream.operators.folding.fields import Field, Layout
 
 #: functions whose state is an object, computed by `operators.objects`
 OBJECT_FUNCTIONS = (
@@ -72,7 +72,7 @@ class Aggregate:
     def result_type(self, types: Types) -> pa.DataType:
         """Return the type of the answers: Spark's, where Spark has the function."""
         if self.is_object:
-            objects: Any = import_module("icestream.operators.objects.functions")
+            objects: Any = import_module("icestream.operators.object_aggregates.functions")
             return objects.result_type(self, types)
         function, call = self._resolved(types)
         function.check(call)

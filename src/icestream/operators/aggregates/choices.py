@@ -18,7 +18,7 @@ import pyarrow as pa
 from icestream.operators.aggregates.checks import check_words
 from icestream.operators.aggregates.protocol import Call, Merged
 from icestream.operators.aggregates.values import decode_ordered
-from icestream.operators.fields import Field
+from icestream.operators.folding.fields import Field
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from icestream.operators.aggregates.checks import check_booleans
 from icestream.operators.aggregates.protocol import Call, Merged
-from icestream.operators.fields import ROWS, Field
+from icestream.operators.folding.fields import ROWS, Field
 
 
 class Count:

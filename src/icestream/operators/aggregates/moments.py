@@ -23,9 +23,9 @@ import pyarrow as pa
 
 from icestream.core.arrays import Floats
 from icestream.operators.aggregates.checks import check_numbers
-from icestream.operators.aggregates.double_double import product_over
 from icestream.operators.aggregates.protocol import Call, Merged
-from icestream.operators.fields import Field
+from icestream.operators.folding.double_double import product_over
+from icestream.operators.folding.fields import Field
 
 #: what rounding makes of a sum, relative to it, for each number added
 _ROUNDING = 2.0**-104

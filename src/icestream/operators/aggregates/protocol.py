@@ -18,7 +18,7 @@ import pyarrow as pa
 from icestream.core.arrays import Floats, Ints, Table
 from icestream.core.errors import DefinitionError
 from icestream.kernels.words import INVERTIBLE, WORDS
-from icestream.operators.fields import Field, Layout
+from icestream.operators.folding.fields import Field, Layout
 
 
 @dataclass(frozen=True, slots=True)

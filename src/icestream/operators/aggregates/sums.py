@@ -17,7 +17,7 @@ from icestream.operators.aggregates.decimals import (
 )
 from icestream.operators.aggregates.protocol import Call, Merged
 from icestream.operators.aggregates.values import sum_kind
-from icestream.operators.fields import Field
+from icestream.operators.folding.fields import Field
 
 
 def _check(call: Call) -> None:

@@ -21,7 +21,7 @@ from icestream.operators.aggregates.decimals import (
     quotient,
 )
 from icestream.operators.aggregates.protocol import Call, Merged
-from icestream.operators.fields import Field
+from icestream.operators.folding.fields import Field
 
 #: bits of a product of which 2**33 can be added up in 128 bits
 _PRODUCT_BITS = 94

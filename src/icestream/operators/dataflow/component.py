@@ -32,10 +32,10 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Mask
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.dataflow.gathering import collected, gathered, pieces
-from icestream.operators.dataflow.joining import JoinStores
-from icestream.operators.dataflow.passing import PassingGroups, lasting
+from icestream.operators.dataflow.join_step import JoinStores
+from icestream.operators.dataflow.join_traces import Traces
 from icestream.operators.dataflow.results import Telling
+from icestream.operators.dataflow.sorted_changes import collected, gathered, pieces
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import (
     Emit,
@@ -49,11 +49,11 @@ from icestream.operators.dataflow.steps import (
     Trace,
     regrouped,
 )
-from icestream.operators.dataflow.traces import Traces
+from icestream.operators.dataflow.transient_groups import PassingGroups, lasting
+from icestream.operators.lifetimes.changes import PromptOperator, TemporalOperator, identities_of
+from icestream.operators.lifetimes.complete_mode import Current
 from icestream.operators.protocol import ChangeInputs, Emitted, PastVersion, Shard
-from icestream.operators.temporal.changes import PromptOperator, TemporalOperator, identities_of
-from icestream.operators.temporal.current import Current
-from icestream.state.synopses.spec import Groups
+from icestream.state.groups.spec import Groups
 
 #: rows that enter a grouping at once, at most
 CHUNK_ROWS = 65_536

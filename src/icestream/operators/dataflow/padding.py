@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from icestream.operators.temporal.changes import HEAD, changes_schema
+from icestream.operators.lifetimes.changes import HEAD, changes_schema
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from icestream.core.errors import BudgetError
 from icestream.core.times import INFINITY
-from icestream.operators.temporal.changes import DIFF, LE, RE, column_of, payload_of
-from icestream.operators.temporal.consolidate import consolidated
+from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, payload_of
+from icestream.operators.lifetimes.consolidate import consolidated
 
 #: the first column of every row, and the one that tells what happens to it in update mode
 LIFETIME = "lifetime"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from icestream.operators.dataflow.joining import JOINED
+from icestream.operators.dataflow.join_step import JOINED
 from icestream.operators.dataflow.padding import Padding
 from icestream.operators.dataflow.results import LifetimeRows
 from icestream.operators.dataflow.steps import (
@@ -29,11 +29,11 @@ from icestream.operators.dataflow.steps import (
     TimedOperator,
     consumers,
 )
+from icestream.operators.lifetimes.changes import OrderedOperator, PromptOperator
 from icestream.operators.multi_join.spec import MultiJoinSpec
-from icestream.operators.temporal.changes import OrderedOperator, PromptOperator
-from icestream.state.synopses.options import lifetimes
-from icestream.state.synopses.spec import Synopsis
-from icestream.state.versions import BASE
+from icestream.state.groups.options import lifetimes
+from icestream.state.groups.spec import Synopsis
+from icestream.state.versions.commits import BASE
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from icestream.operators.dataflow.identity import identified
-from icestream.operators.expressions import Predicate, Projection
+from icestream.operators.lifetimes.changes import HEAD, TemporalOperator, payload_of
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
-from icestream.operators.temporal.changes import HEAD, TemporalOperator, payload_of
+from icestream.operators.payload_identity import identified
+from icestream.sql.expressions.compile import Predicate, Projection
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,12 @@ import numpy as np
 from icestream.core.arrays import Ids, Mask
 from icestream.core.times import Micros
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.state.cold.manager import Manager, Policy
-from icestream.state.snapshots import SnapshotSchedule
-from icestream.state.synopses.options import StoreOptions, lifetimes
-from icestream.state.synopses.spec import Groups, Synopsis
-from icestream.state.synopses.store import GROUPS, HEAP, WORK, GroupStore
-from icestream.state.versions import BASE
+from icestream.state.groups.cold.manager import Manager, Policy
+from icestream.state.groups.options import StoreOptions, lifetimes
+from icestream.state.groups.spec import Groups, Synopsis
+from icestream.state.groups.store import GROUPS, HEAP, WORK, GroupStore
+from icestream.state.snapshot_schedule import SnapshotSchedule
+from icestream.state.versions.commits import BASE
 
 #: bytes that a small shard needs more than changes in the order of groups
 SMALL = 1 << 16

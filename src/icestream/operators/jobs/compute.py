@@ -30,12 +30,12 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Slots
 from icestream.core.times import INFINITY, Micros
-from icestream.kernels.windows.runs import window_runs
-from icestream.operators.dataflow.gathering import order_in_runs, taken
+from icestream.kernels.key_runs import window_runs
+from icestream.operators.dataflow.sorted_changes import order_in_runs, taken
 from icestream.operators.jobs.batches import TupleBatch
 from icestream.operators.jobs.folding import Fold
 from icestream.operators.jobs.spans import Spans
-from icestream.operators.temporal.changes import (
+from icestream.operators.lifetimes.changes import (
     DIFF,
     LE,
     RE,
@@ -44,10 +44,10 @@ from icestream.operators.temporal.changes import (
     identities_of,
     payload_of,
 )
-from icestream.operators.temporal.slots import woken
-from icestream.operators.user_defined.grouping import take
-from icestream.operators.windows.panes import Windows
-from icestream.state.synopses.spec import GroupRows, Groups, Synopsis
+from icestream.operators.lifetimes.rows_by_group import woken
+from icestream.operators.process.grouping import take
+from icestream.plan.windows.grid import Windows
+from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
 Flags = npt.NDArray[np.bool_]
 

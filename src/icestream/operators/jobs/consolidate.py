@@ -38,11 +38,11 @@ from icestream.operators.jobs.batches import TupleBatch
 from icestream.operators.jobs.compute import END, EXPIRY, START, heads_of, integers, one_by_one
 from icestream.operators.jobs.folding import Merge
 from icestream.operators.jobs.spans import assign, named
-from icestream.operators.temporal.changes import LE, RE, changes_of, column_of, payload_of
-from icestream.operators.temporal.slots import BySlot, first_rows, located, woken
-from icestream.operators.user_defined.grouping import take
-from icestream.operators.windows.panes import Windows
-from icestream.state.synopses.spec import GroupRows, Groups, Synopsis
+from icestream.operators.lifetimes.changes import LE, RE, changes_of, column_of, payload_of
+from icestream.operators.lifetimes.rows_by_group import BySlot, first_rows, located, woken
+from icestream.operators.process.grouping import take
+from icestream.plan.windows.grid import Windows
+from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
 TOLD = "__told"
 _SPAN = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in (START, END, EXPIRY)])

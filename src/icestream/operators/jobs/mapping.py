@@ -24,7 +24,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError, IcestreamError, InputError
 from icestream.operators.jobs.batches import TS1, TS2, columns_of, failed, rows_of
-from icestream.operators.temporal.changes import (
+from icestream.operators.lifetimes.changes import (
     DIFF,
     LE,
     RE,

@@ -29,7 +29,7 @@ from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import Micros
 from icestream.core.units import format_interval
-from icestream.operators.windows.panes import Windows
+from icestream.plan.windows.grid import Windows
 
 Spanning = Literal["begin", "end", "overlap", "inside", "whole"]
 SPANNING: tuple[Spanning, ...] = ("begin", "end", "overlap", "inside", "whole")

@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from icestream.core.arrays import Ints, Table
 from icestream.core.errors import DamageError
-from icestream.kernels.joins.gathering import (
+from icestream.kernels.multi_join.gathering import (
     DAMAGED,
     FULL,
     ORDERING,
@@ -41,8 +41,8 @@ from icestream.kernels.joins.gathering import (
     pairs_of,
     take_rows,
 )
-from icestream.kernels.joins.owed import END, WALK, owed
-from icestream.kernels.joins.rows import LOG_HEAD, LOG_HI, LOG_LO
+from icestream.kernels.multi_join.owed import END, WALK, owed
+from icestream.kernels.multi_join.rows import LOG_HEAD, LOG_HI, LOG_LO
 from icestream.operators.multi_join.generations import (
     FIRST_HI,
     LAST_HI,
@@ -52,7 +52,7 @@ from icestream.operators.multi_join.generations import (
     WORDS,
     Generations,
 )
-from icestream.operators.multi_join.logged import checked_words, no_rows
+from icestream.operators.multi_join.logged_rows import checked_words, no_rows
 from icestream.operators.multi_join.results import Members, Results
 from icestream.state.log.reader import Log
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from icestream.core.arrays import Ids, Ints
 from icestream.core.times import INFINITY
-from icestream.kernels.joins import resident as k
-from icestream.kernels.joins.rows import LOG_HEAD, list_rows, pack_rows
+from icestream.kernels.multi_join import resident as k
+from icestream.kernels.multi_join.rows import LOG_HEAD, list_rows, pack_rows
 from icestream.operators.multi_join.generations import Generations, signed
 from icestream.operators.multi_join.resident import Resident
 from icestream.state.log.writer import SegmentWriter

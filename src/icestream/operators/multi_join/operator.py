@@ -39,21 +39,21 @@ import pyarrow as pa
 from icestream.core.arrays import Ints, Mask, Table
 from icestream.core.errors import InputError
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.kernels.joins import resident as k
+from icestream.kernels.multi_join import resident as k
+from icestream.operators.folding.fold import HI
+from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, identities_of, payload_of
 from icestream.operators.multi_join import flushing
 from icestream.operators.multi_join.clean_up import CleanUp, Overflow
-from icestream.operators.multi_join.combining import Chunk, combined
 from icestream.operators.multi_join.generations import CLEANED, CUT, DISCARDED, Generations
-from icestream.operators.multi_join.history import History
-from icestream.operators.multi_join.logged import LoggedRows
+from icestream.operators.multi_join.logged_rows import LoggedRows
+from icestream.operators.multi_join.probing import Chunk, combined
+from icestream.operators.multi_join.recovery import History
 from icestream.operators.multi_join.resident import Resident
 from icestream.operators.multi_join.results import Members, Results
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.operators.temporal.changes import DIFF, LE, RE, column_of, identities_of, payload_of
-from icestream.operators.windows.fold import HI
 from icestream.state.budget import Refused, fail
-from icestream.state.snapshots import SnapshotSchedule
+from icestream.state.snapshot_schedule import SnapshotSchedule
 
 #: part of the quota that work buffers take, and of those what one of three uses takes
 WORK = 8

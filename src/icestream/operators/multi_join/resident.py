@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.core.times import INFINITY, MINUS_INFINITY
-from icestream.kernels.joins import resident as k
+from icestream.kernels.multi_join import resident as k
 from icestream.state.arena import Arena, ArenaArray
 from icestream.state.budget import Refused
 

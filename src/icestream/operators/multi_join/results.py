@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Table
-from icestream.kernels.joins.rows import gather_payloads
+from icestream.kernels.multi_join.rows import gather_payloads
+from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.multi_join.spec import MultiJoinSpec
-from icestream.operators.temporal.changes import changes_of
-from icestream.state.synopses.rows import RowCodec
+from icestream.state.rows import RowCodec
 
 #: results handed on together, at most
 ROWS_AT_ONCE = 1 << 16

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import DefinitionError
-from icestream.operators.expressions import Predicate
+from icestream.sql.expressions.compile import Predicate
 
 #: partitions of a join whose number nobody chose
 PARTITIONS = 256

@@ -39,8 +39,8 @@ from icestream.operators.session.pages import Pages
 from icestream.operators.session.rows import Sessions, fragments_of, portions, united
 from icestream.operators.session.spec import END, SESSION_FIELDS, START, SessionSpec
 from icestream.state.log.reader import SegmentReader
-from icestream.state.snapshots import SnapshotSchedule
-from icestream.state.versions import BASE
+from icestream.state.snapshot_schedule import SnapshotSchedule
+from icestream.state.versions.commits import BASE
 
 #: kinds of records
 FRAGMENTS = 0

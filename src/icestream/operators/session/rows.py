@@ -19,10 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Table
-from icestream.kernels.windows import sessions as kernels
-from icestream.operators.columns import ARRIVAL, TIME, Column
+from icestream.kernels import session as kernels
+from icestream.operators.folding.columns import ARRIVAL, TIME, Column
+from icestream.operators.folding.fold import HI, LO, fold_field
 from icestream.operators.session.spec import END, START, SessionSpec
-from icestream.operators.windows.fold import HI, LO, fold_field
 from icestream.state import key_columns
 from icestream.state.keys import KeyCodec
 from icestream.state.log.ipc import read_batch, write_table

@@ -38,9 +38,9 @@ from icestream.operators.dataflow.steps import (
     Trace,
 )
 from icestream.operators.dataflow.stores import ColdOptions
-from icestream.plan.adaptation.operators_graph import Graph, Link
-from icestream.plan.joins.spilling import Spilling
-from icestream.plan.nodes import KEY_GROUPS, SOURCE, TIME, Source, watermark_of
+from icestream.plan.fuse.operator_graph import Graph, Link
+from icestream.plan.nodes.queries import KEY_GROUPS, SOURCE, TIME, Source, watermark_of
+from icestream.plan.nodes.spilling import Spilling
 
 
 @dataclass(frozen=True)

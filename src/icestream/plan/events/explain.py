@@ -14,7 +14,7 @@ from icestream.plan.joins.cost import (
     join_plans,
     measured,
 )
-from icestream.plan.joins.spilling import WRITTEN, Spilling
+from icestream.plan.nodes.spilling import WRITTEN, Spilling
 
 
 def explained_dataflow(plan: Dataflow, progress: Mapping[str, Any] | None = None) -> str:

@@ -34,16 +34,17 @@ from icestream.operators.dataflow.steps import (
     Step,
     Trace,
 )
-from icestream.operators.expressions import Predicate
+from icestream.operators.lifetimes.aggregate import TemporalAggregate
+from icestream.operators.lifetimes.append_mode import Settle
+from icestream.operators.lifetimes.changes import TemporalOperator
+from icestream.operators.lifetimes.complete_mode import Current
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
-from icestream.operators.temporal.aggregate import TemporalAggregate
-from icestream.operators.temporal.changes import TemporalOperator
-from icestream.operators.temporal.current import Current
-from icestream.operators.temporal.settle import Settle
 from icestream.plan.events.dataflow import Dataflow, Edge, Output, in_order
-from icestream.plan.events.final import is_final, told_once
-from icestream.plan.events.nodes import (
+from icestream.plan.events.final_answers import is_final, told_once
+from icestream.plan.joins.multi_join import told
+from icestream.plan.joins.tree import JoinTree, join_tree, shown_only
+from icestream.plan.nodes.events import (
     Applied,
     Entered,
     FromSource,
@@ -54,9 +55,8 @@ from icestream.plan.events.nodes import (
     Scope,
     United,
 )
-from icestream.plan.joins.multi_join import told
-from icestream.plan.joins.tree import JoinTree, join_tree, shown_only
-from icestream.plan.nodes import KEY_GROUPS, Source
+from icestream.plan.nodes.queries import KEY_GROUPS, Source
+from icestream.sql.expressions.compile import Predicate
 
 
 def compiled(

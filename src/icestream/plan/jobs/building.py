@@ -23,16 +23,16 @@ from icestream.operators.jobs.folding import Fold, Merge
 from icestream.operators.jobs.inference import initial_of, map_columns, state_columns
 from icestream.operators.jobs.mapping import MapTuples
 from icestream.operators.jobs.spans import Spanning, Spans
-from icestream.operators.user_defined.ddl import schema_of
-from icestream.operators.windows.panes import Windows
-from icestream.plan.jobs.nodes import (
+from icestream.plan.jobs.windows import JobStatistics, chosen_windows, tilings_of
+from icestream.plan.nodes.jobs import (
     JobNode,
     compute_node,
     consolidate_node,
     map_node,
     partial_windows,
 )
-from icestream.plan.jobs.windows import JobStatistics, chosen_windows, tilings_of
+from icestream.plan.windows.grid import Windows
+from icestream.sql.ddl import schema_of
 
 Schema: TypeAlias = pa.Schema | str
 Function = Callable[..., Any]

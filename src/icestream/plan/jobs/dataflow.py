@@ -30,17 +30,11 @@ from icestream.operators.dataflow.steps import (
 )
 from icestream.operators.jobs.compute import Compute
 from icestream.operators.jobs.consolidate import Consolidate
-from icestream.operators.temporal.changes import HEAD, TemporalOperator
+from icestream.operators.lifetimes.changes import HEAD, TemporalOperator
 from icestream.plan.events.dataflow import Dataflow, Edge, Output, component_order, in_order
 from icestream.plan.jobs.fused import JobPlan
-from icestream.plan.jobs.nodes import (
-    ComputeNode,
-    ConsolidateNode,
-    JobNode,
-    MapNode,
-    TupleSource,
-)
-from icestream.plan.nodes import Source
+from icestream.plan.nodes.jobs import ComputeNode, ConsolidateNode, JobNode, MapNode, TupleSource
+from icestream.plan.nodes.queries import Source
 
 #: attribute that all tuples of an operator without a key have in common
 ALL = "__all"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from html import escape
 
 from icestream.plan.jobs.fused import JobPlan
-from icestream.plan.jobs.nodes import ComputeNode, ConsolidateNode, JobNode, MapNode, TupleSource
+from icestream.plan.nodes.jobs import ComputeNode, ConsolidateNode, JobNode, MapNode, TupleSource
 
 _WIDE, _HIGH, _GAP, _ROW = 190, 54, 70, 84
 _EDGE = 24

@@ -25,15 +25,9 @@ from functools import cached_property
 from graphlib import TopologicalSorter
 
 from icestream.core.errors import DefinitionError
-from icestream.plan.adaptation import fusion
-from icestream.plan.adaptation import operators_graph as og
-from icestream.plan.jobs.nodes import (
-    ComputeNode,
-    ConsolidateNode,
-    JobNode,
-    MapNode,
-    TupleSource,
-)
+from icestream.plan.fuse import fusion
+from icestream.plan.fuse import operator_graph as og
+from icestream.plan.nodes.jobs import ComputeNode, ConsolidateNode, JobNode, MapNode, TupleSource
 
 #: names of operators that a user fuses, or how to choose
 Fuse = str | Sequence[Sequence[str]]

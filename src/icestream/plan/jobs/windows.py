@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from icestream.core.errors import DefinitionError
 from icestream.operators.jobs.consolidate import Tiling
 from icestream.operators.jobs.spans import named
-from icestream.operators.windows.panes import Grid, Windows
-from icestream.plan.windows.compose import Composition, Making, Recipe, compose, tiles_of
-from icestream.plan.windows.cost import SECOND, KeyCounts
+from icestream.plan.grid.compose import Composition, Making, Recipe, compose, tiles_of
+from icestream.plan.grid.cost import SECOND, KeyCounts
+from icestream.plan.windows.grid import Grid, Windows
 
 SHARING = ("auto", "partials", "each")
 

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.dataflow.identity import identified
 from icestream.operators.dataflow.steps import Filtering
-from icestream.operators.expressions import Predicate
-from icestream.plan.events.nodes import Joined, Mapped, Node, upstream
-from icestream.plan.joins.spilling import Spilling
+from icestream.operators.payload_identity import identified
+from icestream.plan.nodes.events import Joined, Mapped, Node, upstream
+from icestream.plan.nodes.spilling import Spilling
+from icestream.sql.expressions.compile import Predicate
 
 #: a column that all streams have, or a column of each stream
 Equal = str | Sequence[str]

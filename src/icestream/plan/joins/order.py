@@ -32,10 +32,10 @@ from typing import TypeVar
 import pyarrow as pa
 
 from icestream.operators.dataflow.steps import Filtering
-from icestream.operators.expressions import Predicate
-from icestream.plan.events.nodes import Joined, Mapped, Node
 from icestream.plan.joins.cost import ALIKE, ASSUMED_KEYS, ASSUMED_ROWS, HEAD_BYTES, row_bytes
-from icestream.plan.joins.spilling import WRITTEN
+from icestream.plan.nodes.events import Joined, Mapped, Node
+from icestream.plan.nodes.spilling import WRITTEN
+from icestream.sql.expressions.compile import Predicate
 
 #: streams whose order is searched
 MOST = 8

@@ -25,10 +25,12 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
 from icestream.operators.dataflow.steps import Filtering, Projecting
-from icestream.operators.expressions import Projection
+from icestream.operators.lifetimes.alter_lifetimes import Forever, Hopping, Point, Shifted, Windowed
 from icestream.operators.multi_join.tracing import Lineage
-from icestream.operators.temporal.lifetimes import Forever, Hopping, Point, Shifted, Windowed
-from icestream.plan.events.nodes import (
+from icestream.plan.joins.cost import FLAT, assumed, join_plans
+from icestream.plan.joins.multi_join import HIDDEN
+from icestream.plan.joins.order import reordered
+from icestream.plan.nodes.events import (
     Applied,
     Entered,
     Joined,
@@ -39,10 +41,8 @@ from icestream.plan.events.nodes import (
     before,
     upstream,
 )
-from icestream.plan.joins.cost import FLAT, assumed, join_plans
-from icestream.plan.joins.multi_join import HIDDEN
-from icestream.plan.joins.order import reordered
-from icestream.plan.joins.spilling import Spilling
+from icestream.plan.nodes.spilling import Spilling
+from icestream.sql.expressions.compile import Projection
 
 Lineages = tuple[Lineage, ...]
 

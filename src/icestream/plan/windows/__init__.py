@@ -1,1 +1,1 @@
-"""Plans of windows: what is kept, what is shared, what it costs."""
+"""Windows and lifetimes as pure data and arithmetic: grids, frames, sessions."""

@@ -4,20 +4,3 @@
 touching one), `store` gives blocks places in files, `buffers` moves them, `repository` puts these
 together for one window or for several over one stream, and `formulas` foretell the requests.
 """
-
-from __future__ import annotations
-
-from icestream.state.blocks.layout import BLOCK_BYTES, Layout
-from icestream.state.blocks.repository import Repository, SharedRepository, WindowRepository
-from icestream.state.blocks.store import LogStore, SlotStore, Store
-
-__all__ = [
-    "BLOCK_BYTES",
-    "Layout",
-    "LogStore",
-    "Repository",
-    "SharedRepository",
-    "SlotStore",
-    "Store",
-    "WindowRepository",
-]

@@ -22,9 +22,9 @@ from collections import deque
 from dataclasses import dataclass
 from functools import partial
 
-from icestream.state.blocks.lane import Lane
 from icestream.state.blocks.layout import Frames, Layout
 from icestream.state.blocks.store import Store, move_in, move_out
+from icestream.state.worker_thread import Lane
 
 
 @dataclass(slots=True)

@@ -34,7 +34,14 @@ import numpy.typing as npt
 
 from icestream.state.blocks.buffers import Buffers, Counters
 from icestream.state.blocks.layout import Layout
-from icestream.state.blocks.pool import Begin, Evict, Fetch, OneWindowPool, Release, SharedPool
+from icestream.state.blocks.replacement import (
+    Begin,
+    Evict,
+    Fetch,
+    OneWindowPool,
+    Release,
+    SharedPool,
+)
 from icestream.state.blocks.store import Store
 from icestream.state.budget import Account
 

@@ -31,10 +31,10 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from icestream.core.errors import DamageError
-from icestream.state.blocks.lane import Lane
+from icestream.state.blocks.file_runs import Places, Vacancies
 from icestream.state.blocks.layout import Frames
-from icestream.state.blocks.places import Places, Vacancies
 from icestream.state.files import storage_error
+from icestream.state.worker_thread import Lane
 
 #: bytes of a file of a log
 FILE_BYTES = 64 << 20

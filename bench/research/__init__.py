@@ -1,0 +1,1 @@
+"""What the papers propose and measure and no query uses: policies, cost models and simulators."""

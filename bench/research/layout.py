@@ -1,0 +1,221 @@
+"""Components of a running job on their nodes, and the operations that change them.
+
+Idea: two basic operations. `Migrate` takes an operator from one component to another, `RePartition`
+gives a component other nodes. Everything else is a sequence of them: *split* moves the consolidates
+of a component to the next one, so that what stays can be moved without its state; *combine* moves
+them back; one more node for a component is a Migrate and a RePartition.
+
+    compute + consolidate | next   --split-->   compute | consolidate + next   --combine--> back
+
+Invariants:
+1. After every operation each operator is in one component, whose rigid operators may all be
+   partitioned by what it is partitioned by (`test_every_operation_leaves_a_valid_layout`).
+2. Combine undoes split (`test_combine_undoes_split`).
+3. A split happens only where the next component is flexible or shares a partition attribute
+   (`test_split_needs_a_next_component_that_fits`).
+
+Limits: a flexible component that takes in consolidates by other attributes is partitioned by
+theirs; it stays exact where what follows it consolidates.
+
+References: Madsen, Zhou, Su (2016), sections 4.5 and 5.1 and figures 3, 4 and 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from icestream.core.errors import DefinitionError
+from icestream.plan.fuse.fusion import Components, place_of, waits_in_circle
+from icestream.plan.fuse.operator_graph import Job, Kind
+
+
+@dataclass(frozen=True)
+class Component:
+    """Operators that run together, what they are partitioned by, and where they run."""
+
+    operators: frozenset[int]
+    #: tracks, as bits; none: all rows in one place
+    tracks: int
+    nodes: frozenset[int] = frozenset({0})
+
+
+@dataclass(frozen=True)
+class Migrate:
+    """Take an operator from one component to another; a target that is new is made."""
+
+    operator: int
+    origin: str
+    target: str
+
+
+@dataclass(frozen=True)
+class RePartition:
+    """Let a component run on other nodes; the same ones: to balance its load."""
+
+    component: str
+    nodes: frozenset[int]
+
+
+Operation = Migrate | RePartition
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The components of a job, by name."""
+
+    job: Job
+    components: Mapping[str, Component]
+
+    @classmethod
+    def of(cls, job: Job, components: Components, nodes: Iterable[int] = (0,)) -> Layout:
+        """Return fused components as a layout; their names are those of their first operators."""
+        everywhere = frozenset(nodes)
+        return cls(
+            job,
+            {
+                job.operators[each[0]].name: Component(
+                    frozenset(each), job.graph.common(each), everywhere
+                )
+                for each in components
+            },
+        )
+
+    def applied(self, operations: Iterable[Operation]) -> Layout:
+        """Return the layout after some operations; an error names what cannot be."""
+        layout = self
+        for each in operations:
+            layout = layout._migrated(each) if isinstance(each, Migrate) else layout._placed(each)
+        return layout
+
+    def next_of(self, name: str) -> frozenset[str]:
+        """Return the components that get rows from one."""
+        inside = self.components[name].operators
+        reached = {edge.target for edge in self.job.edges if edge.origin in inside} - inside
+        return frozenset(
+            other for other, each in self.components.items() if each.operators & reached
+        )
+
+    def violations(self) -> list[str]:
+        """Return what is wrong; nothing if the layout is valid."""
+        members = sorted(number for each in self.components.values() for number in each.operators)
+        if members != list(range(len(self.job.operators))):
+            return ["every operator must be in exactly one component"]
+        found = [
+            f"{name} is partitioned by what {self.job.operators[number].name} cannot be"
+            for name, each in self.components.items()
+            for number in sorted(each.operators)
+            if each.tracks & ~self.job.graph.operators[number]
+            and not self.job.operators[number].flexible
+        ]
+        found += [
+            f"{name} has operators that have no partition attribute in common"
+            for name, each in self.components.items()
+            if len(each.operators) > 1 and not each.tracks
+        ]
+        parts = tuple(tuple(sorted(each.operators)) for each in self.components.values())
+        if waits_in_circle(self.job.graph, parts):
+            found.append("components wait for each other in a circle")
+        return found
+
+    # -- split and combine -------------------------------------------------------------------------
+
+    def split(self, name: str) -> tuple[Migrate, ...]:
+        """Return how the consolidates of a component go to the next ones, if they can.
+
+        A consolidate after which nothing comes becomes a component of its own.
+        """
+        component = self.components[name]
+        job = self.job
+        moved = [
+            number
+            for number in sorted(component.operators)
+            if job.operators[number].kind is Kind.CONSOLIDATE
+        ]
+        if not moved or not job.stateful(component.operators):
+            msg = f"{name} cannot be split: only a stateful component with a consolidate can"
+            raise DefinitionError(msg)
+        of = place_of(tuple(tuple(each.operators) for each in self.components.values()))
+        names = list(self.components)
+        operations = []
+        for number in moved:
+            following = {
+                names[of[edge.target]]
+                for edge in job.edges
+                if edge.origin == number and edge.target not in moved
+            }
+            if following - {name} == set():
+                following = {f"{name}/consolidate"}
+            if len(following) > 1 or name in following:
+                msg = f"{job.operators[number].name} goes on to {sorted(following)}, not to one"
+                raise DefinitionError(msg)
+            operations.append(Migrate(number, name, following.pop()))
+        wrong = self.applied(operations).violations()
+        if wrong:
+            msg = f"{name} cannot be split: {'; '.join(wrong)}"
+            raise DefinitionError(msg)
+        return tuple(operations)
+
+    def can_split(self, name: str) -> bool:
+        """Tell whether a component can be split."""
+        try:
+            self.split(name)
+        except DefinitionError:
+            return False
+        return True
+
+    @staticmethod
+    def combine(split: Iterable[Migrate]) -> tuple[Migrate, ...]:
+        """Return what undoes a split."""
+        return tuple(
+            Migrate(each.operator, each.target, each.origin) for each in reversed(list(split))
+        )
+
+    def with_node(self, migrate: Migrate, node: int) -> tuple[Operation, ...]:
+        """Return the composition that lightens a component and gives it one more node."""
+        nodes = self.components[migrate.origin].nodes
+        return migrate, RePartition(migrate.origin, nodes | {node})
+
+    # -- basic operations --------------------------------------------------------------------------
+
+    def _migrated(self, move: Migrate) -> Layout:
+        origin = self.components.get(move.origin)
+        if origin is None or move.operator not in origin.operators:
+            msg = f"{move.origin} has no operator {move.operator} to take away"
+            raise DefinitionError(msg)
+        components = dict(self.components)
+        target = components.get(move.target, Component(frozenset(), 0, origin.nodes))
+        left = origin.operators - {move.operator}
+        joined = target.operators | {move.operator}
+        components[move.origin] = replace(origin, operators=left, tracks=self._tracks(left))
+        components[move.target] = replace(target, operators=joined, tracks=self._tracks(joined))
+        if not left:
+            del components[move.origin]
+        return Layout(self.job, components)
+
+    def _tracks(self, operators: frozenset[int]) -> int:
+        """Return what operators are partitioned by: what all, or else what rigid ones, share."""
+        graph = self.job.graph
+        common = graph.common(operators)
+        rigid = [number for number in operators if not self.job.operators[number].flexible]
+        if common or not rigid:
+            return common
+        shared = graph.common(rigid)
+        # rows must come to a rigid operator with the value that they were routed by
+        before, waiting = set(rigid), list(rigid)
+        while waiting:
+            number = waiting.pop()
+            for edge in graph.edges:
+                if edge.target == number and edge.origin in operators:
+                    shared &= edge.tracks
+                    if edge.origin not in before:
+                        before.add(edge.origin)
+                        waiting.append(edge.origin)
+        return shared
+
+    def _placed(self, change: RePartition) -> Layout:
+        if change.component not in self.components or not change.nodes:
+            msg = f"{change} needs a component that there is, and a node"
+            raise DefinitionError(msg)
+        component = replace(self.components[change.component], nodes=change.nodes)
+        return Layout(self.job, {**self.components, change.component: component})

@@ -1,0 +1,130 @@
+"""Who moves updates before and behind a query: the four models of continuous queries.
+
+Idea: a source pushes updates when it has them, or is asked for what it has (pull). An application
+is handed results as soon as there are some (push), or asks for them (pull). A query between them
+reads from a queue, and where the application pulls, its results wait in a second one, of which
+again only the newest of each key counts.
+
+Invariant: whatever the model, an application that was handed or took everything has the newest
+result of every key (`test_every_model_ends_with_the_newest_results`).
+
+References: Figure 1 of the source named in `docs/papers.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from icestream.core.arrays import Ints
+from icestream.core.times import Micros
+from icestream.state.keys import Identity
+from icestream.state.queue.queue import UpdateQueue
+from icestream.state.queue.reader import Dequeued
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Updates as a source gives them."""
+
+    hi: Identity
+    lo: Identity
+    arrived: Ints
+    rows: pa.RecordBatch
+
+
+#: turns the rows of dequeued updates into as many rows of results
+Query = Callable[[pa.RecordBatch], pa.RecordBatch]
+#: tells the time
+Clock = Callable[[], Micros]
+
+
+class Continuous:
+    """A query on a queue, run some updates at a time."""
+
+    def __init__(self, queue: UpdateQueue, query: Query, clock: Clock, size: int = 64) -> None:
+        """Run a query on what waits in a queue, `size` updates at a time."""
+        self.queue = queue
+        self._query = query
+        self._clock = clock
+        self._size = size
+
+    def push(self, arrivals: Arrivals) -> None:
+        """Take what a source has: the source pushes."""
+        self.queue.enqueue(arrivals.hi, arrivals.lo, arrivals.arrived, arrivals.rows)
+
+    def results(self) -> Iterator[Dequeued]:
+        """Work off what waits, in the order of the schedule; values are results."""
+        while len(self.queue):
+            served = self.queue.dequeue(self._size, self._clock())
+            rows = self._query(served.rows)
+            yield Dequeued(served.hi, served.lo, served.since, served.arrived, rows)
+
+    def deliver(self, result: Dequeued) -> None:
+        """Note that the application has a result."""
+        self.queue.delivered(result.hi, result.lo, self._clock())
+
+
+def push_push(
+    source: Iterable[Arrivals], work: Continuous, application: Callable[[Dequeued], None]
+) -> None:
+    """Let a source push, and hand every result to the application at once."""
+    for arrivals in source:
+        work.push(arrivals)
+        for result in work.results():
+            application(result)
+            work.deliver(result)
+
+
+def pull_push(
+    ask: Callable[[], Arrivals | None], work: Continuous, application: Callable[[Dequeued], None]
+) -> None:
+    """Ask a source whenever nothing waits, until it has no more; hand over results at once."""
+    push_push(iter(ask, None), work, application)
+
+
+class Pulled:
+    """Results that wait until the application asks: the newest of every key."""
+
+    def __init__(self, work: Continuous, schema: pa.Schema) -> None:
+        """Keep results of a schema."""
+        self._work = work
+        self._kept = UpdateQueue(schema)
+
+    def work(self) -> None:
+        """Work off what waits, and keep the results."""
+        for result in self._work.results():
+            self._kept.enqueue(result.hi, result.lo, result.arrived, result.rows)
+
+    def take(self, count: int, now: Micros) -> Dequeued:
+        """Give the application up to `count` results it does not have; they are then delivered."""
+        taken = self._kept.dequeue(count, now)
+        self._work.deliver(taken)
+        return taken
+
+
+def push_pull(source: Iterable[Arrivals], work: Continuous, schema: pa.Schema) -> Iterator[Pulled]:
+    """Let a source push; after each push the application may take what it wants."""
+    pulled = Pulled(work, schema)
+    for arrivals in source:
+        work.push(arrivals)
+        pulled.work()
+        yield pulled
+
+
+def pull_pull(
+    ask: Callable[[], Arrivals | None], work: Continuous, schema: pa.Schema
+) -> Callable[[int, Micros], Dequeued]:
+    """Do nothing until the application asks; then ask the source, work, and give the results."""
+    pulled = Pulled(work, schema)
+
+    def take(count: int, now: Micros) -> Dequeued:
+        arrivals = ask()
+        if arrivals is not None:
+            work.push(arrivals)
+        pulled.work()
+        return pulled.take(count, now)
+
+    return take

@@ -1,0 +1,153 @@
+"""One server and a queue in virtual time: arrivals, services and deliveries, to the end.
+
+Idea: whenever the server is free, all that has arrived by then is enqueued, what is next in the
+queue's order is taken, and its value is delivered when its cost has passed; a server without work
+waits for the next arrival. The queues are the real ones: `enqueue_one`, `first_key`, `take_one`,
+`append_one`, `leave_one` and `deliver_one` are what batches run, so that a simulation tests and
+measures the structures themselves.
+
+Invariants:
+1. An update that arrives at the instant a key is taken arrives before
+   (`test_oracle_services_are_those_of_the_plain_model`).
+2. The server never idles while a key waits, and serves one key at a time (same test).
+
+Cost: O(1) per arrival and service, or O(classes with keys) per service for INDEX.
+"""
+
+from __future__ import annotations
+
+from icestream.core.arrays import Ints, Table
+from icestream.kernels.compile import kernel
+from icestream.kernels.queue.append_queue import AT, BEGUN, CELL, Line, append_one, leave_one
+from icestream.kernels.queue.order import SINCE, Reader, first_key
+from icestream.kernels.queue.queue import (
+    ARRIVED,
+    GAP,
+    Store,
+    begin_measuring,
+    deliver_one,
+    enqueue_one,
+    release_one,
+    take_one,
+)
+from icestream.kernels.queue.values import free_row
+
+#: columns of the log of services: cell, first update it stands for, arrival of the value, instant
+#: it was taken and instant it was delivered
+SERVED = 0
+FIRST_UPDATE = 1
+VALUE = 2
+TAKEN = 3
+DELIVERED = 4
+LOG_WORDS = 5
+
+
+@kernel
+def run_updates(
+    store: Store,
+    reader: Reader,
+    cells: Ints,
+    arrived: Ints,
+    costs: Ints,
+    warm_up: int,
+    until: int,
+    log: Table,
+) -> int:
+    """Simulate from 0 until an instant; return how many services began before it.
+
+    `costs` has the cost of each cell. Staleness is measured from the first free instant of the
+    server at or after `warm_up`. `log` has room for a row for each arrival.
+    """
+    readers = (reader,)
+    now = 0
+    arrivals = 0
+    services = 0
+    is_warm = False
+    while now < until:
+        if not is_warm and now >= warm_up:
+            begin_measuring(reader, costs.size, now)
+            is_warm = True
+        while arrivals < arrived.size and arrived[arrivals] <= now:
+            enqueue_one(store, readers, cells[arrivals], arrived[arrivals])
+            arrivals += 1
+        cell = first_key(reader, store.reals, GAP, now)
+        if cell < 0:
+            if arrivals == arrived.size:
+                break
+            now = arrived[arrivals]
+            continue
+        log[services, SERVED] = cell
+        log[services, FIRST_UPDATE] = reader.keys[cell, SINCE]
+        log[services, VALUE] = store.cells[cell, ARRIVED]
+        log[services, TAKEN] = now
+        take_one(store, reader, cell, now)
+        release_one(store, cell)
+        done = now + costs[cell]
+        while arrivals < arrived.size and arrived[arrivals] < done:
+            enqueue_one(store, readers, cells[arrivals], arrived[arrivals])
+            arrivals += 1
+        if done <= until:
+            since, value = log[services, FIRST_UPDATE], log[services, VALUE]
+            deliver_one(reader, cell, since, value, done)
+        log[services, DELIVERED] = done
+        services += 1
+        now = done
+    while arrivals < arrived.size and arrived[arrivals] < until:
+        enqueue_one(store, readers, cells[arrivals], arrived[arrivals])
+        arrivals += 1
+    return services
+
+
+@kernel
+def run_appends(
+    store: Store,
+    reader: Reader,
+    line: Line,
+    cells: Ints,
+    arrived: Ints,
+    costs: Ints,
+    warm_up: int,
+    until: int,
+    log: Table,
+) -> int:
+    """Do what `run_updates` does with a queue that keeps every update it does not shed.
+
+    Values have a fixed size, and there is room for an entry of every update.
+    """
+    words = store.pool.words
+    now = 0
+    arrivals = 0
+    services = 0
+    is_warm = False
+    while now < until:
+        if not is_warm and now >= warm_up:
+            begin_measuring(reader, costs.size, now)
+            is_warm = True
+        while arrivals < arrived.size and arrived[arrivals] <= now:
+            append_one(store, reader, line, cells[arrivals], arrived[arrivals])
+            arrivals += 1
+        entry = leave_one(store, reader, line, now)
+        if entry < 0:
+            if arrivals == arrived.size:
+                break
+            now = arrived[arrivals]
+            continue
+        cell, since, value = words[entry + CELL], words[entry + BEGUN], words[entry + AT]
+        free_row(store.pool, store.space, entry, False)
+        log[services, SERVED] = cell
+        log[services, FIRST_UPDATE] = since
+        log[services, VALUE] = value
+        log[services, TAKEN] = now
+        done = now + costs[cell]
+        while arrivals < arrived.size and arrived[arrivals] < done:
+            append_one(store, reader, line, cells[arrivals], arrived[arrivals])
+            arrivals += 1
+        if done <= until:
+            deliver_one(reader, cell, since, value, done)
+        log[services, DELIVERED] = done
+        services += 1
+        now = done
+    while arrivals < arrived.size and arrived[arrivals] < until:
+        append_one(store, reader, line, cells[arrivals], arrived[arrivals])
+        arrivals += 1
+    return services

@@ -1,0 +1,289 @@
+"""The windows of one key group on one node: an arena on the node's disk, and a log.
+
+Idea: a node keeps each of its key groups in a folder of its own, so that what a move takes along
+can be seen and timed. A group leaves in one of two ways: *copied*, every byte of its files to the
+folder of another node, or *handed over*, the log left where it lies and only its markers told. The
+arena then goes along by a rename where both nodes see one disk, and is rebuilt from the log where
+they do not. Room for it, files and folders, is made on the other node before, while it still takes
+rows in here.
+
+Invariants:
+1. However and whenever a group is moved, it emits what it would have emitted
+   (`test_oracle_rows_are_those_of_an_undisturbed_run`).
+2. A copy takes all files of the group, and leaves none behind
+   (`test_a_copy_takes_every_byte_along`).
+3. Files that neither windows nor a rebuild need are removed
+   (`test_bounded_files_of_a_group`).
+
+Limits: copies are not synced; whoever wants the source's files back must wait for the disk first.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Table
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.folding.fold import Run
+from icestream.operators.protocol import Emitted, PastVersion
+from icestream.plan.nodes.queries import Plan
+from icestream.runtime.version.task import ShardSpace, ShardTask
+from icestream.runtime.work.windows.shard import WindowShard
+from icestream.state.arena import Arena, remove
+from icestream.state.budget import Budget
+from icestream.state.files import PRIVATE_FILE, Files
+from icestream.state.versions.commits import SEGMENTS, LiveSegment, is_base
+
+ARENAS = "arenas"
+
+
+@dataclass(frozen=True)
+class Folded:
+    """What came for a key group, folded: the inputs of its operator."""
+
+    runs: Sequence[Run] = ()
+
+    def entries(self) -> Iterator[Table]:
+        """Yield tables of entries, each row led by its pane."""
+        for run in self.runs:
+            yield np.concatenate([run.panes[:, None], run.entries], axis=1)
+
+    def leaving(self, family: int) -> Iterator[Table]:
+        """Yield nothing: panes are kept."""
+        del family
+        yield from ()
+
+    def groups(self) -> Iterator[pa.Table]:
+        """Yield the keys of the entries' groups."""
+        for run in self.runs:
+            yield run.keys
+
+    def tuples(self) -> Iterator[pa.RecordBatch]:
+        """Yield nothing: events are folded."""
+        yield from ()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a key group has got, wherever it is."""
+
+    version: int = 0
+    #: watermark of the snapshot that `history` begins with
+    base: Micros = MINUS_INFINITY
+    #: versions since the last snapshot
+    history: tuple[PastVersion, ...] = ()
+    live: tuple[LiveSegment, ...] = field(default=())
+
+
+class GroupState:
+    """A key group that a node holds."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        group: int,
+        files: Files,
+        folder: str,
+        quota: int,
+        *,
+        log: str | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Begin empty in a folder of a node; the log is there too, unless it is elsewhere."""
+        self._work = WindowShard(plan)
+        self._group = group
+        self._files = files
+        self._folder = folder
+        self._log = folder if log is None else log
+        self._quota = quota
+        self._budget = Budget(quota)
+        self._progress = progress or Progress()
+        self._arena: Arena | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of all files of the group."""
+        return sum(os.path.getsize(path) for path in self._files_of())
+
+    @property
+    def files(self) -> int:
+        """Return the number of files of the group."""
+        return len(self._files_of())
+
+    def run(self, inputs: Folded, watermark: Micros) -> list[Emitted]:
+        """Take in what came, bring windows forward, and return the rows of those that close."""
+        before = self._progress
+        space = self._space(before.version + 1, watermark)
+        operator = self._work.operator(space)
+        operator.on_batch(inputs)
+        rows = list(self._work.emitted(operator.on_watermark(watermark)))
+        space.table.expire(watermark)
+        past = PastVersion(before.version + 1, watermark, tuple(space.sealed))
+        history = (past,) if operator.took_snapshot else (*before.history, past)
+        base = watermark if operator.took_snapshot else before.base
+        live = (
+            *before.live,
+            *(LiveSegment(self._group, past.version, *each) for each in space.sealed),
+        )
+        needed = tuple(
+            each
+            for each in live
+            if each.version >= history[0].version
+            or (not is_base(each.lifetime) and each.info.expiry > base)
+        )
+        for each in {*live} - {*needed}:
+            self._files.unlink(f"{self._segments}/{each.info.name}")
+        self._files.sync_files([f"{self._segments}/{info.name}" for _, info in space.sealed])
+        self._progress = Progress(past.version, base, history, needed)
+        space.close()
+        return rows
+
+    def room_in(self, folder: str, *, with_log: bool) -> GroupState:
+        """Return the group as it will go on in a folder of another node, once it has moved there.
+
+        With its log it is to be copied, without to be handed over. No rows may come in between.
+        """
+        arenas = os.path.join(folder, ARENAS)
+        if with_log:
+            arena, segments = os.path.join(arenas, self._released_name), f"{folder}/{SEGMENTS}"
+            for source, target in ((f"{self._folder}/{ARENAS}", arena), (self._segments, segments)):
+                os.makedirs(target)
+                for path in _files_in(source):
+                    os.close(_opened_to_write(os.path.join(target, os.path.basename(path))))
+        else:
+            os.makedirs(arenas)
+        return GroupState(
+            self._work.plan,
+            self._group,
+            self._files,
+            folder,
+            self._quota,
+            log=folder if with_log else self._log,
+            progress=self._progress,
+        )
+
+    def copy_to(self, target: GroupState) -> None:
+        """Copy every byte to the room on another node."""
+        name = self._released()
+        pairs = [
+            (f"{self._folder}/{ARENAS}/{name}", f"{target._folder}/{ARENAS}/{name}"),
+            (self._segments, target._segments),
+        ]
+        for source, destination in pairs:
+            for path in _files_in(source):
+                _copy_file(path, os.path.join(destination, os.path.basename(path)))
+        target._claim(name)
+
+    def hand_over_to(self, target: GroupState, *, one_disk: bool) -> None:
+        """Let the room on another node go on with the log where it is.
+
+        On one disk the arena is renamed; else it is rebuilt from the log.
+        """
+        if one_disk:
+            name = self._released()
+            arena = f"{ARENAS}/{name}"
+            os.rename(f"{self._folder}/{arena}", f"{target._folder}/{arena}")
+            target._claim(name)
+        else:
+            self._discard()
+            target._rebuild()
+
+    def drop(self) -> None:
+        """Remove all files of the group."""
+        self._discard()
+        for folder in {self._folder, self._log}:
+            remove(folder)
+
+    def leave(self) -> None:
+        """Remove what the node keeps beside a log that another one goes on with."""
+        self._discard()
+        remove(f"{self._folder}/{ARENAS}")
+
+    def open(self) -> None:
+        """Be ready to take rows in."""
+        self._opened()
+
+    def _space(self, version: int, watermark: Micros) -> ShardSpace:
+        task = ShardTask(
+            work=self._work,
+            files=self._files,
+            root=self._log,
+            arenas=f"{self._folder}/{ARENAS}",
+            shard=self._group,
+            place=0,
+            version=version,
+            watermark=watermark,
+            first_ordinal=version * len(self._work.lifetimes),
+            quota=self._quota,
+            arena=None,
+            parcels=(),
+            parcel_files=self._files,
+        )
+        return ShardSpace(task, self._budget, self._opened(), uuid.uuid4().hex[:16])
+
+    def _opened(self) -> Arena:
+        if self._arena is None:
+            account = self._budget.account("groups")
+            self._arena = Arena.create(f"{self._folder}/{ARENAS}", account)
+        return self._arena
+
+    @property
+    def _released_name(self) -> str:
+        return f"group-{self._group}.v{self._progress.version}"
+
+    def _released(self) -> str:
+        """Leave the arena for whoever takes the group over; return its name."""
+        self._opened().release(self._released_name)
+        self._arena = None
+        return self._released_name
+
+    def _claim(self, name: str) -> None:
+        account = self._budget.account("groups")
+        self._arena = Arena.claim(f"{self._folder}/{ARENAS}", name, account)
+        assert self._arena is not None, f"the arena {name} did not arrive"
+
+    def _rebuild(self) -> None:
+        space = self._space(self._progress.version, MINUS_INFINITY)
+        operator = self._work.operator(space)
+        space.learn(self._progress.live, self._group)
+        operator.restore(self._progress.history)
+        space.close()
+
+    def _discard(self) -> None:
+        if self._arena is not None:
+            self._arena.discard()
+            self._arena = None
+
+    @property
+    def _segments(self) -> str:
+        return f"{self._log}/{SEGMENTS}"
+
+    def _files_of(self) -> list[str]:
+        return [*_files_in(self._segments), *_files_in(f"{self._folder}/{ARENAS}")]
+
+
+def _files_in(folder: str) -> list[str]:
+    """Return all files in a folder and those below it."""
+    return [os.path.join(at, name) for at, _, names in os.walk(folder) for name in names]
+
+
+def _opened_to_write(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT, PRIVATE_FILE)
+
+
+def _copy_file(source: str, target: str) -> None:
+    """Copy the bytes of a file inside the kernel."""
+    origin, copy = os.open(source, os.O_RDONLY), _opened_to_write(target)
+    try:
+        left = os.fstat(origin).st_size
+        while left:
+            left -= os.copy_file_range(origin, copy, left)
+    finally:
+        os.close(origin)
+        os.close(copy)

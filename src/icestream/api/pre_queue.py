@@ -1,0 +1,89 @@
+"""From what users write over update streams to arcs: columns as SQL text, inputs by their numbers.
+
+Idea: before streams are combined, Spark filters and computes; behind a union or a join Icestream
+does, on SQL text. A column of PySpark is analysed by Spark over an empty frame with the columns
+that there are, so that what it means, and what is wrong with it, is Spark's word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
+
+from icestream.api.statement import Part, refusal
+from icestream.api.update_result import common_columns, quoted
+from icestream.core.errors import DefinitionError
+from icestream.operators.latest.pre_queue import (
+    Arriving,
+    Filtered,
+    Front,
+    Joined,
+    Mapped,
+    Merged,
+    numbers_of,
+)
+from icestream.operators.latest.update_stream import UpdateStream
+
+
+def arriving(
+    parts: Sequence[Part], keys: tuple[str, ...], numbers: tuple[int, ...] | None = None
+) -> Arriving:
+    """Return the rows of some parts as they come; numbers from 0 on if left out."""
+    times = {part.time for part in parts}
+    if len(times) > 1:
+        msg = f"streams that are taken together need one name for their time; got {sorted(times)}"
+        raise DefinitionError(msg)
+    stream = UpdateStream(common_columns(parts), keys, parts[0].time)
+    return Arriving(tuple(range(len(parts))) if numbers is None else numbers, stream)
+
+
+def moved(front: Front, by: int) -> Front:
+    """Return a tree whose inputs have numbers that are larger by some."""
+    if isinstance(front, Arriving):
+        return replace(front, numbers=tuple(number + by for number in front.numbers))
+    if isinstance(front, Filtered | Mapped):
+        return replace(front, over=moved(front.over, by))
+    if isinstance(front, Merged):
+        return replace(front, sources=tuple(moved(each, by) for each in front.sources))
+    assert isinstance(front, Joined)
+    return replace(front, left=moved(front.left, by), right=moved(front.right, by))
+
+
+def by_trust(front: Front) -> list[int]:
+    """Return the numbers of the inputs of a tree, those of a union from the most trusted on."""
+    if not isinstance(front, Merged):
+        return list(numbers_of(front))
+    return [number for place in front.truth for number in numbers_of(front.sources[place])]
+
+
+def frame_of(session: SparkSession, columns: pa.Schema) -> DataFrame:
+    """Return an empty frame with some columns."""
+    fields = [StructField(each.name, from_arrow_type(each.type)) for each in columns]
+    return session.createDataFrame([], StructType(fields))
+
+
+def texts_of(frame: DataFrame, columns: Sequence[Column | str]) -> list[str]:
+    """Return what is selected of a frame as SQL, one text for each column."""
+    try:
+        chosen = frame.select(*columns)._jdf.queryExecution().analyzed().expressions()
+    except AnalysisException as error:
+        raise refusal(error, frame) from None
+    texts = []
+    for place in range(chosen.size()):
+        one = chosen.apply(place)
+        name, is_column = one.name(), one.getClass().getSimpleName() == "AttributeReference"
+        texts.append(quoted(name) if is_column else f"({one.child().sql()}) AS {quoted(name)}")
+    return texts
+
+
+def condition_of(frame: DataFrame, condition: Column | str) -> str:
+    """Return a condition as SQL."""
+    if isinstance(condition, str):
+        return condition
+    return texts_of(frame, [condition.alias("x")])[0].removesuffix(" AS `x`")

@@ -1,0 +1,172 @@
+"""Steps over update streams as queries: their rows, and what makes several of them one query.
+
+Idea: a step knows the stream it is over. Started alone or with others over the same stream, the
+plan has a view for each, and one queue for all that are over newest values.
+"""
+
+# The names are those of PySpark's DataFrames.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
+
+from icestream.api.projection import Shaped
+from icestream.api.statement import Built, Part, check_same_stream, sources_of
+from icestream.api.types import arrow_schema, arrow_type
+from icestream.api.writer import StreamWriter
+from icestream.core.errors import DefinitionError
+from icestream.core.units import format_interval
+from icestream.operators.latest.pre_queue import columns_of, ranks_of
+from icestream.operators.latest.step import UpdateStep
+from icestream.plan.nodes.queries import SOURCE, TIME
+from icestream.plan.nodes.updates import Updates, column
+
+if TYPE_CHECKING:
+    from icestream.api.updates import LatestBy
+
+
+@dataclass(frozen=True)
+class Served(Shaped):
+    """The rows of a step over an update stream or over every event; start it with `writeStream`.
+
+    Examples:
+        >>> served = calls.latestBy("symbol").apply(
+        ...     lambda batch: batch.select(["symbol"]), "symbol string"
+        ... )
+        >>> served.columns
+        ['symbol']
+    """
+
+    _built: Built[Updates]
+    _source: LatestBy
+    _step: UpdateStep
+
+    @property
+    def writeStream(self) -> StreamWriter:
+        """Say where the rows go and start the query.
+
+        Examples:
+            >>> served = calls.map(lambda row: {"symbol": row["symbol"]}, "symbol string")
+            >>> writer = served.writeStream.format("noop").memory("64 MB")
+        """
+        return StreamWriter(
+            None, self._built, self._shape, self.schema, _result=self, _together=together
+        )
+
+    def explain(self) -> None:
+        """Print what will be computed and how.
+
+        Examples:
+            >>> served = calls.map(lambda row: {"symbol": row["symbol"]}, "symbol string")
+            >>> served.explain()
+                columns  timestamp, ...
+        """
+        plan = self._built.plan
+        latest, budget = plan.latest, plan.budget
+        print(f"{'columns':>16}  {', '.join(plan.columns.names)}")
+        if latest is None:
+            print(f"{'serves':>16}  every event, in the batch that brings it")
+        else:
+            print(f"{'serves':>16}  the newest of each {', '.join(latest.keys) or 'stream'}")
+            print(f"{'in the order':>16}  {latest.schedule}")
+            spent = "what the trigger leaves" if budget is None else format_interval(budget)
+            print(f"{'for':>16}  {spent} in each batch")
+        print(f"{'step':>16}  {self._step.text}")
+
+
+def together(results: Sequence[object]) -> Built[Updates]:
+    """Return the events and the plan of steps that are one query."""
+    given = [each for each in results if isinstance(each, Served)]
+    if len(given) < len(results):
+        msg = (
+            "steps over an update stream are started together with steps over the same stream. "
+            "Start windows, joins and jobs as queries of their own with writeStream...start(): "
+            "queries may read the same DataFrame side by side"
+        )
+        raise DefinitionError(msg)
+    sources = [each._source for each in given]
+    queues = [each for each in sources if each._latest is not None]
+    lead = queues[0] if queues else sources[0]
+    if lead._windowed is not None:
+        msg = "windows of update streams are started by themselves, with writeStream...start()"
+        raise DefinitionError(msg)
+    for source in sources:
+        check_same_stream(lead._parts, source._parts)
+    if any(replace(each, _parts=lead._parts) != lead for each in queues):
+        msg = (
+            "steps that are started together wait in one queue: call latestBy(...) once and build "
+            "all of them on what it returns, or start them as queries of their own"
+        )
+        raise DefinitionError(msg)
+    return built(lead, [each._step for each in given])
+
+
+def built(source: LatestBy, steps: Sequence[UpdateStep]) -> Built[Updates]:
+    """Return the events and the plan of some steps."""
+    parts, front = source._parts, source._front
+    ranks = ranks_of(front) if source._windowed is None else None
+    if ranks is not None:
+        front = None
+    columns = common_columns(parts) if front is None else columns_of(front)
+    plan = Updates(
+        sources_of(parts),
+        columns,
+        arrow_type(parts[0].frame.select(parts[0].time).schema[0].dataType, parts[0].time),
+        tuple(steps),
+        source._latest,
+        source._budget,
+        ranks=ranks,
+        front=front,
+        windowed=source._windowed,
+    )
+    frames = [_projected(part, number, columns) for number, part in enumerate(parts)]
+    rows = tuple(
+        StructType(
+            [
+                StructField(each.name, from_arrow_type(each.type), each.nullable)
+                for each in step.result
+            ]
+        )
+        for step in steps
+    )
+    return Built(reduce(DataFrame.unionAll, frames), plan, rows, parts[0].time)
+
+
+def common_columns(parts: Sequence[Part]) -> pa.Schema:
+    """Return the columns that all parts of a stream have."""
+    found = [arrow_schema(part.frame.columns, part.frame.schema.fields) for part in parts]
+    for part, schema in zip(parts, found, strict=True):
+        if (schema.names, schema.types) != (found[0].names, found[0].types):
+            msg = (
+                f"the streams of a union must have the same columns: {parts[0].name} has "
+                f"{found[0].names}, {part.name} has {schema.names}"
+            )
+            raise DefinitionError(msg)
+    return pa.schema([pa.field(each.name, each.type) for each in found[0]])
+
+
+def _projected(part: Part, number: int, columns: pa.Schema) -> DataFrame:
+    """Return the events of one part as ingest reads them."""
+    chosen = [sf.col(quoted(part.time)).alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]
+    for place, each in enumerate(columns):
+        there = each.name in part.frame.columns
+        value = (
+            sf.col(quoted(each.name)) if there else sf.lit(None).cast(from_arrow_type(each.type))
+        )
+        chosen.append(value.alias(column(place)))
+    return part.frame.select(*chosen)
+
+
+def quoted(name: str) -> str:
+    """Return the name of a column as Spark reads it, whatever is in it."""
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"

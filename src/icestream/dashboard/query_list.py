@@ -1,0 +1,193 @@
+"""The queries that the page shows: each is a history, taken in as it grows.
+
+Idea: a `Watched` query folds the events of its history into what is shown: what it is, whether it
+runs, and the progress of its last versions, numbered in the order they came so that a page asks for
+what is new. A `Library` holds those of the checkpoints it was given and looks at them when asked.
+
+Invariants:
+1. A query that says nothing more while its process is gone is told as lost
+   (`test_a_query_whose_process_is_gone_is_lost`).
+2. A page that asks for what is new gets every version once
+   (`test_oracle_asking_for_what_is_new_gives_every_version_once`).
+3. Memory does not grow with the length of a history
+   (`test_bounded_only_the_last_versions_are_held`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from icestream.dashboard.drawing import drawing
+from icestream.dashboard.history_reader import HistoryReader
+from icestream.runtime.version.history import END, NEWER, PROGRESS, START, history_folder, lives
+
+#: names of folders that tell nothing
+_PLAIN = ("checkpoint", "checkpoints", "chk")
+#: versions that are held for the page
+HELD = 1500
+#: folders below one that was given, in which checkpoints are looked for
+DEPTH = 3
+
+
+class Watched:
+    """One query, from its history."""
+
+    def __init__(self, checkpoint: str, held: int = HELD) -> None:
+        """Read nothing yet."""
+        self.checkpoint = checkpoint
+        self.id = xxhash.xxh3_64_hexdigest(checkpoint.encode())
+        self._reader = HistoryReader(history_folder(checkpoint))
+        self._start: dict[str, Any] = {}
+        self._end: dict[str, Any] | None = None
+        self._records: deque[tuple[int, dict[str, Any]]] = deque(maxlen=held)
+        self._count = 0
+        self._runs = 0
+        self._events = 0
+
+    def look(self) -> None:
+        """Take in what is new."""
+        for event in self._reader.look():
+            match event.get("kind"):
+                case "start" | "progress" | "end" as kind:
+                    self._take(kind, event)
+                case _:
+                    continue
+
+    def _take(self, kind: str, event: dict[str, Any]) -> None:
+        if kind == START:
+            self._runs += event.get("process") != self._start.get("process")
+            self._start, self._end = event, None
+        elif kind == PROGRESS and isinstance(event.get("icestream"), dict):
+            self._count += 1
+            self._records.append((self._count, {**event, "number": self._count}))
+            rows = event.get("numInputRows")
+            self._events += rows if isinstance(rows, int) else 0
+        elif kind == END:
+            self._end = event
+
+    @property
+    def state(self) -> str:
+        """Tell whether it runs: running, ended, failed, lost, or unknown on another host."""
+        if self._end is not None:
+            return "failed" if self._end.get("error") else "ended"
+        process = self._start.get("process")
+        alive = lives(process) if isinstance(process, Mapping) else False
+        if alive is None:
+            return "unknown"
+        return "running" if alive else "lost"
+
+    @property
+    def name(self) -> str:
+        """Return the name given to the query, or that of its folder, the one above if plain."""
+        given = self._start.get("name")
+        parts = self.checkpoint.rstrip("/").split("/")
+        plain = parts[-1].lower() in _PLAIN and len(parts) > 1
+        return str(given) if given else parts[-2 if plain else -1]
+
+    @property
+    def events(self) -> int:
+        """Return the events of all versions that the history tells of."""
+        return self._events
+
+    @property
+    def last(self) -> dict[str, Any] | None:
+        """Return the progress of the last version."""
+        return self._records[-1][1] if self._records else None
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a list of queries shows."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "checkpoint": self.checkpoint,
+            "state": self.state,
+            "started": self._start.get("timestamp"),
+            "ended": None if self._end is None else self._end.get("timestamp"),
+            "error": None if self._end is None else self._end.get("error"),
+            "runs": self._runs,
+            "versions": self._count,
+            "events": self._events,
+            "last": self.last,
+        }
+
+    def detail(self, after: int = 0) -> dict[str, Any]:
+        """Return all that is shown of it, with the versions after a number."""
+        plan = self._start.get("plan")
+        return {
+            **self.summary(),
+            "shards": self._start.get("shards"),
+            "plan": drawing(plan) if isinstance(plan, Mapping) else None,
+            "records": [record for number, record in self._records if number > after],
+        }
+
+
+class Library:
+    """The queries of some checkpoints, for several threads."""
+
+    def __init__(
+        self,
+        checkpoints: Iterable[str] = (),
+        more: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        """Watch the checkpoints, and those inside of folders that are none themselves.
+
+        What `more` returns is watched too; it is asked at every look.
+        """
+        self._given: list[str] = []
+        self._more = more
+        self._watched: dict[str, Watched] = {}
+        self._lock = threading.Lock()
+        for each in checkpoints:
+            self.add(each)
+
+    def add(self, checkpoint: str) -> None:
+        """Watch one more."""
+        with self._lock:
+            if checkpoint not in self._given:
+                self._given.append(checkpoint)
+
+    def queries(self) -> list[dict[str, Any]]:
+        """Return the summaries of all queries, those that run first."""
+        with self._lock:
+            return [each.summary() for each in self._look()]
+
+    def query(self, identity: str, after: int = 0) -> dict[str, Any] | None:
+        """Return all of one query, or None if there is none with this id."""
+        with self._lock:
+            found = next((each for each in self._look() if each.id == identity), None)
+            return None if found is None else found.detail(after)
+
+    def watched(self) -> list[Watched]:
+        """Return the queries as they are now."""
+        with self._lock:
+            return self._look()
+
+    def _look(self) -> list[Watched]:
+        for given in (*self._given, *self._more()):
+            for checkpoint in _checkpoints(given):
+                if checkpoint not in self._watched:
+                    self._watched[checkpoint] = Watched(checkpoint)
+        for each in self._watched.values():
+            each.look()
+        return sorted(
+            self._watched.values(), key=lambda each: (each.state != "running", each.name, each.id)
+        )
+
+
+def _checkpoints(given: str) -> list[str]:
+    """Return the checkpoints at a path or, where that is none, in the folders below it."""
+    if (history_folder(given) / NEWER).exists():
+        return [given]
+    if "://" in given:
+        return []
+    found = []
+    top = Path(given)
+    for depth in range(1, DEPTH + 1):
+        found += [str(path.parents[1]) for path in top.glob("*/" * depth + f"history/{NEWER}")]
+    return sorted(found)

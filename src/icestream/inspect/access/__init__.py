@@ -1,0 +1,1 @@
+"""A checkpoint opened for looking: its versions, its shards, and rows that somebody edited."""

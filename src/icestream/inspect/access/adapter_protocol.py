@@ -1,0 +1,96 @@
+"""What an adapter tells of the state of one kind of operator: tables, and their rows.
+
+Idea: whatever an operator keeps, it is shown as tables of rows that belong to groups. A table has
+the columns of what is kept and, where they are known, key columns among them. Everything else
+(groups, one group, differences, files, data frames) is made of these rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from icestream.core.arrays import Ids
+from icestream.core.errors import DefinitionError
+from icestream.operators.protocol import PastVersion, Shard
+from icestream.state.versions.commits import Commit
+
+
+@dataclass(frozen=True)
+class StateTable:
+    """One kind of rows that an operator keeps."""
+
+    #: the operator, as people name it: `view 0`, `component 1, grouping 0`, `join 0`
+    operator: str
+    #: what is kept: `open windows`, or the name of a synopsis
+    name: str
+    #: what keeps it, as the plan tells it
+    text: str
+    #: columns that tell groups apart, with their types; they need not be among `columns`
+    keys: pa.Schema
+    columns: pa.Schema
+    #: shards that have such rows
+    shards: range
+    #: whether it is read only where its name is given
+    by_name: bool = False
+
+    @property
+    def shown_keys(self) -> list[str]:
+        """Return the key columns that its rows have."""
+        return [name for name in self.keys.names if name in self.columns.names]
+
+
+@dataclass(frozen=True)
+class StateRows:
+    """Rows of one table in one shard."""
+
+    table: StateTable
+    shard: int
+    rows: pa.RecordBatch
+    #: identity of the group of each row, where the operator knows groups by that alone
+    identity: tuple[Ids, Ids] | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to read: tables, and the key of one group if only that is wanted."""
+
+    tables: frozenset[StateTable]
+    #: key columns of the group and their values, as text
+    key: Mapping[str, str] | None = None
+
+
+def key_row(keys: pa.Schema, texts: Mapping[str, str]) -> pa.RecordBatch:
+    """Return a row of key columns with values given as text; `null` is null."""
+    values = []
+    for field in keys:
+        text = texts[field.name]
+        try:
+            values.append(pa.array([None if text == "null" else text]).cast(field.type))
+        except pa.ArrowException as error:
+            msg = f"--key {field.name}={text}: this column is {field.type} ({error})"
+            raise DefinitionError(msg) from error
+    return pa.RecordBatch.from_arrays(values, schema=keys)
+
+
+class Readable(Protocol):
+    """An adapter: how the state of one kind of operator is read."""
+
+    @property
+    def tables(self) -> Sequence[StateTable]:
+        """Return the tables that there are."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Return what a reader of the rows should know."""
+        ...
+
+    def read(
+        self, shard: int, space: Shard, history: Sequence[PastVersion], commit: Commit, asked: Asked
+    ) -> Iterator[StateRows]:
+        """Restore a shard and yield the rows of some tables."""
+        ...

@@ -1,0 +1,115 @@
+"""A checkpoint opened for looking: its plan, the versions it keeps, the segments of each.
+
+Idea: nothing is written and nothing is trusted. A version can be read if its commits from its base
+and from its last listing on are there, and all segments that are live in it.
+
+Invariants:
+1. Looking changes no file (`test_looking_changes_no_byte`).
+2. A folder without plan and commits is no checkpoint (`test_another_folder_is_no_checkpoint`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from icestream.core.errors import CheckpointError, DamageError, IcestreamError
+from icestream.plan import state_schema as legends
+from icestream.plan.state_schema import Legend
+from icestream.state.files import Files, LocalFiles
+from icestream.state.versions.commits import (
+    COMMITS,
+    PLAN,
+    SEGMENTS,
+    Commit,
+    LiveSegment,
+    VersionStore,
+)
+
+#: where a query on Spark keeps its state, inside its checkpoint location
+INSIDE = "icestream"
+
+
+class NotACheckpoint(CheckpointError):
+    """There is no checkpoint at this place: name another folder."""
+
+
+class Checkpoint:
+    """A checkpoint, read only."""
+
+    def __init__(self, location: str, files: Files | None = None) -> None:
+        """Open the checkpoint of a query, or the folder inside it that holds the state."""
+        self.files = files or LocalFiles()
+        self.root = self._find(location.rstrip("/") or "/")
+        self.store = VersionStore(self.files, self.root)
+
+    def _find(self, location: str) -> str:
+        for root in (location, f"{location}/{INSIDE}"):
+            if self.files.exists(f"{root}/{PLAN}") or self.files.list(f"{root}/{COMMITS}"):
+                return root
+        msg = (
+            f"{location} is no checkpoint of Icestream: it has neither {PLAN} nor {COMMITS}. Name "
+            "the checkpointLocation of a query"
+        )
+        raise NotACheckpoint(msg)
+
+    @property
+    def versions(self) -> list[int]:
+        """Return the versions that have a commit file, ascending."""
+        return self.store.versions()
+
+    @cached_property
+    def plan(self) -> Mapping[str, Any]:
+        """Return the description of the query."""
+        return self.store.plan()[0]
+
+    @cached_property
+    def legend(self) -> Legend:
+        """Return what the state consists of."""
+        found = self.store.plan()[1]
+        if found is None:
+            msg = (
+                f"{self.root} was made by an Icestream that did not yet write down how its state "
+                "is to be read: start the query once more on a new checkpoint. "
+                "`icestream state show` and `verify` work on this one too"
+            )
+            raise CheckpointError(msg)
+        try:
+            return legends.read(found)
+        except ValueError as error:
+            path = f"{self.root}/{PLAN}"
+            raise DamageError(path, str(error)) from error
+
+    def kept(self) -> list[int]:
+        """Return the versions whose state can be read, ascending."""
+        return [version for version in self.versions if self._is_whole(version)]
+
+    def commit(self, version: int | None = None) -> Commit:
+        """Return a version that can be read, the last one unless told otherwise."""
+        if not self.versions:
+            msg = f"{self.root} has no version yet: the query has not finished its first batch"
+            raise CheckpointError(msg)
+        chosen = self.versions[-1] if version is None else version
+        if chosen not in self.versions or (version is not None and not self._is_whole(chosen)):
+            kept = ", ".join(map(str, self.kept())) or "none"
+            msg = f"{self.root} keeps the versions {kept}; it does not keep {chosen}"
+            raise CheckpointError(msg)
+        return self.store.load(chosen)
+
+    def live(self, version: int) -> tuple[LiveSegment, ...]:
+        """Return the segments that are live at a version."""
+        return self.store.live(version)
+
+    def history(self, commit: Commit) -> list[Commit]:
+        """Return the versions that the state of a version is made of, it the last."""
+        first = max(1, min(commit.bases, default=1))
+        return [*map(self.store.load, range(first, commit.version)), commit]
+
+    def _is_whole(self, version: int) -> bool:
+        try:
+            self.history(self.store.load(version))
+            live = self.live(version)
+        except IcestreamError:
+            return False
+        return all(self.files.exists(f"{self.root}/{SEGMENTS}/{each.info.name}") for each in live)

@@ -1,0 +1,228 @@
+"""A shard of a checkpoint, restored beside it: reads come from the checkpoint, writes go elsewhere.
+
+Idea: an operator that is restored believes to be at home. Its arena is in a temporary folder, and
+so is every file it makes; what it reads is looked for there first, then in the checkpoint.
+
+Invariants:
+1. Nothing under the checkpoint is made, changed or removed, unless whoever opens the shard says
+   where to write (`test_looking_changes_no_byte`).
+2. What is restored stays inside the bytes it is given
+   (`test_bounded_a_small_budget_is_named_with_what_it_needs`).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from icestream.core.errors import StorageError
+from icestream.inspect.access.checkpoint import Checkpoint
+from icestream.operators.protocol import Operator, PastVersion
+from icestream.plan import lower
+from icestream.plan.nodes.queries import Plan
+from icestream.state.arena import Arena
+from icestream.state.budget import Budget, Refused, shortage
+from icestream.state.files import Files, LocalFiles, NewFile, OpenFile
+from icestream.state.log.format import SegmentInfo
+from icestream.state.log.reader import Log, SegmentReader
+from icestream.state.log.segments import SegmentTable, segment_name
+from icestream.state.log.writer import SegmentWriter
+from icestream.state.versions.commits import SEGMENTS, Commit, is_base
+
+Kind = TypeVar("Kind", bound=Operator)
+
+#: bytes that looking may take, unless told otherwise
+MEMORY = 256 << 20
+#: what the segments that are written on the way are called
+_ATTEMPT = "0" * 16
+
+
+class ScratchFiles:
+    """`Files` over others that are never changed: what is new is in a folder of its own."""
+
+    def __init__(self, files: Files, folder: str) -> None:
+        """Read from `files`, write to `folder`."""
+        self._files = files
+        self._folder = folder
+        self._local = LocalFiles()
+
+    def create(self, path: str) -> NewFile:
+        """Create a file in the scratch folder."""
+        return self._local.create(self._own(path))
+
+    def open(self, path: str) -> OpenFile:
+        """Open a file of the scratch folder, or else of the others."""
+        own = self._own(path)
+        return self._local.open(own) if os.path.exists(own) else self._files.open(path)
+
+    def read(self, path: str) -> bytes:
+        """Return a whole file."""
+        file = self.open(path)
+        try:
+            return file.read_at(0, file.size)
+        finally:
+            file.close()
+
+    def put(self, path: str, data: bytes) -> bool:
+        """Refuse: whoever looks commits nothing."""
+        del data
+        raise self._refusal(path)
+
+    def rename(self, source: str, target: str) -> None:
+        """Refuse."""
+        del source
+        raise self._refusal(target)
+
+    def unlink(self, path: str) -> None:
+        """Remove a file of the scratch folder; refuse any other."""
+        if not os.path.exists(self._own(path)):
+            raise self._refusal(path)
+        self._local.unlink(self._own(path))
+
+    def list(self, folder: str) -> list[str]:
+        """Return the names that are in a folder of the others."""
+        return self._files.list(folder)
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a file is there."""
+        return os.path.exists(self._own(path)) or self._files.exists(path)
+
+    def sync_folder(self, folder: str) -> None:
+        """Do nothing: what is here need not survive."""
+
+    def sync_files(self, paths: Collection[str]) -> None:
+        """Do nothing: what is here need not survive."""
+
+    def _own(self, path: str) -> str:
+        return os.path.join(self._folder, os.path.basename(path))
+
+    def _refusal(self, path: str) -> StorageError:
+        return StorageError(f"{path}: a checkpoint that is looked at is not changed")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the segments of a shard go that is changed, not only looked at."""
+
+    files: Files
+    #: that of the first segment
+    ordinal: int
+    #: tells the segments from those of all other attempts
+    attempt: str
+
+
+class ScratchShard:
+    """What operators are given: the log of a checkpoint, and an arena and segments of their own."""
+
+    def __init__(
+        self, target: Target, folder: str, arena: Arena, budget: Budget, *, durable: bool
+    ) -> None:
+        """Read segments from `folder`, and write there; sync them if they are to last."""
+        self.arena = arena
+        self.account = budget.account("buffers")
+        self.files = target.files
+        self._folder = folder
+        self._table = SegmentTable(arena)
+        self.log = Log(self.files, folder, self._table)
+        #: the ordinal of the next segment
+        self.next_ordinal = target.ordinal
+        self._attempt = target.attempt
+        self._durable = durable
+        self._open: dict[str, SegmentWriter] = {}
+        #: lifetime class and description of what was finished
+        self.sealed: list[tuple[str, SegmentInfo]] = []
+
+    @property
+    def root(self) -> str:
+        """Return the checkpoint's folder."""
+        return self._folder.removesuffix(f"/{SEGMENTS}")
+
+    def learn(self, infos: Iterable[SegmentInfo]) -> None:
+        """Know the segments that are live, those of snapshots left out."""
+        for info in sorted(infos, key=lambda each: each.ordinal):
+            self._table.add(info)
+            self.log.add(info)
+
+    def segment(self, lifetime: str) -> SegmentWriter:
+        """Return the open segment of a lifetime class, made on first use."""
+        if lifetime not in self._open:
+            path = f"{self._folder}/{segment_name(self.next_ordinal, self._attempt)}"
+            self._open[lifetime] = SegmentWriter(self.files, path, self.next_ordinal)
+            self.next_ordinal += 1
+        return self._open[lifetime]
+
+    def seal(self, lifetime: str) -> SegmentInfo | None:
+        """Finish the open segment of a lifetime class and make it readable."""
+        if lifetime not in self._open:
+            return None
+        if not is_base(lifetime):
+            self._table.reserve()
+        info = self._open.pop(lifetime).finish(sync=self._durable)
+        self.sealed.append((lifetime, info))
+        if not is_base(lifetime):
+            self.learn([info])
+        return info
+
+    def reader(self, info: SegmentInfo) -> SegmentReader:
+        """Open a segment."""
+        return SegmentReader(self.files, f"{self._folder}/{info.name}", info=info)
+
+    def close(self) -> None:
+        """Close what is open."""
+        for writer in self._open.values():
+            writer.abandon()
+        self.log.close()
+        self.account.close()
+
+
+@contextmanager
+def restorable(
+    checkpoint: Checkpoint, commit: Commit, shard: int, memory: int, target: Target | None = None
+) -> Iterator[tuple[ScratchShard, list[PastVersion]]]:
+    """Open a shard in a temporary folder, with the history its state is restored from.
+
+    What is written goes to the target, or else to that folder.
+    """
+    with tempfile.TemporaryDirectory(prefix="icestream-state-") as folder:
+        budget = Budget(memory)
+        files = ScratchFiles(checkpoint.files, os.path.join(folder, "written"))
+        scratch = Target(files, commit.next_ordinal, _ATTEMPT)
+        arena = Arena.create(folder, budget.account("groups"))
+        try:
+            space = ScratchShard(
+                target or scratch,
+                f"{checkpoint.root}/{SEGMENTS}",
+                arena,
+                budget,
+                durable=target is not None,
+            )
+            live = checkpoint.live(commit.version)
+            mine = [each for each in live if each.shard == shard and not is_base(each.lifetime)]
+            space.learn(each.info for each in mine)
+            first = max(1, commit.bases[shard])
+            past = [each for each in checkpoint.history(commit) if each.version >= first]
+            yield space, [_past(each, shard) for each in past]
+            space.close()
+        except Refused as refused:
+            raise shortage(budget, refused) from refused
+        finally:
+            arena.discard()
+
+
+def _past(commit: Commit, shard: int) -> PastVersion:
+    segments = [(each.lifetime, each.info) for each in commit.added if each.shard == shard]
+    return PastVersion(commit.version, commit.watermark, segments)
+
+
+def restored_operator(
+    kind: type[Kind], plan: Plan, space: ScratchShard, history: Sequence[PastVersion]
+) -> Kind:
+    """Return the operator of a plan of a sole part, which is of some kind, in a restored shard."""
+    operator = lower.operator(plan, space)
+    assert isinstance(operator, kind)
+    operator.restore(history)
+    return operator

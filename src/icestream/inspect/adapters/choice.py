@@ -1,0 +1,25 @@
+"""Which adapter reads the state of a checkpoint."""
+
+from __future__ import annotations
+
+from icestream.core.errors import CheckpointError
+from icestream.inspect.access.adapter_protocol import Readable
+from icestream.inspect.adapters.dataflow import DataflowState
+from icestream.inspect.adapters.latest import UpdateState
+from icestream.inspect.adapters.latest_windows import UpdateWindowState
+from icestream.inspect.adapters.windows import WindowState
+from icestream.plan.state_schema import Groups, Legend, Nothing, Waiting
+from icestream.state.versions.commits import Commit
+
+
+def readable(legend: Legend, commit: Commit) -> Readable:
+    """Return the adapter for a legend, as of a version; CheckpointError if there is none."""
+    if isinstance(legend, Nothing):
+        msg = f"there is no state to read in this checkpoint: {legend.why}"
+        raise CheckpointError(msg)
+    if isinstance(legend, Groups):
+        return DataflowState(legend, commit)
+    if isinstance(legend, Waiting):
+        windowed = legend.windowed is not None
+        return UpdateWindowState(legend, commit) if windowed else UpdateState(legend, commit)
+    return WindowState(legend, commit)

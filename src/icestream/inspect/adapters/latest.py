@@ -1,0 +1,85 @@
+"""State of update streams: the keys that are known, and the newest values of those that wait.
+
+Idea: the queue of a shard is restored with the columns of its values and without the user's
+function, which is not asked for anything.
+
+Invariant: the values are those that a restarted query would serve
+(`test_waiting_values_are_those_that_would_be_served`).
+
+Limits: of a key that does not wait the value is gone, and only its identity is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.clock import SystemClock
+from icestream.inspect.access.adapter_protocol import Asked, StateRows, StateTable
+from icestream.inspect.adapters.pre_queue import ArcState, chosen
+from icestream.operators.latest.serving import Serving, ServingOperator
+from icestream.operators.latest.step import UpdateStep
+from icestream.operators.protocol import PastVersion, Shard
+from icestream.plan.state_schema import Waiting
+from icestream.state.versions.commits import Commit
+
+#: what is told of a key beside its value
+_TOLD = (
+    pa.field("__waits_since", pa.int64()),
+    pa.field("__last_update", pa.int64(), nullable=False),
+    pa.field("__updates", pa.int64(), nullable=False),
+    pa.field("__mean_gap", pa.float64(), nullable=False),
+)
+_ROWS_AT_ONCE = 16_384
+#: the table of values that wait
+WAITING = "waiting"
+
+
+class UpdateState:
+    """The waiting keys of an update stream."""
+
+    def __init__(self, legend: Waiting, commit: Commit) -> None:
+        """Know the columns of values."""
+        shards = range(len(commit.bases))
+        keys = pa.schema([legend.payload.field(name) for name in legend.keys])
+        self._payload, self._readers = legend.payload, legend.readers
+        waiting = pa.schema([*_TOLD, *legend.payload])
+        self._waiting = StateTable("queue", WAITING, legend.text, keys, waiting, shards)
+        idle = pa.schema(_TOLD)
+        self._idle = StateTable("queue", "known", legend.text, keys, idle, shards)
+        self._front = legend.front
+        self._arcs = ArcState(legend.front, keys, shards)
+        self.tables: Sequence[StateTable] = (self._waiting, self._idle, *self._arcs.tables)
+        self.notes: Sequence[str] = ()
+
+    def read(
+        self, shard: int, space: Shard, history: Sequence[PastVersion], commit: Commit, asked: Asked
+    ) -> Iterator[StateRows]:
+        """Restore the queue of a shard and yield its keys."""
+        del commit
+        step = UpdateStep(_nothing, self._payload, self._payload)
+        steps = dict.fromkeys(range(self._readers), step)
+        spec = Serving(self._payload, steps, "inplace", 0, None, SystemClock(), front=self._front)
+        operator = ServingOperator(spec, space)
+        operator.restore(history)
+        queue = operator.waiting
+        for table in (self._waiting, self._idle):
+            if table not in asked.tables:
+                continue
+            is_idle = table is self._idle
+            for known, waiting in queue.portions(_ROWS_AT_ONCE, waiting=not is_idle):
+                values = [] if waiting is None else waiting.columns
+                hi, lo, last, count, gap, _, _ = (each for _, each in queue.described(known))
+                waits = pa.array(queue.since(known), mask=np.full(len(known), is_idle))
+                told = [waits, pa.array(last), pa.array(count), pa.array(gap)]
+                rows = pa.RecordBatch.from_arrays([*told, *values], schema=table.columns)
+                yield chosen(table, shard, rows, hi, lo, asked)
+        yield from self._arcs.read(operator.front, shard, asked)
+
+
+def _nothing(rows: Any) -> Any:
+    """Return rows as they are: nobody asks."""
+    return rows

@@ -1,0 +1,114 @@
+"""State of windows over update streams: groups with their newest window, and tuples that wait.
+
+Invariant: the tuples are those that windows of a restarted query would be over
+(`test_tuples_of_update_windows_are_those_that_wait`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.clock import SystemClock
+from icestream.inspect.access.adapter_protocol import Asked, StateRows, StateTable
+from icestream.inspect.adapters.pre_queue import ArcState, chosen
+from icestream.kernels.queue.windows import zones as z
+from icestream.kernels.queue.windows.lists import IDLE, READY, WAIT
+from icestream.operators.latest.step import UpdateStep
+from icestream.operators.latest.window_serving import (
+    WindowedBy,
+    WindowServing,
+    WindowServingOperator,
+)
+from icestream.operators.protocol import PastVersion, Shard
+from icestream.plan.state_schema import Waiting
+from icestream.state.queue.windows.snapshot import content_of
+from icestream.state.versions.commits import Commit
+
+#: what is told of a group; instants are microseconds
+_TOLD = (
+    pa.field("__state", pa.string(), nullable=False),
+    pa.field("__waits_since", pa.int64()),
+    pa.field("__last_update", pa.int64(), nullable=False),
+    pa.field("__newest_window", pa.int64()),
+    pa.field("__committed_window", pa.int64()),
+    pa.field("__answer_due_since", pa.int64()),
+)
+
+
+class UpdateWindowState:
+    """The groups of windows over an update stream."""
+
+    def __init__(self, legend: Waiting, commit: Commit) -> None:
+        """Know the columns of groups and tuples."""
+        assert legend.windowed is not None
+        self._windowed: WindowedBy = legend.windowed
+        self._front = legend.front
+        shards = range(len(commit.bases))
+        schema, by = self._windowed.schema, self._windowed.by
+        keys = pa.schema([schema.field(name) for name in by])
+        groups = pa.schema([*keys, *_TOLD])
+        self._groups = StateTable("windows", "groups", legend.text, keys, groups, shards)
+        self._payload = self._windowed.operator("inplace").payload
+        tuples = pa.schema([*keys, pa.field("__time", pa.int64()), *self._payload])
+        self._tuples = StateTable("windows", "tuples", legend.text, keys, tuples, shards)
+        key = pa.schema([schema.field(name) for name in self._windowed.keys])
+        self._arcs = ArcState(legend.front, key, shards)
+        self.tables: Sequence[StateTable] = (self._groups, self._tuples, *self._arcs.tables)
+        self.notes: Sequence[str] = ()
+
+    def read(
+        self, shard: int, space: Shard, history: Sequence[PastVersion], commit: Commit, asked: Asked
+    ) -> Iterator[StateRows]:
+        """Restore the windows of a shard and yield their groups and tuples."""
+        del commit
+        result = self._windowed.operator("inplace").result.schema
+        step = UpdateStep(_nothing, result, result)
+        spec = WindowServing(self._windowed, step, "inplace", 0, SystemClock(), self._front)
+        operator = WindowServingOperator(spec, space)
+        operator.restore(history)
+        windows = operator.windows
+        cells = windows.queue.table
+        hi, lo = np.ascontiguousarray(cells[:, :2].T).view(np.uint64)
+        known = windows.known(np.arange(len(cells)))
+        if self._groups in asked.tables and len(cells):
+            columns = [*known, *self._told(cells)]
+            rows = pa.RecordBatch.from_arrays(columns, schema=self._groups.columns)
+            yield chosen(self._groups, shard, rows, hi, lo, asked)
+        if self._tuples in asked.tables and len(cells):
+            content = content_of(windows.queue.arrays)
+            of = np.repeat(np.arange(len(cells)), content["held"])
+            words = content["tuples"]
+            values = windows.queue.decoded(words[:, z.TUPLE :])
+            columns = [*windows.known(of), pa.array(words[:, z.TIME]), *values.columns]
+            rows = pa.RecordBatch.from_arrays(columns, schema=self._tuples.columns)
+            yield chosen(self._tuples, shard, rows, hi[of], lo[of], asked)
+        yield from self._arcs.read(operator.front, shard, asked)
+
+    def _told(self, cells: np.ndarray[Any, Any]) -> list[pa.Array]:
+        """Return what is told of groups."""
+        states, spec = cells[:, z.STATES], self._windowed.windows
+        names = np.array(["done", "idle", "ready", "waiting"])
+        waits, ready, idle = (states & each != 0 for each in (WAIT, READY, IDLE))
+        shown = names[np.select([waits, ready, idle], [3, 2, 1], 0)]
+
+        def end_of(column: int) -> pa.Array:
+            numbers = cells[:, column]
+            return pa.array(numbers * spec.slide + spec.size - 1, mask=numbers == z.NONE)
+
+        return [
+            pa.array(shown.tolist(), pa.string()),
+            pa.array(cells[:, z.SINCE], mask=~waits),
+            pa.array(cells[:, z.LAST]),
+            end_of(z.NEWEST),
+            end_of(z.COMMITTED),
+            pa.array(cells[:, z.LACKS], mask=cells[:, z.LACKS] == z.NONE),
+        ]
+
+
+def _nothing(rows: Any) -> Any:
+    """Return rows as they are: nobody asks."""
+    return rows

@@ -1,0 +1,89 @@
+"""What windows with objects keep: states of each group and pane.
+
+Idea: the operator of a shard is restored and hands out the states of its panes: words of aggregates
+of fixed size as the columns of panes have them, and beside them the state of each object (a list of
+values with their times or counts, the bytes of a sketch) as the log has it. They are read only
+where they are asked for by name.
+
+Invariant: what is shown of a group and a pane is the state of its events, each pair once
+(`test_oracle_states_of_panes_are_those_of_their_events`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from icestream.core.arrays import Ints
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.inspect.access.adapter_protocol import Asked, StateRows, StateTable
+from icestream.inspect.access.scratch_shard import ScratchShard, restored_operator
+from icestream.inspect.adapters.fields import FieldColumns
+from icestream.inspect.adapters.panes import PANE
+from icestream.inspect.adapters.pre_queue import chosen
+from icestream.operators.grid.operator import PANES
+from icestream.operators.object_aggregates.operator import ObjectOperator
+from icestream.operators.object_aggregates.spec import ObjectSpec
+from icestream.operators.object_aggregates.states import States
+from icestream.operators.protocol import PastVersion
+from icestream.plan.nodes.queries import Plan
+from icestream.plan.windows.grid import Grid
+from icestream.state.identities import identities
+from icestream.state.versions.commits import Commit
+
+
+class ObjectState:
+    """The panes of a plan that has nothing but windows with objects."""
+
+    def __init__(self, plan: Plan, spec: ObjectSpec, commit: Commit) -> None:
+        """Know the columns of the plan of a sole part."""
+        self.plan, self.spec = plan, spec
+        self.states = States(spec)
+        self.grid = Grid.of([spec.windows])
+        self.fields = FieldColumns.of(self.states.layout, spec.types, plan)
+        #: columns with states of objects
+        self.objects = [
+            pa.field(f"__state({aggregate.alias})", kind) for aggregate, kind in self.states.objects
+        ]
+        pane = pa.field(PANE, plan.time, nullable=False)
+        keys = plan.group_keys
+        self.table = StateTable(
+            "windows",
+            PANES,
+            "states of each group and pane",
+            keys,
+            pa.schema([pane, *keys, *self.fields.schema, *self.objects]),
+            range(len(commit.bases)),
+            by_name=True,
+        )
+
+    def first(self, watermark: Micros) -> int | None:
+        """Return the first pane that some window still needs, None for all."""
+        if watermark == MINUS_INFINITY:
+            return None
+        return self.spec.windows.on(self.grid).first_open(watermark)
+
+    def restored(self, space: ScratchShard, history: Sequence[PastVersion]) -> ObjectOperator:
+        """Return the operator of a shard."""
+        return restored_operator(ObjectOperator, self.plan, space, history)
+
+    def read(
+        self,
+        shard: int,
+        space: ScratchShard,
+        history: Sequence[PastVersion],
+        commit: Commit,
+        asked: Asked,
+    ) -> Iterator[StateRows]:
+        """Yield the panes of a shard."""
+        del commit
+        for panes, states in self.restored(space, history).panes():
+            hi, lo = identities(self.states.entries(states))
+            yield chosen(self.table, shard, self._rows(panes, states), hi, lo, asked)
+
+    def _rows(self, panes: Ints, states: pa.RecordBatch) -> pa.RecordBatch:
+        instants = pa.array(panes * self.grid.pane + self.grid.origin).view(self.plan.time)
+        fields = self.fields.shown(self.states.entries(states))
+        shown = [instants, *self.states.keys(states), *fields, *self.states.of_objects(states)]
+        return pa.RecordBatch.from_arrays(shown, schema=self.table.columns)

@@ -1,0 +1,74 @@
+"""State of the arcs before a queue of updates: rows that joins keep, times that unions know.
+
+Invariant: rows are those that a restarted query could still match
+(`test_kept_rows_of_update_joins_are_those_that_can_match`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ids
+from icestream.inspect.access.adapter_protocol import Asked, StateRows, StateTable, key_row
+from icestream.operators.latest.pre_queue import Front, FrontOperator, Joined, Merged
+from icestream.operators.latest.saved_arrays import table_of
+from icestream.state.keys import KeyCodec
+
+_LAST = pa.schema([pa.field("__last_update", pa.int64(), nullable=False)])
+
+
+class ArcState:
+    """What the arcs of a tree keep."""
+
+    def __init__(self, front: Front | None, keys: pa.Schema, shards: range) -> None:
+        """Know the tables: two for each join, one for each union."""
+        #: table, number of the arc and name of its array
+        self._tables: list[tuple[StateTable, int, str]] = []
+        arcs = [] if front is None else [spec for spec, _ in FrontOperator(front).states()]
+        for number, arc in enumerate(arcs):
+            text = ", ".join(f"{name} {value}" for name, value in arc.describe().items())
+            if isinstance(arc, Joined):
+                for name, side in zip(("left", "right"), arc.sources, strict=True):
+                    columns = side.stream.schema
+                    table = StateTable(f"join {number}", name, text, keys, columns, shards)
+                    self._tables.append((table, number, f"{name}.rows"))
+            elif isinstance(arc, Merged):
+                table = StateTable(f"union {number}", "known", text, keys, _LAST, shards)
+                self._tables.append((table, number, "last"))
+
+    @property
+    def tables(self) -> Sequence[StateTable]:
+        """Return the tables that there are."""
+        return tuple(table for table, _, _ in self._tables)
+
+    def read(self, operator: FrontOperator | None, shard: int, asked: Asked) -> Iterator[StateRows]:
+        """Yield the rows of some tables."""
+        states = [] if operator is None else [state for _, state in operator.states()]
+        for table, number, name in self._tables:
+            if table not in asked.tables:
+                continue
+            array = states[number][name]
+            if name == "last":
+                known = np.ascontiguousarray(states[number]["known"].T).view(np.uint64)
+                hi, lo = known[0], known[1]
+                rows = pa.RecordBatch.from_arrays([pa.array(array[: len(hi)])], schema=_LAST)
+            else:
+                held = table_of(array).combine_chunks()
+                columns = [column.combine_chunks() for column in held.columns]
+                rows = pa.RecordBatch.from_arrays(columns, schema=table.columns)
+                hi, lo = KeyCodec(table.keys).identify(rows.select(table.keys.names))
+            yield chosen(table, shard, rows, hi, lo, asked)
+
+
+def chosen(
+    table: StateTable, shard: int, rows: pa.RecordBatch, hi: Ids, lo: Ids, asked: Asked
+) -> StateRows:
+    """Return rows, only those of one group if that is asked for."""
+    if asked.key is not None:
+        one, two = KeyCodec(table.keys).identify(key_row(table.keys, asked.key))
+        mine = np.flatnonzero((hi == one) & (lo == two))
+        rows, hi, lo = rows.take(pa.array(mine)), hi[mine], lo[mine]
+    return StateRows(table, shard, rows, (hi, lo))

@@ -1,0 +1,161 @@
+"""Values that wait, as updates that somebody sent.
+
+Idea: the queue of a shard is restored. A row that differs from what waits arrives as an update of
+its key, at the time that it says; a key that is dropped leaves the queue as if it had been served.
+Both are logged as a version of the query would log them.
+
+Invariants:
+1. A restarted query serves the values that were given, and no others
+   (`test_oracle_rewritten_values_are_those_that_are_served`).
+2. An edit counts as an update: it cannot be older than the newest of its key
+   (`test_an_edited_value_is_not_older_than_what_its_key_had`).
+
+Limits: since when a key waits, and how often it was updated, follow from the updates and are not
+taken from the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ids, Ints, Mask
+from icestream.core.clock import SystemClock
+from icestream.core.errors import InputError
+from icestream.inspect.access.edited_rows import Edited
+from icestream.inspect.access.scratch_shard import ScratchShard
+from icestream.inspect.rewriting.changes import Change, Rewriter, differing
+from icestream.operators.latest.coalescing import HI, LAST, LO, Folded, joined
+from icestream.operators.latest.identities import places_among
+from icestream.operators.latest.pre_queue import FrontOperator
+from icestream.operators.latest.serving_log import ServingLog
+from icestream.operators.latest.waiting_keys import PLACE, Waiting
+from icestream.operators.protocol import PastVersion
+from icestream.plan import state_schema
+from icestream.state.rows import RowCodec
+from icestream.state.snapshot_schedule import SnapshotSchedule
+
+#: the column that says when the value of a row came
+LAST_UPDATE = "__last_update"
+_ROWS_AT_ONCE = 16_384
+
+
+class WaitingRewriter(Rewriter):
+    """Writes the values that wait for their turn."""
+
+    def __init__(self, told: state_schema.Waiting, given: Edited, *, keep: bool) -> None:
+        """Write the given rows; keys that they do not name go on waiting, or are dropped."""
+        super().__init__(given, keep=keep)
+        self._told = told
+        self._codec = RowCodec(told.payload)
+
+    def change(
+        self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
+    ) -> Change | None:
+        """Let edited values arrive, and keys go that no row names."""
+        told, now = self._told, SystemClock().now()
+        front = None if told.front is None else FrontOperator(told.front, space)
+        waiting = Waiting(told.payload, "inplace", space.arena, space.account, told.readers)
+        log = ServingLog(space, waiting, told.payload, front)
+        log.restore(history, now)
+        there = _There(waiting, self._codec, told.readers)
+        updates = self._updates(shard, there, waiting)
+        gone = there.none if self._keep else there.unnamed(*self._given.groups(shard))
+        groups = int(gone.sum())
+        if not groups and updates is None:
+            return None
+        if updates is not None:
+            waiting.take_in(updates)
+            groups += updates.rows.num_rows
+        served = there.of_readers(gone)
+        for reader, (hi, lo) in enumerate(served):
+            waiting.take_out(reader, hi, lo, now)
+        # what the rows do not tell, as the importance of keys, is not known here: no snapshot
+        SnapshotSchedule(space.arena.header).resume(0, 0)
+        log.write(updates, served)
+        given = 0 if updates is None else updates.rows.num_rows
+        return Change(groups, given, waits=given > 0)
+
+    def _updates(self, shard: int, there: _There, waiting: Waiting) -> Folded | None:
+        """Return the rows of a shard that differ from what waits; InputError if one cannot be."""
+        hi, lo = self._given.groups(shard)
+        owners, rows = self._given.rows_of(hi, lo)
+        if len(owners) > len(hi):
+            key = rows.select(self._told.keys).slice(_second(owners), 1).to_pylist()[0]
+            msg = f"two rows are of one key, {key}: only its newest value waits"
+            raise InputError(msg)
+        last = np.asarray(rows.column(LAST_UPDATE).to_numpy())
+        payload = rows.select(self._told.payload.names)
+        differ = np.flatnonzero(there.differ(hi, lo, last, payload))
+        if not len(differ):
+            return None
+        hi, lo, last = hi[differ], lo[differ], last[differ]
+        payload = payload.take(pa.array(differ))
+        updates = Folded.of(hi, lo, last, last, np.ones(len(hi), dtype=np.int64), payload)
+        stale = np.flatnonzero(~waiting.is_fresh(updates))
+        if len(stale):
+            key = payload.select(self._told.keys).slice(int(stale[0]), 1).to_pylist()[0]
+            at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=int(last[stale[0]]))
+            msg = (
+                f"the value of {key} is of {at.isoformat()}, and its key had a newer update: leave "
+                f"{LAST_UPDATE} as it was exported, or give a later time"
+            )
+            raise InputError(msg)
+        return updates
+
+
+class _There:
+    """The keys that wait, in memory while a shard is rewritten."""
+
+    def __init__(self, waiting: Waiting, codec: RowCodec, readers: int) -> None:
+        self._codec = codec
+        parts, values = [], []
+        for rows, payload in waiting.portions(_ROWS_AT_ONCE, waiting=True):
+            assert payload is not None
+            parts.append({**dict(waiting.described(rows)), **dict(waiting.ordered(rows))})
+            values.append(payload)
+        self._values = joined(values) if values else None
+        names = [HI, LO, LAST, *(f"{PLACE}{reader}" for reader in range(readers))]
+        columns = [np.concatenate([each[name] for each in parts]) for name in names if parts]
+        empty = np.empty(0, dtype=np.uint64)
+        self._hi: Ids = columns[0] if columns else empty
+        self._lo: Ids = columns[1] if columns else empty
+        self._last: Ints = columns[2] if columns else empty.view(np.int64)
+        #: list of each key for each reader, -1 where that one does not wait for it
+        self._lists = columns[3:] or [empty.view(np.int64)] * readers
+
+    def differ(self, hi: Ids, lo: Ids, last: Ints, payload: pa.RecordBatch) -> Mask:
+        """Tell which values are not what waits."""
+        places = places_among(hi, lo, self._hi, self._lo)
+        other = places < 0
+        same = np.flatnonzero(~other)
+        other[same] = self._last[places[same]] != last[same]
+        if len(same) and self._values is not None:
+            here = self._values.take(pa.array(places[same]))
+            given = self._codec.encode(payload.take(pa.array(same)))
+            known = self._codec.encode(here)
+            other[same] |= differing(known.words, known.offsets, given.words, given.offsets)
+        return other
+
+    @property
+    def none(self) -> Mask:
+        """Choose no key."""
+        return np.zeros(len(self._hi), dtype=np.bool_)
+
+    def unnamed(self, hi: Ids, lo: Ids) -> Mask:
+        """Tell which keys are not among those given."""
+        chosen: Mask = places_among(self._hi, self._lo, hi, lo) < 0
+        return chosen
+
+    def of_readers(self, chosen: Mask) -> list[tuple[Ids, Ids]]:
+        """Return, for each reader, those of some keys that wait for it."""
+        each = [np.flatnonzero(chosen & (lists >= 0)) for lists in self._lists]
+        return [(self._hi[mine], self._lo[mine]) for mine in each]
+
+
+def _second(owners: Ints) -> int:
+    """Return the first row whose owner has one already."""
+    return int(np.flatnonzero(np.diff(owners) == 0)[0]) + 1

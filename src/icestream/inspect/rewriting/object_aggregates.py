@@ -1,0 +1,135 @@
+"""States of panes with objects, as if the events of open windows had been others.
+
+Idea: the states that are to be there, each group and pane once, are written as one batch would
+write them, and a snapshot that lists them and nothing else.
+
+Invariants:
+1. A query goes on from rewritten states as one whose events were these
+   (`test_oracle_a_query_goes_on_from_rewritten_objects`).
+2. Rows that nobody edited change nothing (`test_rows_that_nobody_edited_make_no_version`).
+3. A state that no function can read is refused (`test_rows_that_can_be_no_states_are_refused`).
+
+Limits: the states of a shard are in memory while it is rewritten. That lists of values are in the
+order which their function keeps is up to whoever edits them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ids, Ints, Table
+from icestream.core.errors import InputError
+from icestream.core.times import Micros
+from icestream.inspect.access.edited_rows import Edited
+from icestream.inspect.access.row_text import as_text
+from icestream.inspect.access.scratch_shard import ScratchShard
+from icestream.inspect.adapters.object_aggregates import ObjectState
+from icestream.inspect.rewriting.changes import Change, Rewriter, places_of
+from icestream.inspect.rewriting.panes import panes_of
+from icestream.operators.latest.identities import places_among
+from icestream.operators.object_aggregates.states import States
+from icestream.operators.protocol import PastVersion
+from icestream.state import key_columns
+from icestream.state.identities import distinct, identities
+from icestream.state.keys import KeyCodec
+
+
+class ObjectRewriter(Rewriter):
+    """Writes the panes of windows with objects."""
+
+    def __init__(self, state: ObjectState, watermark: Micros, given: Edited, *, keep: bool) -> None:
+        """Write the given rows; groups that they do not name keep their panes, or lose them."""
+        super().__init__(given, keep=keep)
+        self._state = state
+        self._watermark = watermark
+
+    def change(
+        self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
+    ) -> Change | None:
+        """Write all panes of a shard, if some differ."""
+        before = tuple(space.log.segments)
+        states = self._state.states
+        operator = self._state.restored(space, history)
+        there = _Panes.joined(list(operator.panes()), states)
+        hi, lo = self._given.groups(shard)
+        owners, rows = self._given.rows_of(hi, lo)
+        wanted = self._taken(rows, hi[owners], lo[owners], there)
+        if self._keep:
+            rest = there.of_others(hi, lo)
+            wanted = _Panes.joined([(each.panes, each.rows) for each in (wanted, rest)], states)
+        groups = there.groups_that_differ(wanted)
+        if not groups:
+            return None
+        operator.replace(wanted.panes, wanted.rows)
+        return Change(groups, rows.num_rows, snapshot=True, released=before)
+
+    def _taken(self, rows: pa.RecordBatch, hi: Ids, lo: Ids, there: _Panes) -> _Panes:
+        """Return rows as states, in which words that were not edited are as they are kept."""
+        state, spec = self._state, self._state.spec
+        panes = panes_of(rows, state.grid, state.first(self._watermark))
+        entries = state.fields.taken(rows)
+        entries[:, 0], entries[:, 1] = hi.view(np.int64), lo.view(np.int64)
+        places = places_of(np.column_stack([panes, entries[:, :2]]), there.names)
+        state.fields.keep_unedited(entries, there.entries, places)
+        given = [rows.column(name) for name in state.table.keys.names]
+        keys = key_columns.batch_of(spec.keys, rows.num_rows, given)
+        objects = [rows.column(each.name) for each in state.objects]
+        batch = state.states.batch(entries, KeyCodec(spec.keys).canonical(keys).columns, objects)
+        try:
+            batch.validate(full=True)
+            state.states.lower(batch)
+            return _Panes.joined([(panes, batch)], state.states)
+        except (ValueError, RuntimeError, pa.ArrowException) as error:
+            names = ", ".join(each.name for each in state.objects)
+            msg = f"a state is none that its function can read; keep {names} as exported: {error}"
+            raise InputError(msg) from error
+
+
+@dataclass(frozen=True)
+class _Panes:
+    """States by pane and group, each once."""
+
+    panes: Ints
+    rows: pa.RecordBatch
+    states: States
+
+    @classmethod
+    def joined(cls, parts: Sequence[tuple[Ints, pa.RecordBatch]], states: States) -> _Panes:
+        """Put states together, those of one group and pane combined."""
+        none = [pa.array([], field.type) for field in states.schema]
+        empty = pa.RecordBatch.from_arrays(none, schema=states.schema)
+        panes = np.concatenate([np.empty(0, dtype=np.int64), *(each for each, _ in parts)])
+        rows = pa.concat_batches([empty, *(each for _, each in parts)])
+        return cls(*states.combine(panes, rows), states) if len(panes) else cls(panes, rows, states)
+
+    @property
+    def entries(self) -> Table:
+        """Return identities and words."""
+        return self.states.entries(self.rows)
+
+    @property
+    def names(self) -> Table:
+        """Return pane and group of each state."""
+        return np.column_stack([self.panes, self.entries[:, :2]])
+
+    def of_others(self, hi: Ids, lo: Ids) -> _Panes:
+        """Return the states of groups that are not given."""
+        rest = np.flatnonzero(places_among(*identities(self.entries), hi, lo) < 0)
+        return _Panes(self.panes[rest], self.rows.take(pa.array(rest)), self.states)
+
+    def groups_that_differ(self, other: _Panes) -> int:
+        """Count the groups of which some state is in one of both alone."""
+        places = places_of(self.names, other.names)
+        known = np.flatnonzero(places >= 0)
+        mine = self.rows.take(pa.array(known)).to_pylist()
+        theirs = other.rows.take(pa.array(places[known])).to_pylist()
+        same = [as_text(a) == as_text(b) for a, b in zip(mine, theirs, strict=True)]
+        alike = known[np.array(same, dtype=np.bool_)]
+        here, there = np.ones(len(self.panes), np.bool_), np.ones(len(other.panes), np.bool_)
+        here[alike], there[places[alike]] = False, False
+        differ = np.concatenate([self.entries[here, :2], other.entries[there, :2]])
+        return len(distinct(*identities(differ))[0])

@@ -1,0 +1,312 @@
+"""Rows of the state of one version: all of them, by group, of one group, as columns of a file.
+
+Idea: shards are restored one after the other inside a budget, and their rows are handed on as they
+come. Rows of one table have its own columns; rows of several tables together have one shape, with
+the row as JSON text.
+
+Invariants:
+1. Rows depend on the version alone, not on the budget
+   (`test_parity_rows_do_not_depend_on_the_budget`).
+2. The groups that are listed are those with the most bytes
+   (`test_groups_are_listed_by_their_bytes`).
+
+Cost: a shard is restored as a query would restore it. Listing groups keeps one row for each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.core.errors import DefinitionError
+from icestream.core.text import guess
+from icestream.inspect.access.adapter_protocol import Asked, Readable, StateRows, StateTable
+from icestream.inspect.access.checkpoint import Checkpoint
+from icestream.inspect.access.row_text import GROUP, SHARD, as_text, plain
+from icestream.inspect.access.scratch_shard import MEMORY, restorable
+from icestream.inspect.adapters.choice import readable
+from icestream.state.files import Files
+from icestream.state.validation import sensible
+from icestream.state.versions.commits import Commit
+
+#: rows of several tables
+MIXED = pa.schema(
+    [
+        pa.field("operator", pa.string(), nullable=False),
+        pa.field("kept", pa.string(), nullable=False),
+        pa.field("shard", pa.int32(), nullable=False),
+        pa.field("group", pa.string()),
+        pa.field("key", pa.string()),
+        pa.field("row", pa.string(), nullable=False),
+    ]
+)
+#: rows of partial sums of groups that are summed up together
+_MANY = 1 << 18
+
+
+@dataclass(frozen=True)
+class Group:
+    """How much is kept of one group in one table."""
+
+    operator: str
+    kept: str
+    shard: int
+    #: values of the key columns that the rows have
+    key: Mapping[str, Any]
+    #: identity, where groups are known by it
+    group: str | None
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is kept in one table."""
+
+    operator: str
+    kept: str
+    text: str
+    keys: list[str]
+    groups: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read of a checkpoint."""
+
+    location: str
+    version: int | None = None
+    #: only this operator, and only this kind of its rows
+    operator: str | None = None
+    kept: str | None = None
+    #: only the group with these values, as text
+    key: Mapping[str, str] | None = None
+    #: bytes that restoring a shard may take
+    memory: int = MEMORY
+    #: where the checkpoint is; the local disk if left out
+    files: Files | None = None
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """Return the checkpoint."""
+        return Checkpoint(self.location, self.files)
+
+    @cached_property
+    def commit(self) -> Commit:
+        """Return the version that is read."""
+        return self.checkpoint.commit(self.version)
+
+    @cached_property
+    def _readable(self) -> Readable:
+        return readable(self.checkpoint.legend, self.commit)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Return what a reader of the rows should know."""
+        return self._readable.notes
+
+    @cached_property
+    def tables(self) -> list[StateTable]:
+        """Return the tables that are read."""
+        named = self.kept is not None or self.operator is not None
+        found = [each for each in self._readable.tables if named or not each.by_name]
+        for what, wanted in (("operator", self.operator), ("kept", self.kept)):
+            if wanted is not None:
+                names = [_name(table, what) for table in found]
+                found = [each for each, name in zip(found, names, strict=True) if name == wanted]
+                if not found:
+                    there = ", ".join(map(repr, dict.fromkeys(names)))
+                    msg = f"there is no {what} {wanted!r}, but {there}{guess(wanted, names)}"
+                    raise DefinitionError(msg)
+        if self.key is None:
+            return found
+        keyed = [table for table in found if set(table.keys.names) == set(self.key)]
+        if not keyed:
+            there = ", ".join(dict.fromkeys(_key_names(table) for table in found))
+            msg = f"no groups are told apart by {', '.join(self.key)}; there are: {there}"
+            raise DefinitionError(msg)
+        return keyed
+
+    @property
+    def shards(self) -> list[int]:
+        """Return the shards that have such rows."""
+        return sorted({shard for table in self.tables for shard in table.shards})
+
+    def rows(self, shards: Sequence[int] | None = None) -> Iterator[StateRows]:
+        """Yield the rows, shard by shard."""
+        asked = Asked(frozenset(self.tables), self.key)
+        for shard in self.shards if shards is None else shards:
+            with (
+                sensible(self.checkpoint.store.path(self.commit.version)),
+                restorable(self.checkpoint, self.commit, shard, self.memory) as (space, history),
+            ):
+                for found in self._readable.read(shard, space, history, self.commit, asked):
+                    if found.rows.num_rows:
+                        found.rows.validate(full=True)
+                        yield found
+
+    # -- as columns ------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of the rows: those of the only table, or those of all together."""
+        if len(self.tables) != 1:
+            return MIXED
+        head = [pa.field(SHARD, pa.int32(), nullable=False), pa.field(GROUP, pa.string())]
+        return pa.schema([*head, *self.tables[0].columns])
+
+    def batches(self, shards: Sequence[int] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows as batches of `schema`."""
+        one, schema = len(self.tables) == 1, self.schema
+        for found in self.rows(shards):
+            yield _columns(found, schema) if one else _mixed(found)
+
+    # -- groups ----------------------------------------------------------------------------
+
+    def groups(self, limit: int | None = None) -> list[Group]:
+        """Return the groups with the most bytes in each table, largest first."""
+        sums = self._sums()
+        listed = [group for table, found in sums.items() for group in _listed(table, found, limit)]
+        listed.sort(key=lambda each: (-each.bytes, each.operator, each.kept))
+        return [_with_key(group, sums) for group in listed[:limit]]
+
+    def sizes(self) -> list[Size]:
+        """Return how much is kept in each table."""
+        sums = self._sums()
+        return [
+            Size(
+                table.operator,
+                table.name,
+                table.text,
+                table.keys.names,
+                *(
+                    (0, 0, 0)
+                    if table not in sums
+                    else (
+                        sums[table].num_rows,
+                        pc.sum(sums[table].column("__rows")).as_py(),
+                        round(pc.sum(sums[table].column("__bytes")).as_py()),
+                    )
+                ),
+            )
+            for table in self.tables
+        ]
+
+    def _sums(self) -> dict[StateTable, pa.Table]:
+        """Return rows and bytes of each group."""
+        sums: dict[StateTable, list[pa.Table]] = {}
+        for found in self.rows():
+            parts = sums.setdefault(found.table, [])
+            parts.append(_counted(found))
+            if sum(part.num_rows for part in parts) > _MANY:
+                sums[found.table] = [_summed(parts)]
+        return {table: _summed(parts) for table, parts in sums.items()}
+
+
+def group_names(found: StateRows) -> list[str] | list[None]:
+    """Return the identity of the group of each row, as 32 hexadecimal digits."""
+    if found.identity is None:
+        return [None] * found.rows.num_rows
+    hi, lo = (part.tolist() for part in found.identity)
+    return [f"{one:016x}{two:016x}" for one, two in zip(hi, lo, strict=True)]
+
+
+def _columns(found: StateRows, schema: pa.Schema) -> pa.RecordBatch:
+    shard = pa.array(np.full(found.rows.num_rows, found.shard, dtype=np.int32))
+    names = pa.array(group_names(found), pa.string())
+    return pa.RecordBatch.from_arrays([shard, names, *found.rows.columns], schema=schema)
+
+
+def _mixed(found: StateRows) -> pa.RecordBatch:
+    count, keys = found.rows.num_rows, found.table.shown_keys
+    rows = found.rows.to_pylist()
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([found.table.operator] * count, pa.string()),
+            pa.array([found.table.name] * count, pa.string()),
+            pa.array(np.full(count, found.shard, dtype=np.int32)),
+            pa.array(group_names(found), pa.string()),
+            pa.array([as_text({k: row[k] for k in keys}) if keys else None for row in rows]),
+            pa.array(list(map(as_text, rows)), pa.string()),
+        ],
+        schema=MIXED,
+    )
+
+
+def _name(table: StateTable, what: str) -> str:
+    return table.operator if what == "operator" else table.name
+
+
+def _key_names(table: StateTable) -> str:
+    return " and ".join(table.keys.names) or "(no key)"
+
+
+def _counted(found: StateRows) -> pa.Table:
+    """Return rows and bytes of the groups of some rows."""
+    count = found.rows.num_rows
+    columns: dict[str, Any] = {name: found.rows.column(name) for name in found.table.shown_keys}
+    columns["__key"] = pa.array([None] * count, pa.string())
+    nested = [name for name, each in columns.items() if pa.types.is_nested(each.type)]
+    if nested:
+        told = found.rows.select(nested).to_pylist()
+        columns["__key"] = pa.array([as_text(row) for row in told], pa.string())
+        for name in nested:
+            del columns[name]
+    hi, lo = found.identity or (np.zeros(count, np.uint64),) * 2
+    columns |= {"__hi": hi, "__lo": lo, "__shard": np.full(count, found.shard)}
+    size = found.rows.nbytes / max(1, count)
+    columns |= {"__rows": np.ones(count, np.int64), "__bytes": np.full(count, size)}
+    return _summed([pa.table(columns)])
+
+
+def _summed(parts: list[pa.Table]) -> pa.Table:
+    whole = pa.concat_tables(parts)
+    by = [name for name in whole.schema.names if name not in {"__rows", "__bytes"}]
+    sums = whole.group_by(by).aggregate([("__rows", "sum"), ("__bytes", "sum")])
+    return sums.rename_columns({"__rows_sum": "__rows", "__bytes_sum": "__bytes"})
+
+
+def _listed(table: StateTable, sums: pa.Table, limit: int | None) -> Iterator[Group]:
+    largest = sums.sort_by([("__bytes", "descending"), ("__hi", "ascending")])
+    for row in largest.slice(0, limit).to_pylist():
+        key = {name: row[name] for name in table.shown_keys if name in row}
+        if row["__key"] is not None:
+            key |= json.loads(row["__key"])
+        known = row["__hi"] or row["__lo"]
+        yield Group(
+            table.operator,
+            table.name,
+            row["__shard"],
+            plain(key),
+            f"{row['__hi']:016x}{row['__lo']:016x}" if known else None,
+            row["__rows"],
+            round(row["__bytes"]),
+        )
+
+
+def _with_key(group: Group, sums: Mapping[StateTable, pa.Table]) -> Group:
+    """Return a group with the key that other rows of the same group have, if its own have none."""
+    if group.key or group.group is None:
+        return group
+    hi, lo = (int(part, 16) for part in (group.group[:16], group.group[16:]))
+    for table, found in sums.items():
+        if table.operator == group.operator and table.shown_keys:
+            same = pc.and_(pc.equal(found["__hi"], _id(hi)), pc.equal(found["__lo"], _id(lo)))
+            rows = found.filter(same)
+            if rows.num_rows:
+                known = next(_listed(table, rows, 1))
+                return replace(group, key=known.key)
+    return group
+
+
+def _id(value: int) -> pa.Scalar:
+    return pa.scalar(value, pa.uint64())

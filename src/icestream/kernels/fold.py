@@ -1,0 +1,332 @@
+"""Folding events into entries: one row of partial aggregates per (group, pane).
+
+Idea: `assign_entries` gives every event the number of its entry in an open-addressing table; then
+one tight loop per field folds that field's column into the entries. Columns are never copied
+together, and a field without nulls pays for none.
+
+Invariants:
+1. Two events share an entry exactly when pane, hi and lo are equal
+   (`test_parity_events_share_an_entry_exactly_when_group_and_pane_agree`).
+2. Folding equals the obvious loop with Python's numbers (`test_parity_fold_of_every_field`).
+
+Cost: O(events) for each field; the table holds at most half as many entries as it has places.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.core.arrays import Floats, Ids, Ints, Mask, Table
+from icestream.kernels.compile import kernel
+from icestream.kernels.words import dd_add
+
+Index = npt.NDArray[np.int32]
+
+#: stands for "no value is null" where a kernel takes a mask
+ALL_VALID: Mask = np.zeros(0, dtype=np.bool_)
+
+
+@kernel
+def assign_entries(
+    hi: Ids,
+    lo: Ids,
+    pane: Ints,
+    first: int,
+    index: Index,
+    entries: Table,
+    panes: Ints,
+    used: int,
+    identity: Ints,
+    slots: Ints,
+    opened: Ints,
+) -> tuple[int, int, int]:
+    """Number the entry of each event from `first` on; stop when the table is full.
+
+    Fills `slots` (entry of each event) and `opened` (events that opened an entry). Returns
+    (events done up to, entries used, events listed in `opened`).
+    """
+    mask = index.size - 1
+    listed = 0
+    for i in range(first, hi.size):
+        h = hi[i]
+        low = lo[i]
+        p = pane[i]
+        place = (
+            np.int64((low ^ (np.uint64(p) * np.uint64(0x9E3779B97F4A7C15))) >> np.uint64(20)) & mask
+        )
+        while True:
+            at = index[place] - 1
+            if at < 0:
+                if used == entries.shape[0]:
+                    return i, used, listed
+                at = used
+                used += 1
+                index[place] = at + 1
+                panes[at] = p
+                entries[at] = identity
+                entries[at, 0] = np.int64(h)
+                entries[at, 1] = np.int64(low)
+                opened[listed] = i
+                listed += 1
+                break
+            if (
+                panes[at] == p
+                and np.uint64(entries[at, 0]) == h
+                and np.uint64(entries[at, 1]) == low
+            ):
+                break
+            place = (place + 1) & mask
+        slots[i] = at
+    return hi.size, used, listed
+
+
+@kernel
+def new_keys(
+    hi: Ids,
+    lo: Ids,
+    pane: Ints,
+    rows: Ints,
+    count: int,
+    index: Index,
+    seen: Ids,
+    last: Ints,
+    used: int,
+    fresh: Ints,
+) -> tuple[int, int]:
+    """List in `fresh` the events among `rows[:count]` of groups not seen before.
+
+    Also keeps in `last` the latest pane of every group seen. Returns (groups seen, events listed).
+    """
+    mask = index.size - 1
+    found = 0
+    for k in range(count):
+        i = rows[k]
+        place = np.int64(lo[i] >> np.uint64(20)) & mask
+        while True:
+            at = index[place] - 1
+            if at < 0:
+                index[place] = used + 1
+                seen[used, 0] = hi[i]
+                seen[used, 1] = lo[i]
+                last[used] = pane[i]
+                used += 1
+                fresh[found] = i
+                found += 1
+                break
+            if seen[at, 0] == hi[i] and seen[at, 1] == lo[i]:
+                last[at] = max(last[at], pane[i])
+                break
+            place = (place + 1) & mask
+    return used, found
+
+
+@kernel
+def fold_count(entries: Table, at: int, slots: Ints, valid: Mask, first: int, last: int) -> None:
+    """Count events, or those with a value where `valid` is given."""
+    if valid.size == 0:
+        for i in range(first, last):
+            entries[slots[i], at] += 1
+    else:
+        for i in range(first, last):
+            if valid[i]:
+                entries[slots[i], at] += 1
+
+
+@kernel
+def fold_sum_i64(
+    entries: Table, at: int, slots: Ints, values: Ints, valid: Mask, first: int, last: int
+) -> None:
+    """Add integers that cannot overflow 64 bits in sum."""
+    for i in range(first, last):
+        if valid.size == 0 or valid[i]:
+            entries[slots[i], at] += values[i]
+
+
+@kernel
+def fold_sum_i128(
+    entries: Table,
+    at: int,
+    slots: Ints,
+    low: Ints,
+    high: Ints,
+    valid: Mask,
+    first: int,
+    last: int,
+) -> None:
+    """Add 128-bit integers given as two words."""
+    for i in range(first, last):
+        if valid.size == 0 or valid[i]:
+            e = slots[i]
+            a = np.uint64(entries[e, at])
+            c = a + np.uint64(low[i])
+            entries[e, at] = np.int64(c)
+            entries[e, at + 1] += high[i]
+            if c < a:
+                entries[e, at + 1] += 1
+
+
+@kernel
+def fold_sum_f64(
+    entries: Table, at: int, slots: Ints, values: Floats, valid: Mask, first: int, last: int
+) -> None:
+    """Add floats to double-double sums."""
+    sums = entries.view(np.float64)
+    for i in range(first, last):
+        if valid.size == 0 or valid[i]:
+            e = slots[i]
+            sums[e, at], sums[e, at + 1] = dd_add(sums[e, at], sums[e, at + 1], values[i], 0.0)
+
+
+@kernel
+def fold_squares_f64(
+    entries: Table, at: int, slots: Ints, values: Floats, valid: Mask, first: int, last: int
+) -> None:
+    """Add exact squares of floats to double-double sums."""
+    sums = entries.view(np.float64)
+    for i in range(first, last):
+        if valid.size == 0 or valid[i]:
+            e = slots[i]
+            x = values[i]
+            square = x * x
+            error = 0.0
+            if math.isfinite(square):
+                c = 134217729.0 * x
+                big = c - (c - x)
+                small = x - big
+                error = ((big * big - square) + 2.0 * big * small) + small * small
+                if not math.isfinite(error):
+                    error = 0.0
+            sums[e, at], sums[e, at + 1] = dd_add(sums[e, at], sums[e, at + 1], square, error)
+
+
+@kernel
+def fold_products_f64(
+    entries: Table, at: int, slots: Ints, x: Floats, y: Floats, valid: Mask, first: int, last: int
+) -> None:
+    """Add exact products of floats to double-double sums."""
+    sums = entries.view(np.float64)
+    for i in range(first, last):
+        if valid.size == 0 or valid[i]:
+            e = slots[i]
+            a = x[i]
+            b = y[i]
+            product = a * b
+            error = 0.0
+            if math.isfinite(product):
+                ca = 134217729.0 * a
+                cb = 134217729.0 * b
+                a1 = ca - (ca - a)
+                b1 = cb - (cb - b)
+                a2 = a - a1
+                b2 = b - b1
+                error = ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
+                if not math.isfinite(error):
+                    error = 0.0
+            sums[e, at], sums[e, at + 1] = dd_add(sums[e, at], sums[e, at + 1], product, error)
+
+
+@kernel
+def _low_product(a: np.int64, b: np.int64) -> tuple[np.int64, np.int64]:
+    """Return low and high word of the product of two words without sign."""
+    mask = np.uint64(0xFFFFFFFF)
+    half = np.uint64(32)
+    a0 = np.uint64(a) & mask
+    a1 = np.uint64(a) >> half
+    b0 = np.uint64(b) & mask
+    b1 = np.uint64(b) >> half
+    low = a0 * b0
+    middle = a1 * b0 + (low >> half)
+    cross = a0 * b1 + (middle & mask)
+    high = a1 * b1 + (middle >> half) + (cross >> half)
+    return np.int64((cross << half) | (low & mask)), np.int64(high)
+
+
+@kernel
+def fold_products_i128(
+    entries: Table,
+    at: int,
+    slots: Ints,
+    x_low: Ints,
+    x_high: Ints,
+    y_low: Ints,
+    y_high: Ints,
+    valid: Mask,
+    first: int,
+    last: int,
+) -> None:
+    """Add products of 128-bit integers that fit 128 bits themselves."""
+    for i in range(first, last):
+        if valid.size == 0 or valid[i]:
+            e = slots[i]
+            low, high = _low_product(x_low[i], y_low[i])
+            high += x_low[i] * y_high[i] + x_high[i] * y_low[i]
+            a = np.uint64(entries[e, at])
+            c = a + np.uint64(low)
+            entries[e, at] = np.int64(c)
+            entries[e, at + 1] += high
+            if c < a:
+                entries[e, at + 1] += 1
+
+
+@kernel
+def fold_least(
+    entries: Table, at: int, slots: Ints, rows: Table, valid: Mask, first: int, last: int
+) -> None:
+    """Keep the least row of words, compared one after the other."""
+    count = rows.shape[1]
+    for i in range(first, last):
+        if valid.size == 0 or valid[i]:
+            e = slots[i]
+            for w in range(count):
+                if rows[i, w] != entries[e, at + w]:
+                    if rows[i, w] < entries[e, at + w]:
+                        for m in range(w, count):
+                            entries[e, at + m] = rows[i, m]
+                    break
+
+
+@kernel
+def fold_min(
+    entries: Table, at: int, slots: Ints, values: Ints, valid: Mask, first: int, last: int
+) -> None:
+    """Keep the least value."""
+    for i in range(first, last):
+        if valid.size == 0 or valid[i]:
+            e = slots[i]
+            entries[e, at] = min(entries[e, at], values[i])
+
+
+@kernel
+def fold_max(
+    entries: Table, at: int, slots: Ints, values: Ints, valid: Mask, first: int, last: int
+) -> None:
+    """Keep the greatest value."""
+    for i in range(first, last):
+        if valid.size == 0 or valid[i]:
+            e = slots[i]
+            entries[e, at] = max(entries[e, at], values[i])
+
+
+@kernel
+def order_floats(bits: Ints, out: Ints) -> None:
+    """Map float64 bits to integers of the same order, -0.0 below 0.0, every NaN one, greatest."""
+    for i in range(bits.size):
+        b = bits[i]
+        if (b & 0x7FFFFFFFFFFFFFFF) > 0x7FF0000000000000:
+            out[i] = 0x7FF8000000000000
+        elif b < 0:
+            out[i] = b ^ 0x7FFFFFFFFFFFFFFF
+        else:
+            out[i] = b
+
+
+@kernel
+def routes_of(hi: Ids, key_groups: int, route: Ints, out: Ints, load: Ints) -> None:
+    """Look up the shard of every group and count entries per key group."""
+    for i in range(hi.size):
+        group = np.int64(((hi[i] >> np.uint64(32)) * np.uint64(key_groups)) >> np.uint64(32))
+        load[group] += 1
+        out[i] = route[group]

@@ -1,0 +1,372 @@
+"""Windows that move with events: tuples enter and leave the running rows of their groups in order.
+
+Idea: a *tuple* is an entry of one event with its time behind it. `advance` merges the tuples that
+enter with those that leave, by a key that both carry (their time, or their place in the stream): a
+tuple leaves once its key is `reach` behind the one that enters. Fields without an inverse take the
+*front* that a flip computed for the time after the tuple left, as in `kernels.groups`; while the
+whole window is among the tuples at hand, `advance` flips by itself. `roll` does the same for groups
+that count their own events, each over a *ring* of its last events.
+
+A group's row has words of its own for each frame: the fields, a front for those without an inverse,
+then how many of its events entered (COUNT), the flip it was last reset by or the number of its ring
+(MARK), and the instant its next row is due (DUE). `places` says where the fields are in a tuple and
+`at` where they are in a row: frames that share a row have different `at`, maybe different fields.
+
+Invariants:
+1. After every event, front merged with back equals folding the window again
+   (`test_parity_advance_beside_recomputation`, `test_parity_roll_beside_recomputation`).
+2. A flip costs one step per tuple of the window, however many groups there are.
+
+Cost: O(fields) for a tuple that enters and for one that leaves, amortised over flips.
+
+References: two-stacks aggregation for operations without an inverse.
+"""
+
+from __future__ import annotations
+
+from icestream.core.arrays import Ints, Mask, Slots, Table
+from icestream.kernels.compile import kernel
+from icestream.kernels.words import merge_field, op_words, unmerge_field
+
+#: words of a group's row behind its fronts
+COUNT = 0
+MARK = 1
+DUE = 2
+EXTRAS = 3
+
+#: why `advance` came back: all entered, more must be brought to leave, or `out` is full
+DONE = 0
+SHORT = 1
+FULL = 2
+
+#: words of the progress of `advance`: tuples entered, tuples that left, rows of `out` filled,
+#: tuples that have a front, flips
+ENTERED = 0
+LEFT = 1
+FILLED = 2
+FLIPPED = 3
+FLIPS = 4
+PROGRESS = 5
+
+#: never due
+NEVER = 2**63 - 1
+
+
+@kernel
+def enter(rows: Table, slot: int, tuples: Table, k: int, ops: Ints, places: Ints, at: Ints) -> None:
+    """Merge a tuple into the running fields of its group."""
+    for f in range(ops.size):
+        merge_field(rows, slot, at[f], tuples, k, places[f], ops[f])
+
+
+@kernel
+def leave(
+    rows: Table,
+    slot: int,
+    tuples: Table,
+    k: int,
+    fronts: Table,
+    m: int,
+    fronts_at: int,
+    ops: Ints,
+    places: Ints,
+    at: Ints,
+) -> None:
+    """Take a tuple out: what has an inverse is subtracted, the rest takes the front after it."""
+    for f in range(ops.size):
+        if ops[f] < 2:
+            unmerge_field(rows, slot, at[f], tuples, k, places[f], ops[f])
+    for w in range(fronts.shape[1]):
+        rows[slot, fronts_at + w] = fronts[m, w]
+
+
+@kernel
+def forget_backs(rows: Table, slot: int, ops: Ints, at: Ints, identity: Ints) -> None:
+    """Empty the running fields without an inverse."""
+    for f in range(ops.size):
+        if ops[f] >= 2:
+            for w in range(at[f], at[f] + op_words(ops[f])):
+                rows[slot, w] = identity[w]
+
+
+@kernel
+def show(
+    rows: Table, slot: int, ops: Ints, at: Ints, fronts_at: int, out: Table, target: int
+) -> None:
+    """Write the fields of a group's window, backs merged with fronts, to a row of `out`."""
+    for w in range(out.shape[1]):
+        out[target, w] = rows[slot, at[0] + w]
+    front = fronts_at
+    for f in range(ops.size):
+        if ops[f] >= 2:
+            merge_field(out, target, at[f] - at[0], rows, slot, front, ops[f])
+            front += op_words(ops[f])
+
+
+@kernel
+def push_fronts(
+    rows: Table,
+    slots: Slots,
+    tuples: Table,
+    first: int,
+    last: int,
+    ops: Ints,
+    places: Ints,
+    at: Ints,
+    identity: Ints,
+    fronts_at: int,
+    flip: int,
+    fronts: Table,
+) -> None:
+    """Put tuples `first` to `last` before the fronts, latest first; note the front after each.
+
+    A group that flip number `flip` has not met yet starts with empty front and back.
+    """
+    extras = fronts_at + fronts.shape[1]
+    for k in range(last - 1, first - 1, -1):
+        slot = slots[k]
+        if rows[slot, extras + MARK] != flip:
+            rows[slot, extras + MARK] = flip
+            forget_backs(rows, slot, ops, at, identity)
+            for w in range(fronts_at, extras):
+                rows[slot, w] = identity[w]
+        for w in range(fronts.shape[1]):
+            fronts[k, w] = rows[slot, fronts_at + w]
+        front = fronts_at
+        for f in range(ops.size):
+            if ops[f] >= 2:
+                merge_field(rows, slot, front, tuples, k, places[f], ops[f])
+                front += op_words(ops[f])
+
+
+@kernel
+def advance(
+    rows: Table,
+    entering: Table,
+    slots: Slots,
+    keys: Ints,
+    last: int,
+    leaving: Table,
+    leaving_slots: Slots,
+    leaving_keys: Ints,
+    fronts: Table,
+    same: bool,
+    reach: int,
+    bound: int,
+    every: int,
+    ops: Ints,
+    places: Ints,
+    at: Ints,
+    identity: Ints,
+    fronts_at: int,
+    out: Table,
+    out_slots: Slots,
+    out_times: Ints,
+    progress: Ints,
+) -> int:
+    """Let tuples up to `last` enter, others leave before them; show windows; say why it stopped.
+
+    A window is shown after every `every`-th event of its group, never if `every` is 0. After the
+    last tuple those leave whose key is at most `bound`. With `same`, the tuples that leave are
+    those that entered here, and fronts are made as they are needed; else it stops when those at
+    hand have left. `progress` says where to begin and, afterwards, how far it came.
+    """
+    width = fronts.shape[1]
+    extras = fronts_at + width
+    time = entering.shape[1] - 1
+    e, m, count = progress[ENTERED], progress[LEFT], progress[FILLED]
+    reason = -1
+    while reason < 0:
+        limit = keys[e] - reach if e < last else bound
+        size = e if same else leaving_slots.size
+        while m < size and leaving_keys[m] <= limit:
+            if same and width > 0 and m >= progress[FLIPPED]:
+                progress[FLIPS] += 1
+                progress[FLIPPED] = e
+                push_fronts(
+                    rows,
+                    slots,
+                    entering,
+                    m,
+                    e,
+                    ops,
+                    places,
+                    at,
+                    identity,
+                    fronts_at,
+                    progress[FLIPS],
+                    fronts,
+                )
+            slot = leaving_slots[m]
+            leave(rows, slot, leaving, m, fronts, m, fronts_at, ops, places, at)
+            if rows[slot, at[0]] == 0:
+                for w in range(at[0], extras):
+                    rows[slot, w] = identity[w]
+            m += 1
+        if not same and m == size:
+            reason = SHORT
+        elif e == last:
+            reason = DONE
+        elif every > 0 and count == out.shape[0]:
+            reason = FULL
+        else:
+            slot = slots[e]
+            enter(rows, slot, entering, e, ops, places, at)
+            rows[slot, extras + COUNT] += 1
+            if every > 0 and rows[slot, extras + COUNT] % every == 0:
+                show(rows, slot, ops, at, fronts_at, out, count)
+                out_slots[count] = slot
+                out_times[count] = entering[e, time]
+                count += 1
+            e += 1
+    progress[ENTERED], progress[LEFT], progress[FILLED] = e, m, count
+    return reason
+
+
+@kernel
+def roll(
+    rows: Table,
+    entering: Table,
+    order: Ints,
+    starts: Ints,
+    slots: Slots,
+    rings: Table,
+    ring_at: Ints,
+    length: int,
+    every: int,
+    slide: int,
+    ops: Ints,
+    places: Ints,
+    at: Ints,
+    identity: Ints,
+    fronts_at: int,
+    out: Table,
+    out_times: Ints,
+    shown: Mask,
+) -> None:
+    """Let tuples enter the rings of their groups, each pushing out the one `length` before it.
+
+    The tuples of run i, of the group in row `slots[i]`, are `order[starts[i]:starts[i + 1]]`; slot
+    s of its ring is row `ring_at[i] + s` of `rings`. A tuple shows at most one window, in its own
+    row of `out`: with a `slide` of time the one that was due before it, else the one after it if it
+    is the `every`-th of its group. A front lies behind the fields of a ring's rows.
+    """
+    words = out.shape[1]
+    fronts = rings[:, words:]
+    width = fronts.shape[1]
+    extras = fronts_at + width
+    time = entering.shape[1] - 1
+    in_ring = at - at[0]
+    for i in range(slots.size):
+        slot = slots[i]
+        for k in range(starts[i], starts[i + 1]):
+            e = order[k]
+            if slide > 0:
+                if rows[slot, extras + DUE] <= entering[e, time]:
+                    show(rows, slot, ops, at, fronts_at, out, e)
+                    out_times[e] = rows[slot, extras + DUE]
+                    shown[e] = True
+                rows[slot, extras + DUE] = (entering[e, time] // slide + 1) * slide
+            count = rows[slot, extras + COUNT]
+            here = ring_at[i] + count % length
+            if count >= length:
+                leave(rows, slot, rings, here, fronts, here, fronts_at, ops, in_ring, at)
+            for f in range(ops.size):
+                for w in range(op_words(ops[f])):
+                    rings[here, in_ring[f] + w] = entering[e, places[f] + w]
+            enter(rows, slot, entering, e, ops, places, at)
+            count += 1
+            rows[slot, extras + COUNT] = count
+            if width > 0 and count % length == 0:
+                _flip_ring(rows, slot, rings, ring_at[i], length, ops, at, identity, fronts_at)
+            if slide == 0 and count % every == 0:
+                show(rows, slot, ops, at, fronts_at, out, e)
+                out_times[e] = entering[e, time]
+                shown[e] = True
+
+
+@kernel
+def _flip_ring(
+    rows: Table,
+    slot: int,
+    rings: Table,
+    first: int,
+    length: int,
+    ops: Ints,
+    at: Ints,
+    identity: Ints,
+    fronts_at: int,
+) -> None:
+    """Note for every tuple of a full ring the front after it; the group's front is all of them."""
+    words = fronts_at - at[0]
+    extras = fronts_at + rings.shape[1] - words
+    forget_backs(rows, slot, ops, at, identity)
+    for w in range(fronts_at, extras):
+        rows[slot, w] = identity[w]
+    for here in range(first + length - 1, first - 1, -1):
+        for w in range(fronts_at, extras):
+            rings[here, words + w - fronts_at] = rows[slot, w]
+        front = fronts_at
+        for f in range(ops.size):
+            if ops[f] >= 2:
+                merge_field(rows, slot, front, rings, here, at[f] - at[0], ops[f])
+                front += op_words(ops[f])
+
+
+@kernel
+def show_due(
+    rows: Table,
+    first: int,
+    used: int,
+    watermark: int,
+    ops: Ints,
+    at: Ints,
+    fronts_at: int,
+    extras: int,
+    out: Table,
+    out_slots: Slots,
+    out_times: Ints,
+    start: int,
+) -> tuple[int, int]:
+    """Show the groups whose next row is due, from row `first` on, in `out` from row `start` on.
+
+    Returns (rows looked at up to, rows of `out` filled); stops when `out` is full.
+    """
+    due = extras + DUE
+    count = start
+    for slot in range(first, used):
+        if rows[slot, due] > watermark:
+            continue
+        if count == out.shape[0]:
+            return slot, count
+        show(rows, slot, ops, at, fronts_at, out, count)
+        out_slots[count] = slot
+        out_times[count] = rows[slot, due]
+        rows[slot, due] = NEVER
+        count += 1
+    return used, count
+
+
+@kernel
+def show_standing(
+    rows: Table,
+    first: int,
+    used: int,
+    ops: Ints,
+    at: Ints,
+    fronts_at: int,
+    out: Table,
+    out_slots: Slots,
+    start: int,
+) -> tuple[int, int]:
+    """Show every group with tuples in the window; what it returns is as for `show_due`."""
+    count = start
+    for slot in range(first, used):
+        if rows[slot, at[0]] == 0:
+            continue
+        if count == out.shape[0]:
+            return slot, count
+        show(rows, slot, ops, at, fronts_at, out, count)
+        out_slots[count] = slot
+        count += 1
+    return used, count

@@ -1,0 +1,221 @@
+"""The resident groups of a shard: lookup, running aggregates, expiry and emission.
+
+Idea: groups live in dense rows `int64[capacity, width]`; an open-addressing index of int32 maps
+(hi, lo) to a row. A row is hi, lo, the *last* pane with an entry of the group, whether it *changed*
+since it was emitted, the running fields, then one *front* for every field that cannot be taken
+back. The running words of such a field are the *back*: what was added behind the panes that have
+fronts. A window's value is front merged with back. Where the next stack of fronts is built while
+one is in use, a row has two more sets of words behind its fronts, the *next front* and *next back*.
+
+Invariants:
+1. A group is found exactly while its row is in the index (`test_parity_groups_beside_a_dict`).
+2. After any adds and expiries in pane order, front merged with back equals folding the panes of
+   the window (`test_parity_running_aggregates_beside_recomputation`).
+3. A group without rows in the window has identity fields: nothing drifts past an empty window
+   (the same test, and `test_parity_emptying_all_rows_at_once`).
+4. Taking what was built in place of front and back leaves nothing of it behind
+   (`test_parity_taking_the_next_front_and_back`).
+
+Cost: O(rows of the slice) to add or expire; O(resident groups) to emit, and to take the next front
+and back.
+
+References: two-stacks aggregation for operations without an inverse.
+"""
+
+from __future__ import annotations
+
+from icestream.core.arrays import Ints, Slots, Table
+from icestream.kernels.compile import kernel
+from icestream.kernels.words import merge_field, op_words, unmerge_field
+
+#: places in a group's row
+HI = 0
+LO = 1
+LAST = 2
+CHANGED = 3
+FIELDS = 4
+
+
+@kernel
+def touch(rows: Table, slots: Slots, panes: Ints) -> None:
+    """Note that each group has an entry in a pane."""
+    for k in range(slots.size):
+        rows[slots[k], 2] = max(rows[slots[k], 2], panes[k])
+
+
+@kernel
+def _merge_without_inverse(
+    rows: Table, slot: int, at: int, entries: Table, k: int, ops: Ints, places: Ints
+) -> None:
+    """Merge the fields without an inverse of an entry into the words of a row from `at` on."""
+    for f in range(ops.size):
+        if ops[f] >= 2:
+            merge_field(rows, slot, at, entries, k, places[f], ops[f])
+            at += op_words(ops[f])
+
+
+@kernel
+def add_slice(
+    rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints, next_back: int
+) -> None:
+    """Merge a pane slice into the running fields of its groups, and into a next back.
+
+    That begins at word `next_back` of a row; there is none where it is 0.
+    """
+    for k in range(slots.size):
+        slot = slots[k]
+        for f in range(ops.size):
+            merge_field(rows, slot, places[f] + FIELDS - 2, entries, k, places[f], ops[f])
+        if next_back > 0:
+            _merge_without_inverse(rows, slot, next_back, entries, k, ops, places)
+        rows[slot, CHANGED] = 1
+
+
+@kernel
+def expire_slice(
+    rows: Table,
+    slots: Slots,
+    entries: Table,
+    ops: Ints,
+    places: Ints,
+    identity: Ints,
+    fronts: Table,
+    fronts_at: int,
+    pane: int,
+    dead: Slots,
+) -> int:
+    """Take a slice of `pane` out of the window; list in `dead` the groups whose last pane it was.
+
+    Fields with an inverse are subtracted. The others take the front that `push_front` computed for
+    the time after this slice. A group with no row left in the window starts afresh.
+    """
+    count = 0
+    width = identity.size
+    for k in range(slots.size):
+        slot = slots[k]
+        for f in range(ops.size):
+            if ops[f] < 2:
+                unmerge_field(rows, slot, places[f] + FIELDS - 2, entries, k, places[f], ops[f])
+        for m in range(fronts.shape[1]):
+            rows[slot, fronts_at + m] = fronts[k, m]
+        rows[slot, CHANGED] = 1
+        if rows[slot, FIELDS] == 0:
+            for w in range(FIELDS, width):
+                rows[slot, w] = identity[w]
+            if rows[slot, 2] == pane:
+                dead[count] = slot
+                count += 1
+    return count
+
+
+@kernel
+def empty_rows(rows: Table, used: int, identity: Ints, end: int, dead: Slots) -> int:
+    """Start every group afresh; list in `dead` those that had rows and have no pane from `end` on.
+
+    What is in the window need not be read again to leave it when all of it leaves.
+    """
+    count = 0
+    for slot in range(used):
+        if rows[slot, FIELDS] == 0:
+            continue
+        for w in range(FIELDS, identity.size):
+            rows[slot, w] = identity[w]
+        rows[slot, CHANGED] = 1
+        if rows[slot, LAST] < end:
+            dead[count] = slot
+            count += 1
+    return count
+
+
+@kernel
+def start_flip(rows: Table, used: int, ops: Ints, places: Ints, identity: Ints) -> None:
+    """Forget fronts and backs of the fields without an inverse, the next ones too."""
+    front = places[-1] + FIELDS - 2 + op_words(ops[-1])
+    for slot in range(used):
+        for f in range(ops.size):
+            if ops[f] >= 2:
+                for w in range(op_words(ops[f])):
+                    rows[slot, places[f] + FIELDS - 2 + w] = identity[places[f] + FIELDS - 2 + w]
+        for w in range(front, identity.size):
+            rows[slot, w] = identity[w]
+
+
+@kernel
+def push_front(
+    rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints, front: int, out: Table
+) -> None:
+    """Put one older slice before the front at a word of the rows.
+
+    The front after it is noted in `out`, then the slice is merged in.
+    """
+    for k in range(slots.size):
+        slot = slots[k]
+        for m in range(out.shape[1]):
+            out[k, m] = rows[slot, front + m]
+        _merge_without_inverse(rows, slot, front, entries, k, ops, places)
+
+
+@kernel
+def push_back(rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints) -> None:
+    """Merge the fields without an inverse of a slice into the backs; others are there already."""
+    for k in range(slots.size):
+        for f in range(ops.size):
+            if ops[f] >= 2:
+                merge_field(rows, slots[k], places[f] + FIELDS - 2, entries, k, places[f], ops[f])
+
+
+@kernel
+def take_next(
+    rows: Table, used: int, ops: Ints, places: Ints, identity: Ints, front: int, width: int
+) -> None:
+    """Let the next front and back, of `width` words each, take the place of front and back."""
+    next_front = front + width
+    next_back = next_front + width
+    for slot in range(used):
+        for w in range(width):
+            rows[slot, front + w] = rows[slot, next_front + w]
+        at = next_back
+        for f in range(ops.size):
+            if ops[f] >= 2:
+                for w in range(op_words(ops[f])):
+                    rows[slot, places[f] + FIELDS - 2 + w] = rows[slot, at]
+                    at += 1
+        for w in range(next_front, next_back + width):
+            rows[slot, w] = identity[w]
+
+
+@kernel
+def emit(
+    rows: Table,
+    first: int,
+    used: int,
+    ops: Ints,
+    places: Ints,
+    fronts_at: int,
+    out: Table,
+    out_slots: Slots,
+    start: int,
+    updates: bool,
+) -> tuple[int, int]:
+    """Write the fields of every group with rows in the window to `out` from row `start` on.
+
+    For `updates`, of every group that changed since it was emitted, also if it has no rows left.
+    Returns (rows looked at up to, rows of `out` filled); stops when `out` is full.
+    """
+    count = start
+    for slot in range(first, used):
+        if rows[slot, CHANGED] == 0 if updates else rows[slot, FIELDS] == 0:
+            continue
+        if count == out.shape[0]:
+            return slot, count
+        rows[slot, CHANGED] = 0
+        for w in range(out.shape[1]):
+            out[count, w] = rows[slot, w + FIELDS]
+        at = fronts_at
+        for f in range(ops.size):
+            if ops[f] >= 2:
+                merge_field(out, count, places[f] - 2, rows, slot, at, ops[f])
+                at += op_words(ops[f])
+        out_slots[count] = slot
+        count += 1
+    return used, count

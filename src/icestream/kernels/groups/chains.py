@@ -1,0 +1,113 @@
+"""Chains of extents followed through many mapped segments in one call.
+
+Idea: a *map* is a row of ordinals, ascending, with the address and the number of the words of each
+segment. A chain goes from extent to extent as long as the next one is in a segment of the map; what
+was passed is listed as *pieces*: the chain, where its words are, and how many. Nothing is copied
+until all chains are at their ends, so each is copied once, to its place.
+
+Invariants:
+1. What is followed and copied is what going back one by one gives
+   (`test_parity_chains_through_mapped_segments`).
+2. A chain that meets an extent that is not sound, or does not lead back, is told
+   (`test_a_chain_in_a_circle_is_told`, `test_extents_that_make_no_sense_are_damage`).
+
+Cost: two visits of each extent; O(log segments) to find a segment.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from icestream.core.arrays import Ids, Ints, Table
+from icestream.kernels.addresses import words_at
+from icestream.kernels.compile import kernel
+from icestream.kernels.groups.extents import (
+    BACK,
+    BACK_LATEST,
+    HEADER,
+    LENGTH,
+    SHAPE,
+    WORDS,
+    copy_header,
+    is_sound,
+)
+from icestream.kernels.groups.heap import NO_ROOT
+
+#: columns of a piece
+CHAIN = 0
+ADDRESS = 1
+SIZE = 2
+PIECE = 3
+#: how a call ends that meets no damage: no chain can be followed, or there is no room for pieces
+DONE = -1
+FULL = -2
+
+
+@kernel
+def find_segment(ordinals: Ints, ordinal: int) -> int:
+    """Return the number of a segment in a map, -1 if it is not there."""
+    first = 0
+    last = ordinals.size
+    while first < last:
+        middle = (first + last) >> 1
+        if ordinals[middle] < ordinal:
+            first = middle + 1
+        else:
+            last = middle
+    return first if first < ordinals.size and ordinals[first] == ordinal else -1
+
+
+@kernel
+def follow(
+    segments: Table,
+    markers: Ints,
+    hi: Ids,
+    lo: Ids,
+    watermark: int,
+    step: int,
+    left: Ints,
+    pieces: Table,
+    count: int,
+) -> tuple[int, int]:
+    """Follow chains from their markers, newest extent first; return pieces and how it ended.
+
+    `segments` has rows of ordinals, addresses and words. A marker is moved on, to `NO_ROOT` at the
+    end of its chain or where all that is behind has expired. `left` is how many extents may still
+    follow, `step` of them for each place in a chain. How it ended is `DONE`, `FULL`, or the number
+    of a chain whose next extent is not sound, counted on for one that does not lead back.
+    """
+    header = np.empty((1, HEADER), dtype=np.int64)
+    for i in range(markers.size):
+        while markers[i] != NO_ROOT:
+            segment = find_segment(segments[0], markers[i] >> 32)
+            if segment < 0:
+                break
+            if count == pieces.shape[0]:
+                return count, FULL
+            stream = words_at(segments[1, segment], segments[2, segment])
+            at = markers[i] & 0xFFFFFFFF
+            if not is_sound(stream, at, markers[i], hi[i], lo[i]):
+                return count, i
+            begin = copy_header(stream, at, header, 0)
+            place = step * (header[0, SHAPE] >> 32)
+            left[i] = min(left[i] - 1, place + step - 1)
+            if left[i] < place:
+                return count, markers.size + i
+            pieces[count, CHAIN] = i
+            pieces[count, ADDRESS] = segments[1, segment] + 8 * begin
+            pieces[count, SIZE] = header[0, LENGTH] & WORDS
+            count += 1
+            is_over = header[0, BACK] == NO_ROOT or header[0, BACK_LATEST] <= watermark
+            markers[i] = NO_ROOT if is_over else header[0, BACK]
+    return count, DONE
+
+
+@kernel
+def copy_back(pieces: Table, out: Ints, places: Ints) -> None:
+    """Copy pieces, the last one first, to the places of their chains, and move those past them."""
+    for p in range(pieces.shape[0] - 1, -1, -1):
+        chain, size = pieces[p, CHAIN], pieces[p, SIZE]
+        words = words_at(pieces[p, ADDRESS], size)
+        for w in range(size):
+            out[places[chain] + w] = words[w]
+        places[chain] += size

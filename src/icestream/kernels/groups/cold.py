@@ -1,0 +1,231 @@
+"""Which groups are cold: statistics kept by slot, and the k coldest found without sorting.
+
+Idea: two words for each slot. For the clock the first is a reference bit, cleared by a hand that
+takes the slots it finds cleared. For *fading scores* the first is a score as the bits of a float,
+the second the tick of the last hit; a score is only brought up to date when it is touched, so
+ageing costs nothing. The coldest come from one pass over the candidates: entries below the k-th so
+far gather behind it, and when as many as k did, a partition drops the warmer half.
+
+Invariants:
+1. The hand takes what a clock that moves slot by slot takes (`test_parity_the_hand_of_the_clock`).
+2. A score is the sum of its hits, each faded by what passed since (`test_parity_fading_scores`).
+3. The coldest are those that sorting by (score, last hit, slot) puts first
+   (`test_parity_the_coldest_are_those_a_sort_puts_first`).
+4. One of every `one_in` hits is sampled, however they are cut into batches
+   (`test_parity_one_hit_of_every_few_is_sampled`).
+5. Groups of the directory are chosen by how often they were named, then by when
+   (`test_parity_groups_named_least_and_longest_ago`).
+
+Cost: O(hits), O(candidates); two turns of the hand at most.
+
+Limits: scores that have faded to nothing are told apart by their last hit alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.core.arrays import Floats, Ints, Slots, Table
+from icestream.kernels.compile import kernel
+from icestream.kernels.groups.heap import HEAT, STAMP
+from icestream.kernels.hashing import mix_lo
+
+#: two words for each slot
+Stats = npt.NDArray[np.int64]
+
+#: heat, and chunks that have passed, that count for no more than this
+MOST_HEAT = 255
+
+
+@kernel
+def clock_sweep(stats: Stats, candidates: Slots, start: int, k: int, out: Slots) -> tuple[int, int]:
+    """Move the hand over `candidates` from position `start` until `k` are taken, at most all.
+
+    Fills `out`; returns how many were taken and where the hand stops. A slot that is taken is left
+    with a negative first word.
+    """
+    count = 0
+    at = start
+    for turn in range(2):
+        for _ in range(candidates.size):
+            if count == k:
+                return count, at
+            slot = candidates[at]
+            at = at + 1 if at + 1 < candidates.size else 0
+            if stats[slot, 0] > 0:
+                stats[slot, 0] = 0
+            elif turn == 0 or stats[slot, 0] == 0:
+                stats[slot, 0] = -1
+                out[count] = slot
+                count += 1
+    return count, at
+
+
+@kernel
+def faded(score: float, last: int, tick: int, period: int, retain: float) -> float:
+    """Return what a score of tick `last` is worth at `tick`; a mark or no score is worth nothing.
+
+    It is multiplied by `retain` at every tick that `period` divides, never if that is 0.
+    """
+    if not score > 0.0:
+        return 0.0
+    if period == 0:
+        return score
+    steps = tick - last if period == 1 else tick // period - last // period
+    while steps > 0 and score > 0.0:
+        if steps & 1:
+            score *= retain
+        retain *= retain
+        steps >>= 1
+    return score
+
+
+@kernel
+def fade_hit(
+    scores: Floats, last: Ints, slots: Slots, tick: int, period: int, gain: float, retain: float
+) -> None:
+    """Add `gain` to the score of every slot, each time it is named."""
+    for i in range(slots.size):
+        slot = slots[i]
+        scores[slot] = faded(scores[slot], last[slot], tick, period, retain) + gain
+        last[slot] = tick
+
+
+@kernel
+def colder(keys: Floats, ages: Ints, slots: Slots, a: int, b: int) -> bool:
+    """Tell whether entry `a` is colder than entry `b`; no two entries are equal."""
+    if keys[a] != keys[b]:
+        return bool(keys[a] < keys[b])
+    if ages[a] != ages[b]:
+        return bool(ages[a] < ages[b])
+    return bool(slots[a] < slots[b])
+
+
+@kernel
+def swap(keys: Floats, ages: Ints, slots: Slots, a: int, b: int) -> None:
+    """Exchange two entries."""
+    keys[a], keys[b] = keys[b], keys[a]
+    ages[a], ages[b] = ages[b], ages[a]
+    slots[a], slots[b] = slots[b], slots[a]
+
+
+@kernel
+def partition(keys: Floats, ages: Ints, slots: Slots, count: int, k: int) -> None:
+    """Bring the `k` coldest of `count` entries to the front, the warmest of them last."""
+    first = 0
+    end = count - 1
+    while first < end:
+        middle = (first + end) // 2
+        if colder(keys, ages, slots, middle, first):
+            swap(keys, ages, slots, middle, first)
+        if colder(keys, ages, slots, end, first):
+            swap(keys, ages, slots, end, first)
+        if colder(keys, ages, slots, middle, end):
+            swap(keys, ages, slots, middle, end)
+        at = first
+        for i in range(first, end):
+            if colder(keys, ages, slots, i, end):
+                swap(keys, ages, slots, i, at)
+                at += 1
+        swap(keys, ages, slots, at, end)
+        if at == k - 1:
+            return
+        if at < k - 1:
+            first = at + 1
+        else:
+            end = at - 1
+
+
+@kernel
+def fade_coldest(
+    scores: Floats,
+    last: Ints,
+    candidates: Slots,
+    tick: int,
+    period: int,
+    retain: float,
+    k: int,
+    keys: Floats,
+    ages: Ints,
+    slots: Slots,
+) -> int:
+    """Put the `k` coldest candidates, or all there are, first in `slots`; return how many.
+
+    `keys`, `ages` and `slots` have room for twice as many entries as `k`, which is at least 1.
+    """
+    count = 0
+    full = False
+    for i in range(candidates.size):
+        slot = candidates[i]
+        key = faded(scores[slot], last[slot], tick, period, retain)
+        if full and key > keys[k - 1]:
+            continue
+        keys[count] = key
+        ages[count] = last[slot]
+        slots[count] = slot
+        if full and not colder(keys, ages, slots, count, k - 1):
+            continue
+        count += 1
+        if count == 2 * k:
+            partition(keys, ages, slots, count, k)
+            count = k
+            full = True
+    if count > k:
+        partition(keys, ages, slots, count, k)
+        count = k
+    return count
+
+
+@kernel
+def list_coldest(table: Table, before: int, count: int, slots: Ints) -> int:
+    """List up to `count` groups named before a chunk: less heat first, then those longer ago.
+
+    They are counted by heat, and those of the last heat that counts by age: nothing is sorted.
+    Slots ascend. Returns how many there are.
+    """
+    heats, ages = np.zeros((2, MOST_HEAT + 1), dtype=np.int64)
+    for slot in range(table.shape[0]):
+        if 0 < table[slot, STAMP] < before:
+            heats[min(table[slot, HEAT], MOST_HEAT)] += 1
+    heat, left = 0, count
+    while heat <= MOST_HEAT and heats[heat] <= left:
+        left -= heats[heat]
+        heat += 1
+    for slot in range(table.shape[0]):
+        stamp = table[slot, STAMP]
+        if 0 < stamp < before and min(table[slot, HEAT], MOST_HEAT) == heat:
+            ages[min(before - stamp, MOST_HEAT)] += 1
+    age = MOST_HEAT
+    while age > 0 and ages[age] <= left:
+        left -= ages[age]
+        age -= 1
+    listed = 0
+    for slot in range(table.shape[0]):
+        stamp = table[slot, STAMP]
+        if not 0 < stamp < before:
+            continue
+        own, passed = min(table[slot, HEAT], MOST_HEAT), min(before - stamp, MOST_HEAT)
+        is_last = own == heat and passed == age and left > 0
+        if own < heat or (own == heat and passed > age) or is_last:
+            left -= is_last
+            slots[listed] = slot
+            listed += 1
+    return listed
+
+
+@kernel
+def sample_places(first: int, count: int, one_in: int, out: Ints) -> int:
+    """Choose which of `count` hits are kept, one at a drawn place in every `one_in` of a stream.
+
+    `first` is how many hits came before. Fills `out`, which has room for one more than
+    `count // one_in` rounded up; returns how many are kept.
+    """
+    kept = 0
+    for stretch in range(first // one_in, (first + count - 1) // one_in + 1):
+        drawn = mix_lo(np.uint64(stretch)) % np.uint64(one_in)
+        place = stretch * one_in + np.int64(drawn) - first
+        if 0 <= place < count:
+            out[kept] = place
+            kept += 1
+    return kept

@@ -1,0 +1,340 @@
+"""One pass over the directory for each step of reading groups and of writing them to the log.
+
+Idea: a group's row in the directory is a few cache lines somewhere in memory, so what is asked of
+many groups is asked in one visit of each. Lists of groups with something to do come from one pass
+over the rows in the order in which they lie. Columns are those of `kernels.heap`.
+
+Invariants:
+1. Each list has the slots that selecting by columns gives (`test_parity_lists_of_groups`).
+2. What is described and settled is what column by column gives
+   (`test_parity_describing_and_settling`).
+
+Cost: O(groups named), or O(slots) for a list of all; nothing is sorted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from icestream.core.arrays import Ints, Mask, Table
+from icestream.kernels.compile import kernel
+from icestream.kernels.groups.extents import (
+    BACK,
+    BACK_LATEST,
+    LASTING_HEADER,
+    LATEST,
+    LENGTH,
+    SHAPE,
+)
+from icestream.kernels.groups.heap import (
+    CHAIN,
+    CLEAN,
+    COLD,
+    DUE,
+    EXPIRY,
+    FLAGS,
+    GROUP,
+    HI,
+    LO,
+    MARK,
+    NO_ROOT,
+    PAGED,
+    PARTS,
+    PIN,
+    REMINDED,
+    ROOT,
+    ROOT_EXPIRY,
+    STALE,
+    STAMP,
+    TAIL,
+    WHOLE,
+    WORDS,
+)
+
+_LEAST = -9223372036854775808
+_MOST = 9223372036854775807
+
+
+# -- which groups --------------------------------------------------------------------------
+
+
+@kernel
+def list_news(table: Table, at: int, before: int, slots: Ints) -> int:
+    """List groups, named before a chunk, with words not on the log, or with stale ones there."""
+    count = 0
+    for slot in range(table.shape[0]):
+        news = table[slot, at + WORDS] > table[slot, at + CLEAN]
+        if (news or table[slot, at + FLAGS] & STALE) and 0 < table[slot, STAMP] < before:
+            slots[count] = slot
+            count += 1
+    return count
+
+
+@kernel
+def list_reminded(table: Table, at: int, slots: Ints) -> int:
+    """List groups with an instant that is not on the log."""
+    count = 0
+    for slot in range(table.shape[0]):
+        if table[slot, at + FLAGS] & REMINDED and table[slot, STAMP] != 0:
+            slots[count] = slot
+            count += 1
+    return count
+
+
+@kernel
+def list_over(table: Table, at: int, watermark: int, slots: Ints) -> int:
+    """List groups whose rows, and there are some, have all expired."""
+    count = 0
+    for slot in range(table.shape[0]):
+        if table[slot, at + EXPIRY] > watermark or table[slot, STAMP] == 0:
+            continue
+        if table[slot, at + WORDS] > 0 or table[slot, at + ROOT] != NO_ROOT:
+            slots[count] = slot
+            count += 1
+    return count
+
+
+@kernel
+def list_held(table: Table, pin: int, before: int, slots: Ints) -> int:
+    """List groups with words in memory that have another pin and were named before a chunk."""
+    count = 0
+    for slot in range(table.shape[0]):
+        stamp = table[slot, STAMP]
+        if stamp == 0 or stamp >= before or table[slot, PIN] == pin:
+            continue
+        for at in range(GROUP, table.shape[1], PARTS):
+            if table[slot, at + WORDS] > 0:
+                slots[count] = slot
+                count += 1
+                break
+    return count
+
+
+@kernel
+def list_residue(table: Table, at: int, before: int, slots: Ints) -> int:
+    """List groups, named before a chunk, whose words in memory lie on top of a cold root."""
+    count = 0
+    for slot in range(table.shape[0]):
+        on_cold = table[slot, at + WORDS] > 0 and table[slot, at + FLAGS] & WHOLE == 0
+        if on_cold and 0 < table[slot, STAMP] < before:
+            slots[count] = slot
+            count += 1
+    return count
+
+
+@kernel
+def is_empty(table: Table, slot: int) -> bool:
+    """Tell whether a group has no rows anywhere and wants nothing."""
+    for at in range(GROUP, table.shape[1], PARTS):
+        if table[slot, at + WORDS] != 0 or table[slot, at + COLD] != 0:
+            return False
+        if table[slot, at + DUE] != _MOST or table[slot, at + FLAGS] & (STALE | REMINDED):
+            return False
+    return True
+
+
+@kernel
+def list_gone(table: Table, slots: Ints) -> int:
+    """List empty groups of which no older entry has to be hidden."""
+    count = 0
+    for slot in range(table.shape[0]):
+        if table[slot, STAMP] != 0 and table[slot, PAGED] == 0 and is_empty(table, slot):
+            slots[count] = slot
+            count += 1
+    return count
+
+
+@kernel
+def list_needed(table: Table, slots: Ints, out: Ints) -> int:
+    """List those of some groups whose entries the cold index needs, by place."""
+    count = 0
+    for i in range(slots.size):
+        if table[slots[i], PAGED] != 0 or not is_empty(table, slots[i]):
+            out[count] = i
+            count += 1
+    return count
+
+
+@kernel
+def list_old(table: Table, at: int, last: int, slots: Ints) -> int:
+    """List groups whose rows never expire and whose oldest extent is in a segment up to `last`."""
+    count = 0
+    for slot in range(table.shape[0]):
+        if table[slot, at + CHAIN] >> 32 > last or table[slot, at + ROOT] == NO_ROOT:
+            continue
+        never = table[slot, at + ROOT_EXPIRY] == _MOST
+        if never and table[slot, STAMP] != 0 and not table[slot, at + FLAGS] & STALE:
+            slots[count] = slot
+            count += 1
+    return count
+
+
+@kernel
+def live_words(table: Table, at: int) -> int:
+    """Return the words of extents that never expire and have a group that points to them."""
+    words = np.int64(0)
+    for slot in range(table.shape[0]):
+        never = table[slot, at + ROOT_EXPIRY] == _MOST
+        if never and table[slot, at + ROOT] != NO_ROOT and table[slot, STAMP] != 0:
+            extents = table[slot, at + CHAIN] & 0xFFFFFFFF
+            words += table[slot, at + COLD] + LASTING_HEADER * extents
+    return int(words)
+
+
+# -- how much ------------------------------------------------------------------------------
+
+
+@kernel
+def words_of(
+    table: Table, parts: Ints, slots: Ints, with_cold: bool, block: int, out: Ints
+) -> None:
+    """Fill in the words of groups in some synopses, those behind cold roots too if asked for.
+
+    `parts` are the columns where those of a synopsis begin. Words in memory are rounded up to whole
+    blocks of so many.
+    """
+    for i in range(slots.size):
+        slot = slots[i]
+        total = np.int64(0)
+        for at in parts:
+            total += (table[slot, at + WORDS] + block - 1) // block * block
+            if with_cold and table[slot, at + FLAGS] & WHOLE == 0:
+                total += table[slot, at + COLD]
+        out[i] = total
+
+
+@kernel
+def known_words(table: Table, block: int) -> int:
+    """Return the words of all groups, in memory or on the log, in whole blocks of so many."""
+    total = np.int64(0)
+    for slot in range(table.shape[0]):
+        if table[slot, STAMP] == 0:
+            continue
+        for at in range(GROUP, table.shape[1], PARTS):
+            words = table[slot, at + COLD] + table[slot, at + WORDS] - table[slot, at + CLEAN]
+            total += (words + block - 1) // block * block
+    return int(total)
+
+
+@kernel
+def news_of(table: Table, at: int, slots: Ints, out: Ints) -> None:
+    """Fill in the words of groups that are not on the log."""
+    for i in range(slots.size):
+        out[i] = table[slots[i], at + WORDS] - table[slots[i], at + CLEAN]
+
+
+@kernel
+def measure(
+    table: Table, at: int, slots: Ints, whole: Mask, skipped: Ints, offsets: Ints, cleans: Ints
+) -> int:
+    """Fill in what of each group is in memory and is to be taken: all if it is `whole`, or news.
+
+    `skipped` are the words left out, `cleans` how many of the others are clean. Returns how many
+    groups are not all in memory.
+    """
+    total = np.int64(0)
+    cold = 0
+    for i in range(slots.size):
+        slot = slots[i]
+        clean = table[slot, at + CLEAN]
+        offsets[i] = total
+        skipped[i] = 0 if whole[i] else clean
+        cleans[i] = clean if whole[i] else 0
+        total += table[slot, at + WORDS] - skipped[i]
+        if table[slot, at + FLAGS] & WHOLE == 0:
+            cold += 1
+    offsets[slots.size] = total
+    return cold
+
+
+# -- writing -------------------------------------------------------------------------------
+
+
+@kernel
+def describe(
+    table: Table,
+    at: int,
+    slots: Ints,
+    whole: Mask,
+    offsets: Ints,
+    rows: Ints,
+    latest: Ints,
+    watermark: int,
+    is_logged: bool,
+    headers: Table,
+    oldest: Ints,
+    again: Mask,
+    written: Ints,
+) -> int:
+    """Fill in the headers of extents with news of groups; list those that are not nothing.
+
+    `oldest` is the ordinal of the first extent of the chain, 0 if this is it; `again` tells which
+    were on the log as a whole before.
+    """
+    count = 0
+    for i in range(slots.size):
+        slot = slots[i]
+        root, root_expiry = table[slot, at + ROOT], table[slot, at + ROOT_EXPIRY]
+        chain = table[slot, at + CHAIN]
+        stale = table[slot, at + FLAGS] & STALE != 0
+        lives = root != NO_ROOT and root_expiry > watermark
+        follows = lives and not whole[i]
+        hides = lives and stale and is_logged
+        size = offsets[i + 1] - offsets[i]
+        headers[i, HI] = table[slot, HI]
+        headers[i, LO] = table[slot, LO]
+        headers[i, LENGTH] = size
+        if follows:
+            headers[i, SHAPE] = ((chain & 0xFFFFFFFF) + 1) << 32 | rows[i]
+            headers[i, BACK] = root
+            headers[i, BACK_LATEST] = root_expiry
+            oldest[i] = chain >> 32
+        else:
+            headers[i, SHAPE] = 1 << 32 | rows[i]
+            headers[i, BACK] = NO_ROOT
+            headers[i, BACK_LATEST] = _LEAST
+            oldest[i] = 0
+        headers[i, LATEST] = max(latest[i], root_expiry) if follows or hides else latest[i]
+        again[i] = whole[i] and not stale and root != NO_ROOT
+        if size > 0 or hides:
+            written[count] = i
+            count += 1
+    return count
+
+
+@kernel
+def settle(
+    table: Table,
+    at: int,
+    slots: Ints,
+    whole: Mask,
+    headers: Table,
+    sizes: Ints,
+    oldest: Ints,
+    markers: Ints,
+) -> None:
+    """Note what was written of groups: `NO_ROOT` as a marker says that there was nothing to write.
+
+    What memory has is clean. Groups that are only partly in memory are left to be released. An
+    extent that only says that a group is empty is for a restore: nothing points to it.
+    """
+    for i in range(slots.size):
+        slot = slots[i]
+        table[slot, at + CLEAN] = table[slot, at + WORDS]
+        table[slot, at + MARK] = table[slot, at + TAIL]
+        table[slot, at + FLAGS] &= ~STALE
+        length = headers[i, SHAPE] >> 32
+        is_gone = whole[i] if markers[i] == NO_ROOT else length == 1 and sizes[i] == 0
+        if is_gone:
+            table[slot, at + ROOT] = NO_ROOT
+            table[slot, at + ROOT_EXPIRY] = _LEAST
+            table[slot, at + COLD] = 0
+            table[slot, at + CHAIN] = 0
+            table[slot, at + FLAGS] |= WHOLE
+        elif markers[i] != NO_ROOT:
+            first = oldest[i] if oldest[i] > 0 else markers[i] >> 32
+            # a chain of one follows on nothing, whatever was there
+            table[slot, at + COLD] = sizes[i] + (table[slot, at + COLD] if length > 1 else 0)
+            table[slot, at + ROOT] = markers[i]
+            table[slot, at + ROOT_EXPIRY] = headers[i, LATEST]
+            table[slot, at + CHAIN] = first << 32 | length

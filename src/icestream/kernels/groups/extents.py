@@ -1,0 +1,297 @@
+"""Extents: rows of groups on the log, each with a header and a checksum of its own.
+
+Idea: an extent is a header, then the words of its rows. Those of many groups follow each other in a
+record, and a marker points to one of them: it is read without a look at the others. What was read
+is checked alone: the upper bits of the word with the length are a checksum of header and words,
+begun with the marker, so an extent in another place does not pass. In a record a header is *short*:
+words that follow from its flags are left out.
+
+Invariants:
+1. What was laid out is found and copied, and nothing else (`test_parity_extents_in_a_record`).
+2. A changed bit of an extent is noticed, and so is another marker or group
+   (`test_a_changed_extent_is_not_sound`).
+
+Cost: one pass over the words to lay out, two to read; a multiplication for each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from icestream.core.arrays import Ids, Ints, Table
+from icestream.kernels.compile import kernel
+from icestream.kernels.fold import Index
+from icestream.kernels.groups.heap import GROUP, HEAT, HI, LO, NO_ROOT, STAMP
+from icestream.kernels.lookup import insert
+
+#: words of a header: identity, rows and place in the chain, checksum and flags and words, previous
+#: extent, latest expiry of the chain from here on and of the chain before
+SHAPE = 2
+LENGTH = 3
+BACK = 4
+LATEST = 5
+BACK_LATEST = 6
+HEADER = 7
+#: part of `LENGTH` that is the number of words
+WORDS = 0xFFFFFFFF
+#: flag in `LENGTH`: no row behind this extent has a better rank than any in it
+IN_ORDER = 1 << 32
+#: flags in `LENGTH` of a short header: there is no previous extent, so nothing is said of it;
+#: expiries are those of rows that never expire, and left out
+FIRST = 1 << 33
+LASTING = 1 << 34
+#: bits of `LENGTH` below the checksum
+PLAIN = 35
+_PLAIN_BITS = (1 << PLAIN) - 1
+_FACTOR = 0x9E3779B97F4A7C15
+_LEAST = -9223372036854775808
+_MOST = 9223372036854775807
+#: words of short headers of rows that never expire: the first of a chain, and those behind it
+LEAST_HEADER = 4
+LASTING_HEADER = 5
+
+#: places in the facts of a directory: first free slot plus one, slots ever used, free slots
+FREE_SLOT = 0
+USED_SLOTS = 1
+FREE_SLOTS = 2
+
+
+@kernel
+def short_header(length: int) -> int:
+    """Return the words of a short header, given its word with the length."""
+    words = HEADER
+    if length & FIRST:
+        words -= 2
+    if length & LASTING:
+        words -= 1 if length & FIRST else 2
+    return words
+
+
+@kernel
+def flags_of(headers: Table, e: int) -> int:
+    """Return the flags of the short header of an extent."""
+    flags = 0
+    if headers[e, BACK] == NO_ROOT:
+        flags |= FIRST
+    if headers[e, LATEST] == _MOST and (flags or headers[e, BACK_LATEST] == _MOST):
+        flags |= LASTING
+    return flags
+
+
+@kernel
+def sum_up(headers: Table, ends: Ints) -> None:
+    """Fill in how many words the extents up to each one take in a record, from 0 on."""
+    ends[0] = 0
+    for e in range(headers.shape[0]):
+        size = headers[e, LENGTH] & WORDS
+        ends[e + 1] = ends[e] + short_header(flags_of(headers, e)) + size
+
+
+@kernel
+def checksum(stream: Ints, at: int, size: int, marker: int) -> int:
+    """Return the checksum of an extent, all of `size` words, where it belongs in `LENGTH`."""
+    mixed = np.uint64(marker)
+    for w in range(size):
+        word = stream[at + w]
+        if w == LENGTH:
+            word &= _PLAIN_BITS
+        mixed = (mixed ^ np.uint64(word)) * np.uint64(_FACTOR)
+        mixed ^= mixed >> np.uint64(32)
+    return int(np.int64(mixed >> np.uint64(PLAIN) << np.uint64(PLAIN)))
+
+
+@kernel
+def lay_out(
+    headers: Table,
+    words: Ints,
+    begins: Ints,
+    first: int,
+    last: int,
+    marker: int,
+    record: Ints,
+    markers: Ints,
+) -> None:
+    """Fill a record at `marker` with extents from first to last, and in the marker of each.
+
+    The words of each begin at its place in `words`.
+    """
+    at = 0
+    for e in range(first, last):
+        flags = flags_of(headers, e)
+        target = at + LENGTH
+        for w in range(LENGTH):
+            record[at + w] = headers[e, w]
+        record[target] = headers[e, LENGTH] | flags
+        target += 1
+        for w in range(BACK, HEADER):
+            if w == LATEST:
+                is_said = not flags & LASTING
+            elif w == BACK:
+                is_said = not flags & FIRST
+            else:
+                is_said = flags == 0
+            if is_said:
+                record[target] = headers[e, w]
+                target += 1
+        for w in range(headers[e, LENGTH] & WORDS):
+            record[target + w] = words[begins[e] + w]
+        target += headers[e, LENGTH] & WORDS
+        markers[e] = marker + at
+        record[at + LENGTH] |= checksum(record, at, target - at, markers[e])
+        at = target
+
+
+@kernel
+def is_sound(stream: Ints, at: int, marker: int, hi: np.uint64, lo: np.uint64) -> bool:
+    """Tell whether an extent of a group is there, as it was written at `marker`."""
+    if at < 0 or at + LEAST_HEADER > stream.size:
+        return False
+    length = stream[at + LENGTH]
+    size = short_header(length) + (length & WORDS)
+    if at + size > stream.size:
+        return False
+    if np.uint64(stream[at + HI]) != hi or np.uint64(stream[at + LO]) != lo:
+        return False
+    return bool(checksum(stream, at, size, marker) == length & ~_PLAIN_BITS)
+
+
+@kernel
+def measure_extents(stream: Ints, origin: int, markers: Ints, hi: Ids, lo: Ids, sizes: Ints) -> int:
+    """Fill in the words of extents; return how many are sound, and of their groups, before one not.
+
+    The first word of `stream` has the marker `origin`.
+    """
+    for i in range(markers.size):
+        at = markers[i] - origin
+        if not is_sound(stream, at, markers[i], hi[i], lo[i]):
+            return i
+        sizes[i] = stream[at + LENGTH] & WORDS
+    return int(markers.size)
+
+
+@kernel
+def copy_header(stream: Ints, at: int, headers: Table, e: int) -> int:
+    """Fill in a header from a short one; return where the words of its rows begin."""
+    for w in range(LENGTH + 1):
+        headers[e, w] = stream[at + w]
+    length = stream[at + LENGTH]
+    at += LEAST_HEADER
+    headers[e, BACK] = NO_ROOT
+    headers[e, LATEST] = _MOST
+    headers[e, BACK_LATEST] = _LEAST if length & FIRST else _MOST
+    if not length & FIRST:
+        headers[e, BACK] = stream[at]
+        at += 1
+    if not length & LASTING:
+        headers[e, LATEST] = stream[at]
+        at += 1
+        if not length & FIRST:
+            headers[e, BACK_LATEST] = stream[at]
+            at += 1
+    return at
+
+
+@kernel
+def copy_extents(stream: Ints, origin: int, markers: Ints, headers: Table, out: Ints) -> None:
+    """Fill in headers of sound extents, and copy their words to `out`, without gaps."""
+    target = 0
+    for i in range(markers.size):
+        begin = copy_header(stream, markers[i] - origin, headers, i)
+        size = headers[i, LENGTH] & WORDS
+        for w in range(size):
+            out[target + w] = stream[begin + w]
+        target += size
+
+
+@kernel
+def list_extents(record: Ints, places: Ints, headers: Table) -> int:
+    """Fill in where the extents of a record begin, and headers; return how many they are.
+
+    It is -1 if they do not fill the record. There must be room for one for every `LEAST_HEADER`
+    words.
+    """
+    at = 0
+    count = 0
+    while at < record.size:
+        if at + LEAST_HEADER > record.size:
+            return -1
+        length = record[at + LENGTH]
+        end = at + short_header(length) + (length & WORDS)
+        if end > record.size:
+            return -1
+        places[count] = at
+        copy_header(record, at, headers, count)
+        count += 1
+        at = end
+    return count
+
+
+@kernel
+def copy_pieces(source: Ints, begins: Ints, sizes: Ints, out: Ints, places: Ints) -> None:
+    """Copy pieces of `source` to `places` of `out`, and move those past them."""
+    for i in range(begins.size):
+        begin = begins[i]
+        target = places[i]
+        for w in range(sizes[i]):
+            out[target + w] = source[begin + w]
+        places[i] = target + sizes[i]
+
+
+@kernel
+def open_slots(
+    index: Index, table: Table, facts: Ints, row: Ints, hi: Ids, lo: Ids, stamp: int, slots: Ints
+) -> None:
+    """Give each of some new, distinct groups a slot; there must be slots enough."""
+    for i in range(hi.size):
+        slot = facts[FREE_SLOT] - 1
+        if slot >= 0:
+            facts[FREE_SLOT] = table[slot, HI]
+            facts[FREE_SLOTS] -= 1
+        else:
+            slot = facts[USED_SLOTS]
+            facts[USED_SLOTS] += 1
+        for w in range(row.size):
+            table[slot, w] = row[w]
+        table[slot, HI] = np.int64(hi[i])
+        table[slot, LO] = np.int64(lo[i])
+        table[slot, STAMP] = stamp
+        insert(index, table, slot)
+        slots[i] = slot
+
+
+@kernel
+def close_slots(table: Table, facts: Ints, slots: Ints) -> None:
+    """Make slots free; they must be out of the index."""
+    for k in range(slots.size):
+        slot = slots[k]
+        for w in range(GROUP):
+            table[slot, w] = 0
+        table[slot, HI] = facts[FREE_SLOT]
+        facts[FREE_SLOT] = slot + 1
+        facts[FREE_SLOTS] += 1
+
+
+@kernel
+def compact_slots(table: Table, facts: Ints) -> None:
+    """Move open groups, in their order, to the first slots; they must be out of the index."""
+    count = 0
+    for slot in range(table.shape[0]):
+        if table[slot, STAMP] == 0:
+            continue
+        if slot > count:
+            for w in range(table.shape[1]):
+                table[count, w] = table[slot, w]
+        count += 1
+    for slot in range(count, table.shape[0]):
+        table[slot, STAMP] = 0
+    facts[FREE_SLOT] = 0
+    facts[FREE_SLOTS] = 0
+    facts[USED_SLOTS] = count
+
+
+@kernel
+def stamp(table: Table, slots: Ints, chunk: int) -> None:
+    """Note the chunk that names groups, and how often it does."""
+    for k in range(slots.size):
+        table[slots[k], STAMP] = chunk
+        table[slots[k], HEAT] += 1

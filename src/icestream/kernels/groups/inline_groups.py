@@ -1,0 +1,199 @@
+"""Groups in one row each: what is on the log of them, and all words of small ones.
+
+Idea: a row begins with some columns of the directory, the *entry*; then comes a word with its heat
+and how often heat had been halved; then one with the number of words of each synopsis, `BITS` bits
+for each, and the words themselves. Only a group that is in memory as a whole and small enough has
+such words; all zeros mean that it has none. A group that leaves is *stowed*: its row is filled in,
+its blocks are free.
+
+Invariants:
+1. What was packed is put back, and nothing else changes (`test_parity_small_groups_in_rows`).
+2. Entries are taken over as columns are (`test_parity_entries_of_groups`).
+3. Drafts have the words that were packed (`test_parity_drafts_of_packed_groups`).
+
+Cost: one visit of each group, one copy of its words.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from icestream.core.arrays import Ints, Table
+from icestream.kernels.compile import kernel
+from icestream.kernels.groups.extents import BACK, BACK_LATEST, LATEST, LENGTH, SHAPE
+from icestream.kernels.groups.heap import (
+    CLEAN,
+    EXPIRY,
+    FLAGS,
+    FREE_COUNT,
+    GROUP,
+    HEAD,
+    HEAT,
+    HI,
+    LO,
+    MARK,
+    NO_ROOT,
+    PAGED,
+    PARTS,
+    ROOT,
+    ROOT_EXPIRY,
+    TAIL,
+    USED,
+    WHOLE,
+    WORDS,
+    Links,
+    extend,
+    free,
+)
+
+#: words of an entry that say whose it is
+IDENTITY = 2
+#: words behind an entry: heat and how often it had been halved; numbers of words
+BESIDE = 2
+#: bits of the first of them for each, and the greatest number there
+HEAT_BITS = 31
+MOST_HEAT = (1 << HEAT_BITS) - 1
+#: bits of the first word for the number of words of a synopsis
+BITS = 6
+#: words of a synopsis, at most, and synopses, at most
+MOST_WORDS = (1 << BITS) - 1
+MOST_SYNOPSES = 62 // BITS
+_LEAST = -9223372036854775808
+_MOST = 9223372036854775807
+
+
+@kernel
+def packed_at(entry: int) -> int:
+    """Return where, in a row that begins with an entry of so many words, packed words begin."""
+    return entry + BESIDE - 1
+
+
+@kernel
+def adopt(table: Table, columns: Ints, slots: Ints, rows: Table) -> None:
+    """Fill in, from its entry, what is on the log of each group that was just opened."""
+    for k in range(slots.size):
+        slot = slots[k]
+        for c in range(IDENTITY, columns.size):
+            table[slot, columns[c]] = rows[k, c]
+        for at in range(GROUP, table.shape[1], PARTS):
+            table[slot, at + FLAGS] = 0 if table[slot, at + ROOT] != NO_ROOT else WHOLE
+            table[slot, at + EXPIRY] = table[slot, at + ROOT_EXPIRY]
+
+
+@kernel
+def warm(table: Table, entry: int, slots: Ints, rows: Table, halved: int) -> None:
+    """Fill in the heat that groups had, halved as often as others were meanwhile."""
+    for k in range(slots.size):
+        heat, before = rows[k, entry] >> HEAT_BITS, rows[k, entry] & MOST_HEAT
+        table[slots[k], HEAT] = heat >> min(halved - before, 62)
+        table[slots[k], PAGED] = 1
+
+
+@kernel
+def stow(
+    table: Table,
+    columns: Ints,
+    blocks: Table,
+    links: Links,
+    facts: Ints,
+    slots: Ints,
+    halved: int,
+    rows: Table,
+) -> None:
+    """Fill in entry, heat and words of each group, and free its blocks.
+
+    It gets no words if not all fit, or are in memory.
+    """
+    first = packed_at(columns.size)
+    for k in range(slots.size):
+        slot = slots[k]
+        for c in range(columns.size):
+            rows[k, c] = table[slot, columns[c]]
+        rows[k, columns.size] = min(table[slot, HEAT], MOST_HEAT) << HEAT_BITS | halved
+        rows[k, first] = pack(table, blocks, links, slot, rows, k, first + 1)
+        for at in range(GROUP, table.shape[1], PARTS):
+            free(table, at, slot, blocks.shape[1], links, facts)
+
+
+@kernel
+def pack(
+    table: Table, blocks: Table, links: Links, slot: int, rows: Table, k: int, first: int
+) -> int:
+    """Copy the words of a group into a row, and zeros behind; return how many by synopsis."""
+    size = blocks.shape[1]
+    total = np.int64(0)
+    fits = True
+    for at in range(GROUP, table.shape[1], PARTS):
+        total += table[slot, at + WORDS]
+        fits &= table[slot, at + FLAGS] & WHOLE != 0
+    counts = np.int64(0)
+    target = first
+    if fits and total <= rows.shape[1] - first:
+        for at in range(GROUP, table.shape[1], PARTS):
+            count = table[slot, at + WORDS]
+            counts |= count << ((at - GROUP) // PARTS * BITS)
+            block = table[slot, at + HEAD] - 1
+            for w in range(count):
+                if w > 0 and w % size == 0:
+                    block = links[block] - 1
+                rows[k, target + w] = blocks[block, w % size]
+            target += count
+    for w in range(target, rows.shape[1]):
+        rows[k, w] = 0
+    return int(counts)
+
+
+@kernel
+def blocks_needed(rows: Table, first: int, synopses: int, size: int) -> int:
+    """Return the blocks, of `size` words, that all rows take when they are put back."""
+    blocks = 0
+    for k in range(rows.shape[0]):
+        for s in range(synopses):
+            blocks += ((rows[k, first] >> (s * BITS) & MOST_WORDS) + size - 1) // size
+    return int(blocks)
+
+
+@kernel
+def unpack(
+    table: Table, blocks: Table, links: Links, facts: Ints, slots: Ints, rows: Table, first: int
+) -> None:
+    """Put words back into groups that have no words in memory, until blocks run out.
+
+    They are clean; what has no root stays without words.
+    """
+    size = blocks.shape[1]
+    for k in range(slots.size):
+        slot = slots[k]
+        begin = first + 1
+        for at in range(GROUP, table.shape[1], PARTS):
+            count = rows[k, first] >> ((at - GROUP) // PARTS * BITS) & MOST_WORDS
+            free = facts[FREE_COUNT] + blocks.shape[0] - facts[USED]
+            fits = (count + size - 1) // size <= free
+            if count > 0 and fits and table[slot, at + ROOT] != NO_ROOT:
+                extend(table, at, slot, blocks, links, facts, rows[k], begin, begin + count)
+                table[slot, at + CLEAN] = count
+                table[slot, at + MARK] = table[slot, at + TAIL]
+                table[slot, at + FLAGS] |= WHOLE
+            begin += int(count)
+
+
+@kernel
+def draft(rows: Table, first: int, synopsis: int, width: int, headers: Table, begins: Ints) -> None:
+    """Fill in headers of extents with all packed words of a synopsis, and where those begin.
+
+    Rows of the synopsis have `width` words each, and never expire.
+    """
+    for k in range(rows.shape[0]):
+        counts = rows[k, first]
+        begin = k * rows.shape[1] + first + 1
+        for s in range(synopsis):
+            begin += counts >> (s * BITS) & MOST_WORDS
+        count = counts >> (synopsis * BITS) & MOST_WORDS
+        headers[k, HI] = rows[k, HI]
+        headers[k, LO] = rows[k, LO]
+        headers[k, SHAPE] = 1 << 32 | count // width
+        headers[k, LENGTH] = count
+        headers[k, BACK] = NO_ROOT
+        headers[k, LATEST] = _MOST
+        headers[k, BACK_LATEST] = _LEAST
+        begins[k] = begin

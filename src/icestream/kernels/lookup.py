@@ -1,0 +1,74 @@
+"""An open-addressing index over rows that begin with the two words of an identity."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from icestream.core.arrays import Ids, Slots, Table
+from icestream.kernels.compile import kernel
+from icestream.kernels.fold import Index
+
+
+@kernel
+def find(index: Index, rows: Table, hi: Ids, lo: Ids, slots: Slots) -> int:
+    """Fill `slots` with the row of each group, -1 where it has none; return how many have none."""
+    mask = index.size - 1
+    missing = 0
+    for i in range(hi.size):
+        place = np.int64(lo[i] >> np.uint64(20)) & mask
+        slot = -1
+        while True:
+            at = index[place] - 1
+            if at < 0:
+                missing += 1
+                break
+            if np.uint64(rows[at, 0]) == hi[i] and np.uint64(rows[at, 1]) == lo[i]:
+                slot = at
+                break
+            place = (place + 1) & mask
+        slots[i] = slot
+    return missing
+
+
+@kernel
+def insert(index: Index, rows: Table, slot: int) -> None:
+    """Enter row `slot` into the index; its group must not be there."""
+    mask = index.size - 1
+    place = np.int64(np.uint64(rows[slot, 1]) >> np.uint64(20)) & mask
+    while index[place] != 0:
+        place = (place + 1) & mask
+    index[place] = slot + 1
+
+
+@kernel
+def insert_all(index: Index, rows: Table, slots: Slots) -> None:
+    """Enter several rows into the index."""
+    for k in range(slots.size):
+        insert(index, rows, slots[k])
+
+
+@kernel
+def remove(index: Index, rows: Table, slot: int) -> None:
+    """Take row `slot` out of the index, closing the gap it leaves."""
+    mask = index.size - 1
+    place = np.int64(np.uint64(rows[slot, 1]) >> np.uint64(20)) & mask
+    while index[place] != slot + 1:
+        place = (place + 1) & mask
+    gap = place
+    while True:
+        place = (place + 1) & mask
+        at = index[place]
+        if at == 0:
+            break
+        home = np.int64(np.uint64(rows[at - 1, 1]) >> np.uint64(20)) & mask
+        if ((place - home) & mask) >= ((place - gap) & mask):
+            index[gap] = at
+            gap = place
+    index[gap] = 0
+
+
+@kernel
+def remove_all(index: Index, rows: Table, slots: Slots) -> None:
+    """Take several rows out of the index."""
+    for k in range(slots.size):
+        remove(index, rows, slots[k])

@@ -1,0 +1,220 @@
+"""Queues that keep every update, or shed some of them at random, in order of arrival.
+
+Idea: an entry is a unit of a page: the next entry, the next one of its key, its cell, the first
+update it stands for, its arrival, the words of its value; then the value. A key's oldest pending
+update is that of its first entry. An update that is shed stays pending: the next entry of its key
+stands for it too, and until there is one, nothing delivers it.
+
+Invariants:
+1. Entries leave in the order they came, with their values (`test_oracle_append_is_a_list`).
+2. A shed update is pending until a later one of its key leaves
+   (`test_oracle_staleness_counts_what_was_shed`).
+
+Cost: O(1) per update.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from icestream.core.arrays import Ints
+from icestream.kernels.compile import lean_kernel
+from icestream.kernels.hashing import mix_hi
+from icestream.kernels.queue.order import (
+    DROPPED,
+    FLYING,
+    LACKS,
+    NEXT,
+    PREVIOUS,
+    QUEUE_BOOK,
+    SINCE,
+    Reader,
+)
+from icestream.kernels.queue.queue import Store, accept_one, is_linked
+from icestream.kernels.queue.staleness import NONE, Reals, settle
+from icestream.kernels.queue.values import free_row, read_row, take_row, write_row
+
+#: words of an entry before its value, behind the link of its unit if it has one
+AFTER = 0
+OF_KEY = 1
+CELL = 2
+BEGUN = 3
+AT = 4
+WORDS = 5
+ENTRY_WORDS = 6
+
+#: facts of a line: address of its first and last entry plus one, entries, updates shed, draws made,
+#: where the draws begin
+HEAD = 0
+TAIL = 1
+ENTRIES = 2
+SHED = 3
+DRAWS = 4
+SEED = 5
+LINE_FACTS = 8
+
+_UNIT = 1.0 / 2.0**64
+
+
+class Line(NamedTuple):
+    """The arrays of a line of entries."""
+
+    facts: Ints
+    #: the part of updates that is shed
+    shedding: Reals
+
+
+@lean_kernel
+def is_shed(line: Line) -> bool:
+    """Draw whether an update is shed."""
+    if line.shedding[0] <= 0.0:
+        return False
+    facts = line.facts
+    facts[DRAWS] += 1
+    return bool(mix_hi(np.uint64(facts[SEED] + facts[DRAWS])) * _UNIT < line.shedding[0])
+
+
+@lean_kernel
+def append_one(store: Store, reader: Reader, line: Line, cell: int, arrived: int) -> int:
+    """Let an update arrive; return the address of its entry, -1 if it is shed or goes back in time.
+
+    There must be room for an entry.
+    """
+    if not accept_one(store, cell, arrived):
+        return -1
+    keys = reader.keys
+    if keys[cell, LACKS] == NONE:
+        keys[cell, LACKS] = arrived
+    if keys[cell, SINCE] == NONE:
+        keys[cell, SINCE] = arrived
+    if keys[cell, DROPPED] == NONE:
+        keys[cell, DROPPED] = arrived
+    facts = line.facts
+    if is_shed(line):
+        facts[SHED] += 1
+        return -1
+    linked = is_linked(store)
+    words = store.pool.words
+    address = take_row(store.pool, store.space, linked)
+    head = address + int(linked)
+    words[head + AFTER] = 0
+    words[head + OF_KEY] = 0
+    words[head + CELL] = cell
+    words[head + BEGUN] = keys[cell, DROPPED]
+    words[head + AT] = arrived
+    words[head + WORDS] = 0
+    keys[cell, DROPPED] = NONE
+    if facts[TAIL]:
+        words[facts[TAIL] - 1 + int(linked) + AFTER] = address + 1
+    else:
+        facts[HEAD] = address + 1
+    facts[TAIL] = address + 1
+    if keys[cell, PREVIOUS]:
+        words[keys[cell, PREVIOUS] - 1 + int(linked) + OF_KEY] = address + 1
+    else:
+        keys[cell, NEXT] = address + 1
+    keys[cell, PREVIOUS] = address + 1
+    facts[ENTRIES] += 1
+    return address
+
+
+@lean_kernel
+def leave_one(store: Store, reader: Reader, line: Line, now: int) -> int:
+    """Take the first entry out of the line; return its address, not yet freed, -1 if none waits."""
+    facts, words, keys = line.facts, store.pool.words, reader.keys
+    address = facts[HEAD] - 1
+    if address < 0:
+        return -1
+    linked = int(is_linked(store))
+    head = address + linked
+    cell = words[head + CELL]
+    facts[HEAD] = words[head + AFTER]
+    if facts[HEAD] == 0:
+        facts[TAIL] = 0
+    facts[ENTRIES] -= 1
+    settle(keys, reader.reals, reader.queue_profile, cell, QUEUE_BOOK, keys[cell, SINCE], now)
+    following = words[head + OF_KEY]
+    keys[cell, NEXT] = following
+    if following:
+        keys[cell, SINCE] = words[following - 1 + linked + BEGUN]
+    else:
+        keys[cell, PREVIOUS] = 0
+        keys[cell, SINCE] = keys[cell, DROPPED]
+    keys[cell, FLYING] = words[head + AT]
+    return int(address)
+
+
+@lean_kernel
+def serve_one(store: Store, reader: Reader, line: Line, now: int) -> int:
+    """Serve the first entry; return its cell, -1 if none waits."""
+    address = leave_one(store, reader, line, now)
+    if address < 0:
+        return -1
+    linked = is_linked(store)
+    cell = store.pool.words[address + int(linked) + CELL]
+    free_row(store.pool, store.space, address, linked)
+    return int(cell)
+
+
+@lean_kernel
+def append_batch(
+    store: Store,
+    reader: Reader,
+    line: Line,
+    slots: Ints,
+    arrived: Ints,
+    words: Ints,
+    offsets: Ints,
+) -> None:
+    """Let updates arrive one after the other; there must be room for all their entries."""
+    linked = is_linked(store)
+    first = int(linked) + ENTRY_WORDS
+    for k in range(slots.size):
+        address = append_one(store, reader, line, slots[k], arrived[k])
+        if address >= 0:
+            begin, end = offsets[k], offsets[k + 1]
+            store.pool.words[address + int(linked) + WORDS] = end - begin
+            write_row(store.pool, store.space, address, first, linked, words, begin, end)
+
+
+@lean_kernel
+def leave_batch(store: Store, reader: Reader, line: Line, now: int, entries: Ints) -> int:
+    """Take as many entries as there is room for out of the line; return how many."""
+    for k in range(entries.size):
+        entries[k] = leave_one(store, reader, line, now)
+        if entries[k] < 0:
+            return k
+    return int(entries.size)
+
+
+@lean_kernel
+def first_entries(store: Store, line: Line, entries: Ints) -> int:
+    """Fill in the addresses of the first entries of the line; return how many."""
+    linked = int(is_linked(store))
+    at = line.facts[HEAD]
+    for k in range(entries.size):
+        if at == 0:
+            return k
+        entries[k] = at - 1
+        at = store.pool.words[at - 1 + linked + AFTER]
+    return int(entries.size)
+
+
+@lean_kernel
+def copy_entries(store: Store, entries: Ints, offsets: Ints, out: Ints) -> None:
+    """Copy the values of entries to `out`, each to where `offsets` says."""
+    linked = is_linked(store)
+    first = int(linked) + ENTRY_WORDS
+    for k in range(entries.size):
+        begin, end = offsets[k], offsets[k + 1]
+        read_row(store.pool, store.space, entries[k], first, linked, out, begin, end)
+
+
+@lean_kernel
+def free_entries(store: Store, entries: Ints) -> None:
+    """Free the entries that were taken out of the line."""
+    linked = is_linked(store)
+    for k in range(entries.size):
+        free_row(store.pool, store.space, entries[k], linked)

@@ -1,0 +1,303 @@
+"""Batches of an update queue: keys found a cell, updates that arrive, are taken, or delivered.
+
+Idea: one update after the other, by the operations of `kernels.update_queue`. What the next few
+will touch is asked for first, so that a scattered million of keys costs one wait for many.
+
+Invariant: a batch does what its updates do one by one, whatever its size
+(`test_oracle_any_sequence_follows_the_schedule`).
+
+Cost: see `kernels.update_queue`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from icestream.core.arrays import Ids, Ints
+from icestream.kernels import lookup
+from icestream.kernels.compile import kernel, lean_kernel
+from icestream.kernels.prefetch import prefetch, prefetch_word
+from icestream.kernels.queue.order import (
+    CLASSES,
+    FIFO,
+    INDEX,
+    LACKS,
+    LIST,
+    NEXT,
+    PLACE,
+    PREVIOUS,
+    SCHEDULE,
+    SINCE,
+    UNKNOWN,
+    WEIGHT,
+    Reader,
+    blank_key,
+    class_of,
+    first_key,
+    link_by_wait,
+    unlink,
+)
+from icestream.kernels.queue.queue import (
+    ADDRESS,
+    ARRIVED,
+    CELL_WORDS,
+    CELLS_SEEN,
+    COUNT,
+    FREE_CELL,
+    FREE_CELLS,
+    GAP,
+    HI,
+    LO,
+    SIZE,
+    WAITED_FOR,
+    Readers,
+    Store,
+    deliver_one,
+    enqueue_one,
+    free_value,
+    is_linked,
+    leave_order,
+    put_value,
+    release_one,
+    send_value,
+)
+from icestream.kernels.queue.staleness import RealTable
+from icestream.kernels.queue.values import read_row, units_of
+
+#: updates whose rows are asked for before the first of them is looked at
+AT_ONCE = 32
+
+
+@lean_kernel
+def add_keys(store: Store, readers: Readers, hi: Ids, lo: Ids, slots: Ints, start: int) -> int:
+    """Give a cell to every identity from `start` on whose slot is -1; return where room ended."""
+    facts, cells, index = store.facts, store.cells, store.places
+    mask = index.size - 1
+    for i in range(start, hi.size):
+        if slots[i] >= 0:
+            continue
+        place = np.int64(lo[i] >> np.uint64(20)) & mask
+        while index[place] != 0:
+            at = index[place] - 1
+            if np.uint64(cells[at, HI]) == hi[i] and np.uint64(cells[at, LO]) == lo[i]:
+                slots[i] = at
+                break
+            place = (place + 1) & mask
+        if slots[i] >= 0:
+            continue
+        cell = facts[FREE_CELL] - 1
+        if cell >= 0:
+            facts[FREE_CELL] = cells[cell, ARRIVED]
+            facts[FREE_CELLS] -= 1
+        else:
+            cell = facts[CELLS_SEEN]
+            if cell == cells.shape[0]:
+                return i
+            facts[CELLS_SEEN] += 1
+        for word in range(CELL_WORDS):
+            cells[cell, word] = 0
+        cells[cell, HI] = np.int64(hi[i])
+        cells[cell, LO] = np.int64(lo[i])
+        cells[cell, ADDRESS] = -1
+        index[place] = cell + 1
+        slots[i] = cell
+        for reader in readers:
+            blank_key(reader, cell)
+    return int(hi.size)
+
+
+@lean_kernel
+def drop_keys(store: Store, slots: Ints) -> None:
+    """Forget keys that nobody waits for; their cells are free for others."""
+    facts, cells = store.facts, store.cells
+    for k in range(slots.size):
+        cell = slots[k]
+        lookup.remove(store.places, cells, cell)
+        if cells[cell, ADDRESS] >= 0:
+            free_value(store, cell)
+        cells[cell, COUNT] = -1
+        cells[cell, ARRIVED] = facts[FREE_CELL]
+        facts[FREE_CELL] = cell + 1
+        facts[FREE_CELLS] += 1
+
+
+@lean_kernel
+def copy_values(store: Store, slots: Ints, offsets: Ints, out: Ints) -> None:
+    """Copy the values of some keys to `out`, each to where `offsets` says."""
+    linked = is_linked(store)
+    for first in range(0, slots.size, AT_ONCE):
+        last = min(first + AT_ONCE, slots.size)
+        for k in range(first, last):
+            prefetch_word(store.pool.words, store.cells[slots[k], ADDRESS])
+        for k in range(first, last):
+            address, begin, end = store.cells[slots[k], ADDRESS], offsets[k], offsets[k + 1]
+            read_row(store.pool, store.space, address, int(linked), linked, out, begin, end)
+
+
+@kernel
+def units_wanted(store: Store, slots: Ints, offsets: Ints) -> int:
+    """Return how many units a batch needs, at most, beside those its keys have."""
+    cells = store.cells
+    linked = is_linked(store)
+    before = np.empty((slots.size, 2), np.int64)
+    wanted = 0
+    # a key seen before in this batch counts with its largest row so far
+    for k in range(slots.size):
+        cell = slots[k]
+        before[k, 0] = cells[cell, SIZE]
+        before[k, 1] = cells[cell, ADDRESS]
+        size = offsets[k + 1] - offsets[k]
+        held = 0
+        if cells[cell, ADDRESS] != -1:
+            held = units_of(store.space, int(linked), linked, cells[cell, SIZE])
+        needs = units_of(store.space, int(linked), linked, size)
+        if needs > held:
+            wanted += needs - held
+            cells[cell, SIZE] = size
+            cells[cell, ADDRESS] = 0
+    for k in range(slots.size - 1, -1, -1):
+        cells[slots[k], SIZE] = before[k, 0]
+        cells[slots[k], ADDRESS] = before[k, 1]
+    return int(wanted)
+
+
+@lean_kernel
+def ask_for_rows(store: Store, readers: Readers, slots: Ints, first: int, last: int) -> None:
+    """Bring what arrivals of some keys will touch into the cache, all of it at once."""
+    cells = store.cells
+    for k in range(first, last):
+        cell = slots[k]
+        address = cells[cell, ADDRESS]
+        if address >= 0:
+            prefetch_word(store.pool.words, address)
+        for reader in readers:
+            schedule = reader.facts[SCHEDULE]
+            if cells[cell, WAITED_FOR] == 0 or schedule == INDEX:
+                prefetch(reader.keys, cell, LACKS)
+            if cells[cell, WAITED_FOR] == 0 or schedule in (FIFO, INDEX):
+                prefetch(reader.keys, cell, NEXT)
+
+
+@lean_kernel
+def ask_for_neighbours(readers: Readers, slots: Ints, first: int, last: int) -> None:
+    """Bring the rows before and behind those that will be moved into the cache."""
+    for reader in readers:
+        if reader.facts[SCHEDULE] != FIFO:
+            continue
+        for k in range(first, last):
+            if reader.keys[slots[k], LIST]:
+                prefetch(reader.keys, max(reader.keys[slots[k], NEXT] - 1, 0), NEXT)
+                prefetch(reader.keys, max(reader.keys[slots[k], PREVIOUS] - 1, 0), NEXT)
+
+
+@lean_kernel
+def enqueue_batch(
+    store: Store, readers: Readers, slots: Ints, arrived: Ints, words: Ints, offsets: Ints
+) -> None:
+    """Let updates arrive one after the other; there must be room for all their values."""
+    size = slots.size
+    for first in range(-2 * AT_ONCE, size, AT_ONCE):
+        second, third = first + AT_ONCE, first + 2 * AT_ONCE
+        for k in range(third, min(third + AT_ONCE, size)):
+            prefetch(store.cells, slots[k], HI)
+        ask_for_rows(store, readers, slots, max(second, 0), min(third, size))
+        ask_for_neighbours(readers, slots, max(first, 0), min(second, size))
+        for k in range(max(first, 0), min(second, size)):
+            if enqueue_one(store, readers, slots[k], arrived[k]):
+                put_value(store, slots[k], words, offsets[k], offsets[k + 1])
+
+
+@lean_kernel
+def take_batch(
+    store: Store, reader: Reader, now: int, slots: Ints, since: Ints, arrived: Ints
+) -> int:
+    """Take as many keys as `slots` has room for out of a reader's order; return how many."""
+    count = 0
+    while count < slots.size:
+        first = count
+        while count < min(first + AT_ONCE, slots.size):
+            cell = first_key(reader, store.reals, GAP, now)
+            if cell < 0:
+                break
+            prefetch(store.cells, cell, HI)
+            slots[count] = cell
+            since[count] = reader.keys[cell, SINCE]
+            leave_order(store, reader, cell, now)
+            count += 1
+        for k in range(first, count):
+            arrived[k] = store.cells[slots[k], ARRIVED]
+            send_value(store, reader, slots[k])
+        if count == first:
+            break
+    return count
+
+
+@lean_kernel
+def release_batch(store: Store, slots: Ints) -> None:
+    """Free the locations of keys that nobody waits for any more."""
+    for k in range(slots.size):
+        release_one(store, slots[k])
+
+
+@lean_kernel
+def deliver_batch(reader: Reader, slots: Ints, since: Ints, arrived: Ints, at: Ints) -> None:
+    """Note deliveries, in order; slots of unknown keys are negative."""
+    for k in range(slots.size):
+        if slots[k] >= 0:
+            deliver_one(reader, slots[k], since[k], arrived[k], at[k])
+
+
+@lean_kernel
+def blank_keys(reader: Reader, cells_seen: int) -> None:
+    """Make the rows of a reader that joins a store with keys."""
+    for cell in range(cells_seen):
+        blank_key(reader, cell)
+
+
+@kernel
+def first_late(store: Store, slots: Ints, arrived: Ints) -> int:
+    """Return the first update that goes back in time for its key, -1 if none does."""
+    cells = store.cells
+    before = np.empty(slots.size, np.int64)
+    found = -1
+    seen = 0
+    for k in range(slots.size):
+        cell = slots[k]
+        before[k] = cells[cell, ARRIVED]
+        if (cells[cell, COUNT] > 0 or cells[cell, SIZE] < 0) and arrived[k] < before[k]:
+            found = k
+            break
+        if cells[cell, COUNT] == 0:
+            cells[cell, SIZE] = -1
+        cells[cell, ARRIVED] = arrived[k]
+        seen = k + 1
+    for k in range(seen - 1, -1, -1):
+        cell = slots[k]
+        cells[cell, ARRIVED] = before[k]
+        if cells[cell, COUNT] == 0:
+            cells[cell, SIZE] = 0
+    return found
+
+
+@lean_kernel
+def move_class(store: Store, reader: Reader, cell: int, weight: float) -> None:
+    """Change a key's weight; where it waits in the list of another class, it changes lists."""
+    reader.reals[cell, WEIGHT] = weight
+    number = reader.keys[cell, LIST] - 1
+    if reader.facts[SCHEDULE] == INDEX and number >= 0 and (number < CLASSES or weight != 1.0):
+        wanted = class_of(store.reals[cell, GAP], weight)
+        reader.scores[reader.lists[number, PLACE]] = UNKNOWN
+        if wanted != number:
+            unlink(reader, cell)
+            link_by_wait(reader, cell, wanted)
+
+
+@lean_kernel
+def weigh_batch(
+    store: Store, reader: Reader, slots: Ints, weights: RealTable, gaps: RealTable
+) -> None:
+    """Set weights of keys, and mean gaps where they are known beforehand (positive)."""
+    for k in range(slots.size):
+        if gaps[k, 0] > 0.0:
+            store.reals[slots[k], GAP] = gaps[k, 0]
+        move_class(store, reader, slots[k], weights[k, 0])

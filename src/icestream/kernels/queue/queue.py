@@ -1,0 +1,289 @@
+"""Queues that keep only the newest update of every key: arrival, service and delivery.
+
+Idea: a *store* has a cell for every key: its identity, the address of its waiting value, and what
+was learnt of its rate. A *reader* (one query) has a row for every key: where it stands in the
+reader's order and how stale it is. An arrival overwrites the value of its cell and enters the key
+into the order of every reader that does not already wait for it; a value that all readers took
+leaves its page. Batches and simulations run the same `enqueue_one`, `dequeue_one`, `deliver_one`.
+
+Invariants:
+1. A reader is given the newest value of every key that changed since it was last given one
+   (`test_oracle_any_sequence_follows_the_schedule`).
+2. Memory holds one value of each key that somebody waits for (`test_oracle_pages_hold_what_waits`).
+3. Staleness is exact (`test_oracle_staleness_is_the_integral_of_the_definition`).
+
+Cost: an arrival of a waiting key touches its cell and its value; others also a reader's row and a
+neighbour's. Serving is O(1), or O(classes with keys) for INDEX.
+
+Limits: of a key's values on their way to one application only the newest counts as delivered.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from icestream.core.arrays import Ints, Table
+from icestream.kernels.compile import lean_kernel
+from icestream.kernels.fold import Index
+from icestream.kernels.queue.order import (
+    APPLICATION_BOOK,
+    BEGAN,
+    BIT,
+    FIFO,
+    FLYING,
+    INDEX,
+    LACKS,
+    LATEST,
+    LINECUTTING,
+    LIST,
+    QUEUE_BOOK,
+    SCHEDULE,
+    SINCE,
+    WAITING,
+    WEIGHT,
+    Reader,
+    class_of,
+    even_list,
+    first_key,
+    is_by_phase,
+    is_even,
+    is_first,
+    is_last,
+    link,
+    note_gap,
+    unlink,
+    wait_of,
+)
+from icestream.kernels.queue.pages import KEEPS, Pool
+from icestream.kernels.queue.price import COST, PRICE, learn_price
+from icestream.kernels.queue.staleness import AREA, FROM, MOST, NONE, RealTable, settle
+from icestream.kernels.queue.values import free_row, take_row, write_row
+
+#: words of a cell: identity, address of its value (-1 for none), newest arrival, mean gap between
+#: updates (a float), updates seen, a bit for every reader that waits for the value, its words
+HI = 0
+LO = 1
+ADDRESS = 2
+ARRIVED = 3
+GAP = 4
+COUNT = 5
+WAITED_FOR = 6
+SIZE = 7
+CELL_WORDS = 8
+
+#: facts of a store: cells ever used, first free cell plus one, free cells, first arrival of all,
+#: newest of all, updates accepted, superseded before anybody took them, dropped because they went
+#: back in time, gaps that are averaged, words of a value (0 if they differ)
+CELLS_SEEN = 0
+FREE_CELL = 1
+FREE_CELLS = 2
+FIRST = 3
+NEWEST = 4
+ACCEPTED = 5
+SUPERSEDED = 6
+LATE = 7
+SMOOTHING = 8
+WIDTH = 9
+STORE_FACTS = 12
+
+
+class Store(NamedTuple):
+    """The arrays of a store of cells and of the pages their values are in."""
+
+    facts: Ints
+    #: one row for each key, as integers and as floats
+    cells: Table
+    reals: RealTable
+    places: Index
+    space: Ints
+    pool: Pool
+
+
+Readers = tuple[Reader, ...]
+
+
+@lean_kernel
+def accept_one(store: Store, cell: int, arrived: int) -> bool:
+    """Note an arrival in its cell; False if it goes back in time and is dropped."""
+    facts, cells = store.facts, store.cells
+    count = cells[cell, COUNT]
+    if count == 0:
+        if facts[ACCEPTED] == 0 or arrived < facts[FIRST]:
+            facts[FIRST] = arrived
+        store.reals[cell, GAP] = arrived - facts[FIRST]
+    else:
+        gap = arrived - cells[cell, ARRIVED]
+        if gap < 0:
+            facts[LATE] += 1
+            return False
+        part = min(count + 1, facts[SMOOTHING])
+        store.reals[cell, GAP] += (gap - store.reals[cell, GAP]) / part
+    cells[cell, COUNT] = count + 1
+    cells[cell, ARRIVED] = arrived
+    if facts[ACCEPTED] == 0 or arrived > facts[NEWEST]:
+        facts[NEWEST] = arrived
+    facts[ACCEPTED] += 1
+    if cells[cell, WAITED_FOR]:
+        facts[SUPERSEDED] += 1
+    return True
+
+
+@lean_kernel
+def admit_one(store: Store, reader: Reader, cell: int, arrived: int) -> None:
+    """Enter a key into a reader's order, or move it there, as the schedule says."""
+    facts, keys = reader.facts, reader.keys
+    schedule = facts[SCHEDULE]
+    bit = np.int64(1) << facts[BIT]
+    gap = store.reals[cell, GAP]
+    is_slow = schedule == LINECUTTING and gap > reader.settings[COST] * facts[WAITING]
+    number = 0
+    if store.cells[cell, WAITED_FOR] & bit == 0:
+        store.cells[cell, WAITED_FOR] |= bit
+        facts[WAITING] += 1
+        keys[cell, SINCE] = arrived
+        if keys[cell, LACKS] == NONE:
+            keys[cell, LACKS] = arrived
+        if schedule == INDEX:
+            keys[cell, LATEST] = arrived
+            if is_even(reader, cell):
+                link(reader, cell, even_list(gap, 0), True)
+                return
+            number = class_of(gap, reader.reals[cell, WEIGHT])
+    elif schedule == INDEX:
+        keys[cell, LATEST] = arrived
+        if not is_by_phase(keys[cell, LIST] - 1):
+            return
+        unlink(reader, cell)
+        number = even_list(gap, arrived - keys[cell, SINCE])
+        link(reader, cell, number, is_by_phase(number))
+        return
+    elif (schedule == FIFO and not is_last(reader, cell)) or (
+        is_slow and not is_first(reader, cell)
+    ):
+        unlink(reader, cell)
+    else:
+        return
+    link(reader, cell, number, is_slow)
+
+
+@lean_kernel
+def enqueue_one(store: Store, readers: Readers, cell: int, arrived: int) -> bool:
+    """Let an update of a key arrive; its value, if kept, is put at the cell's address next.
+
+    False if it goes back in time and is dropped. There must be room for one location more.
+    """
+    seen = store.cells[cell, COUNT]
+    gap, mean = arrived - store.cells[cell, ARRIVED], store.reals[cell, GAP]
+    if not accept_one(store, cell, arrived):
+        return False
+    if store.cells[cell, ADDRESS] < 0:
+        store.cells[cell, ADDRESS] = take_row(store.pool, store.space, is_linked(store))
+    for reader in readers:
+        if seen > 0 and reader.facts[SCHEDULE] == INDEX:
+            note_gap(reader, cell, gap, mean)
+        admit_one(store, reader, cell, arrived)
+    return True
+
+
+@lean_kernel
+def leave_order(store: Store, reader: Reader, cell: int, now: int) -> None:
+    """Take a waiting key out of a reader's order."""
+    keys = reader.keys
+    since = keys[cell, SINCE]
+    gap, price = store.reals[cell, GAP], reader.settings[PRICE]
+    waited = wait_of(reader, cell, keys[cell, LIST] - 1, gap, now, price)
+    unlink(reader, cell)
+    settle(keys, reader.reals, reader.queue_profile, cell, QUEUE_BOOK, since, now)
+    keys[cell, SINCE] = NONE
+    reader.facts[WAITING] -= 1
+    if reader.facts[SCHEDULE] == INDEX:
+        weight = reader.reals[cell, WEIGHT]
+        learn_price(reader.settings, int(waited), gap, weight, now, reader.facts[WAITING])
+
+
+@lean_kernel
+def send_value(store: Store, reader: Reader, cell: int) -> None:
+    """Note that the value of a key is on its way to a reader's application."""
+    reader.keys[cell, FLYING] = store.cells[cell, ARRIVED]
+    store.cells[cell, WAITED_FOR] &= ~(np.int64(1) << reader.facts[BIT])
+
+
+@lean_kernel
+def take_one(store: Store, reader: Reader, cell: int, now: int) -> None:
+    """Take a waiting key out of a reader's order; its value stays where it is."""
+    leave_order(store, reader, cell, now)
+    send_value(store, reader, cell)
+
+
+@lean_kernel
+def release_one(store: Store, cell: int) -> None:
+    """Free the location of a key that nobody waits for any more."""
+    if store.cells[cell, WAITED_FOR] == 0 and store.space[KEEPS] == 0:
+        free_value(store, cell)
+
+
+@lean_kernel
+def dequeue_one(store: Store, reader: Reader, now: int) -> int:
+    """Serve the key that is next in a reader's order; return its cell, -1 if none waits."""
+    cell = first_key(reader, store.reals, GAP, now)
+    if cell >= 0:
+        take_one(store, reader, cell, now)
+        release_one(store, cell)
+    return cell
+
+
+@lean_kernel
+def deliver_one(reader: Reader, cell: int, since: int, arrived: int, at: int) -> None:
+    """Note that the application has the value that arrived at `arrived` from `at` on.
+
+    `since` is the oldest update it stands for; NONE for the oldest one the application lacks. Of
+    several values of a key on their way the last must be delivered last.
+    """
+    keys = reader.keys
+    flying = keys[cell, FLYING]
+    if flying == NONE:
+        return
+    begun = keys[cell, LACKS] if since == NONE else since
+    settle(keys, reader.reals, reader.application_profile, cell, APPLICATION_BOOK, begun, at)
+    if arrived >= flying:
+        keys[cell, LACKS] = keys[cell, SINCE]
+        keys[cell, FLYING] = NONE
+    else:
+        keys[cell, LACKS] = max(keys[cell, LACKS], arrived)
+
+
+@lean_kernel
+def is_linked(store: Store) -> bool:
+    """Tell whether values are chains of units, their lengths being different."""
+    return bool(store.facts[WIDTH] == 0)
+
+
+@lean_kernel
+def put_value(store: Store, cell: int, words: Ints, begin: int, end: int) -> None:
+    """Write a row to the location of its key, over the one that is there."""
+    linked = is_linked(store)
+    address = store.cells[cell, ADDRESS]
+    store.cells[cell, SIZE] = end - begin
+    write_row(store.pool, store.space, address, int(linked), linked, words, begin, end)
+
+
+@lean_kernel
+def free_value(store: Store, cell: int) -> None:
+    """Free the location, or the chain of them, of a key."""
+    free_row(store.pool, store.space, store.cells[cell, ADDRESS], is_linked(store))
+    store.cells[cell, ADDRESS] = -1
+
+
+@lean_kernel
+def begin_measuring(reader: Reader, cells_seen: int, at: int) -> None:
+    """Forget the staleness before an instant, of all keys."""
+    reader.facts[BEGAN] = at
+    for cell in range(cells_seen):
+        for book in (QUEUE_BOOK, APPLICATION_BOOK):
+            reader.reals[cell, book + AREA] = 0.0
+            reader.keys[cell, book + MOST] = 0
+            reader.keys[cell, book + FROM] = at
+    reader.queue_profile[:] = 0.0
+    reader.application_profile[:] = 0.0

@@ -1,0 +1,108 @@
+"""Keys that leave an update queue otherwise than by being served, and keys that return to it.
+
+Idea: every waiting key has a turn, a number that ascends from the head of its list to its tail. So
+keys may leave memory while they wait, with list and turn, and go back between the same neighbours
+when they return, from a file or from the log. Both are done to many keys at once.
+
+Invariants:
+1. Keys that are taken leave as if they had been served (`test_parity_taken_cells`).
+2. Keys that return are in their lists in the order of their turns
+   (`test_parity_keys_return_by_their_turns`).
+3. What is ready stands before the first turn that is missing (`test_parity_keys_that_are_ready`).
+
+Cost: O(1) for each key; returning walks a list up to the last turn that returns to it, unless all
+of them are behind its tail.
+"""
+
+from __future__ import annotations
+
+from icestream.core.arrays import Ints
+from icestream.kernels.compile import kernel
+from icestream.kernels.queue.order import (
+    BACK,
+    FRONT,
+    HEAD,
+    LIST,
+    NEXT,
+    PREVIOUS,
+    TAIL,
+    TURN,
+    Reader,
+    link,
+    link_between,
+    unlink,
+)
+from icestream.kernels.queue.queue import (
+    ADDRESS,
+    Store,
+    is_linked,
+    put_value,
+    release_one,
+    take_one,
+)
+from icestream.kernels.queue.values import take_row
+
+
+@kernel
+def take_cells(store: Store, reader: Reader, slots: Ints, now: int) -> None:
+    """Take chosen keys out of a reader's order, with their values; others are left alone."""
+    for k in range(slots.size):
+        cell = slots[k]
+        if reader.keys[cell, LIST]:
+            take_one(store, reader, cell, now)
+            release_one(store, cell)
+
+
+@kernel
+def leave_lists(reader: Reader, slots: Ints) -> None:
+    """Take keys that go on waiting elsewhere out of their lists; others are left alone."""
+    for k in range(slots.size):
+        if reader.keys[slots[k], LIST]:
+            unlink(reader, slots[k])
+
+
+@kernel
+def put_by_turn(reader: Reader, slots: Ints, numbers: Ints) -> None:
+    """Put keys that are in no list into given ones by their turns, in whose order they come."""
+    keys, lists, facts = reader.keys, reader.lists, reader.facts
+    at = 0
+    for k in range(slots.size):
+        cell, number = slots[k], numbers[k]
+        turn = keys[cell, TURN]
+        tail = lists[number, TAIL]
+        if k == 0 or number != numbers[k - 1]:
+            at = lists[number, HEAD]
+        if tail == 0 or keys[tail - 1, TURN] <= turn:
+            link(reader, cell, number, False)
+        else:
+            while keys[at - 1, TURN] <= turn:
+                at = keys[at - 1, NEXT]
+            before = keys[at - 1, PREVIOUS]
+            if before:
+                link_between(reader, cell, number, before, at)
+            else:
+                link(reader, cell, number, True)
+        keys[cell, TURN] = turn
+    for k in range(slots.size):
+        turn = keys[slots[k], TURN]
+        facts[FRONT] = min(facts[FRONT], turn)
+        facts[BACK] = max(facts[BACK], turn + 1)
+
+
+@kernel
+def count_ready(reader: Reader, turn: int, most: int) -> int:
+    """Return how many keys of the first list, up to `most`, stand before a turn."""
+    count = 0
+    at = reader.lists[0, HEAD]
+    while at and count < most and reader.keys[at - 1, TURN] < turn:
+        count += 1
+        at = reader.keys[at - 1, NEXT]
+    return count
+
+
+@kernel
+def put_values(store: Store, slots: Ints, words: Ints, offsets: Ints) -> None:
+    """Give values to keys without one; there must be room for all of them."""
+    for k in range(slots.size):
+        store.cells[slots[k], ADDRESS] = take_row(store.pool, store.space, is_linked(store))
+        put_value(store, slots[k], words, offsets[k], offsets[k + 1])

@@ -1,0 +1,82 @@
+"""Exact integrals of staleness: what a key's oldest pending update has waited, over time.
+
+Idea: between two events of a key its staleness is 0 or the ramp `t - open`, `open` being the
+arrival of its oldest pending update. When the pending changes, the ramp since the last such change
+is settled: its area is added to the key's, its end to the largest seen, and its two ends to a
+*profile*. A profile has, in logarithmic bins, how many ramps begin or end there and the sum of
+those values; since the time spent at most x by ramps [a, b] is sum(min(x, b)) - sum(min(x, a)), it
+gives the distribution over time exactly at every edge of a bin, for two additions per ramp.
+
+Invariants:
+1. Area and largest value are those of the ramps (`test_parity_ramps_are_settled_exactly`).
+2. A quantile is off by at most the width of a bin, 1/32 of its value
+   (`test_parity_quantiles_beside_a_fine_sampling`).
+
+Cost: O(1) per settled ramp; a profile takes 32 KB.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.core.arrays import Table
+from icestream.kernels.compile import lean_kernel
+
+Reals = npt.NDArray[np.float64]
+RealTable = npt.NDArray[np.float64]
+
+#: no update is pending
+NONE = 2**63 - 1
+
+#: words of a key for one kind of staleness: area (a float), largest value, settled up to
+AREA = 0
+MOST = 1
+FROM = 2
+
+#: bins of an octave, as bits of a float's mantissa, and bins in all: up to 2**60
+BIN_BITS = 5
+BINS = 60 << BIN_BITS
+#: columns of a profile: (how many, sum) of ends minus beginnings
+PROFILE = 2
+
+
+@lean_kernel
+def bin_of(value: float) -> int:
+    """Return the bin of a staleness; those below 1 share the first."""
+    if value < 1.0:
+        return 0
+    bits = np.int64(np.float64(value).view(np.int64)) >> (52 - BIN_BITS)
+    return min(int(bits) - (1023 << BIN_BITS) + 1, BINS - 1)
+
+
+def bin_edges() -> Reals:
+    """Return the upper edge of every bin but the last."""
+    step = np.arange(BINS - 1)
+    octave, part = step >> BIN_BITS, step & ((1 << BIN_BITS) - 1)
+    return np.asarray(2.0**octave * (1 + part / (1 << BIN_BITS)))
+
+
+@lean_kernel
+def settle(
+    keys: Table, reals: RealTable, profile: RealTable, cell: int, book: int, open_at: int, at: int
+) -> None:
+    """Close the ramp of a key at an instant, if it has one.
+
+    `keys` and `reals` are the same words, as integers and as floats; `book` is the column where the
+    words of this kind of staleness begin.
+    """
+    begin = keys[cell, book + FROM]
+    keys[cell, book + FROM] = max(begin, at)
+    if open_at == NONE or at <= max(begin, open_at):
+        return
+    last = np.float64(at - open_at)
+    first = np.float64(max(begin, open_at) - open_at)
+    reals[cell, book + AREA] += 0.5 * (last - first) * (last + first)
+    keys[cell, book + MOST] = max(keys[cell, book + MOST], at - open_at)
+    place = bin_of(last)
+    profile[place, 0] += 1.0
+    profile[place, 1] += last
+    place = bin_of(first)
+    profile[place, 0] -= 1.0
+    profile[place, 1] -= first

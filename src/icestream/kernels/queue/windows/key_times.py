@@ -1,0 +1,59 @@
+"""Times of keys over whole batches: what comes too late, and groups that share a key's time.
+
+Idea: tuples of a key are in the order of time, so a tuple that is not newer than its key's latest
+is late. Where a key has several groups, a tuple of one of them tells the time to all: a linked list
+of its groups, newest first, is walked once for each key of a batch.
+
+Invariants:
+1. The tuples kept are those a loop with a dict keeps (`test_parity_tuples_that_go_up`).
+2. All groups of a key learn its time, and no other (`test_parity_groups_learn_the_time`).
+
+Cost: O(tuples) and O(groups of the keys in the batch).
+"""
+
+from __future__ import annotations
+
+from icestream.core.arrays import Ints, Mask
+from icestream.kernels.compile import kernel
+from icestream.kernels.queue.windows.transitions import advance_one
+from icestream.kernels.queue.windows.zones import NONE, Windows
+
+
+@kernel
+def going_up(keys: Ints, times: Ints, last: Ints, strictly: bool, keep: Mask) -> int:
+    """Mark the tuples that are newer than their key's latest, or as new; return how many are not.
+
+    `last` has the latest time of each key and is brought up to date.
+    """
+    late = 0
+    for i in range(keys.size):
+        key = keys[i]
+        keep[i] = times[i] > last[key] or (times[i] == last[key] and not strictly)
+        if keep[i]:
+            last[key] = times[i]
+        else:
+            late += 1
+    return late
+
+
+@kernel
+def link_groups(keys: Ints, groups: Ints, known: int, first: Ints, after: Ints) -> int:
+    """Enter the groups from number `known` on into the lists of their keys; return how many are."""
+    for i in range(keys.size):
+        if groups[i] >= known:
+            after[groups[i]] = first[keys[i]]
+            first[keys[i]] = groups[i]
+            known = groups[i] + 1
+    return known
+
+
+@kernel
+def advance_groups(
+    windows: Windows, keys: Ints, times: Ints, arrived: Ints, first: Ints, after: Ints
+) -> None:
+    """Tell all groups of each key that none of its tuples is before a time."""
+    for i in range(keys.size):
+        group = first[keys[i]]
+        while group != NONE:
+            advance_one(windows, group, times[i] - 1, arrived[i])
+            group = after[group]

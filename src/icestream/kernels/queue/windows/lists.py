@@ -1,0 +1,147 @@
+"""The queues of keys with windows: those that wait, and those under processing.
+
+Idea: waiting keys are a doubly linked list in the order of their tickets, keys under processing a
+singly linked one, first come first served. A key may wait while its last window is still under
+processing; since a key has one committed window at a time, it is passed over then: it is *held*,
+outside the list, and comes back to its place as soon as its window is done.
+
+Invariants:
+1. Keys are taken in the order of their tickets, those under processing passed over
+   (`test_parity_window_queue_beside_its_definition`).
+
+Cost: O(1), but that a key that was held passes those held before it that came back meanwhile.
+"""
+
+from __future__ import annotations
+
+from icestream.kernels.compile import kernel
+from icestream.kernels.queue.windows.zones import (
+    COMMITTED,
+    FIFO,
+    NONE,
+    READIES,
+    SINCE,
+    STATES,
+    TICKET,
+    TICKETS,
+    UPQ_HEAD,
+    UPQ_NEXT,
+    UPQ_TAIL,
+    WAITING,
+    WQ_HEAD,
+    WQ_NEXT,
+    WQ_PREV,
+    WQ_TAIL,
+    Windows,
+)
+
+#: states of a key, of which WAIT goes together with READY and IDLE; a key in none is DONE or new
+WAIT = 1
+READY = 2
+IDLE = 4
+#: waits outside the list of waiting keys
+HELD = 8
+
+
+@kernel
+def link_waiting(windows: Windows, cell: int, before: int) -> None:
+    """Put a key after another waiting one, NONE for the front."""
+    facts, cells = windows.facts, windows.cells
+    after = facts[WQ_HEAD] if before == NONE else cells[before, WQ_NEXT]
+    cells[cell, WQ_PREV] = before
+    cells[cell, WQ_NEXT] = after
+    if before == NONE:
+        facts[WQ_HEAD] = cell
+    else:
+        cells[before, WQ_NEXT] = cell
+    if after == NONE:
+        facts[WQ_TAIL] = cell
+    else:
+        cells[after, WQ_PREV] = cell
+
+
+@kernel
+def unlink_waiting(windows: Windows, cell: int) -> None:
+    """Take a key out of the list of waiting ones."""
+    facts, cells = windows.facts, windows.cells
+    before, after = cells[cell, WQ_PREV], cells[cell, WQ_NEXT]
+    if before == NONE:
+        facts[WQ_HEAD] = after
+    else:
+        cells[before, WQ_NEXT] = after
+    if after == NONE:
+        facts[WQ_TAIL] = before
+    else:
+        cells[after, WQ_PREV] = before
+
+
+@kernel
+def await_service(windows: Windows, cell: int, arrived: int) -> None:
+    """Let a key with an update wait, at the end; one that waits keeps its place but in FIFO."""
+    facts, cells = windows.facts, windows.cells
+    if not cells[cell, STATES] & WAIT:
+        cells[cell, STATES] |= WAIT
+        cells[cell, SINCE] = arrived
+        facts[WAITING] += 1
+    elif not facts[FIFO]:
+        return
+    elif cells[cell, STATES] & HELD:
+        cells[cell, STATES] ^= HELD
+    else:
+        unlink_waiting(windows, cell)
+    facts[TICKETS] += 1
+    cells[cell, TICKET] = facts[TICKETS]
+    link_waiting(windows, cell, facts[WQ_TAIL])
+
+
+@kernel
+def next_waiting(windows: Windows) -> int:
+    """Take the first waiting key out that has no committed window, NONE if there is none."""
+    facts, cells = windows.facts, windows.cells
+    while facts[WQ_HEAD] != NONE:
+        cell = facts[WQ_HEAD]
+        unlink_waiting(windows, cell)
+        if cells[cell, COMMITTED] == NONE:
+            cells[cell, STATES] ^= WAIT
+            facts[WAITING] -= 1
+            return int(cell)
+        cells[cell, STATES] |= HELD
+    return NONE
+
+
+@kernel
+def stop_holding(windows: Windows, cell: int) -> None:
+    """Put a key back to its place: before all that were never held."""
+    cells = windows.cells
+    cells[cell, STATES] ^= HELD
+    before = NONE
+    after = windows.facts[WQ_HEAD]
+    while after != NONE and cells[after, TICKET] < cells[cell, TICKET]:
+        before = after
+        after = cells[after, WQ_NEXT]
+    link_waiting(windows, cell, before)
+
+
+@kernel
+def under_processing(windows: Windows, cell: int) -> None:
+    """Put a key at the end of those under processing."""
+    facts, cells = windows.facts, windows.cells
+    cells[cell, STATES] |= READY
+    facts[READIES] += 1
+    cells[cell, UPQ_NEXT] = NONE
+    if facts[UPQ_TAIL] == NONE:
+        facts[UPQ_HEAD] = cell
+    else:
+        cells[facts[UPQ_TAIL], UPQ_NEXT] = cell
+    facts[UPQ_TAIL] = cell
+
+
+@kernel
+def end_service(windows: Windows, cell: int) -> None:
+    """Take the first key out of those under processing."""
+    facts, cells = windows.facts, windows.cells
+    cells[cell, STATES] ^= READY
+    facts[READIES] -= 1
+    facts[UPQ_HEAD] = cells[cell, UPQ_NEXT]
+    if facts[UPQ_HEAD] == NONE:
+        facts[UPQ_TAIL] = NONE

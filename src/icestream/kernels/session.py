@@ -1,0 +1,94 @@
+"""Sessions as rows of words: cutting events into fragments, and merging sorted runs of sessions.
+
+Idea: a session is a row `hi, lo, start, end, fields...`; a *fragment* is the session that a few
+events make on their own. Two sessions of one group touch when one begins at the end of the other at
+the latest. Runs sorted by (hi, lo, start) are merged in one pass, touching rows combined.
+
+Invariants:
+1. Events share a fragment exactly when no pause between them exceeds the gap
+   (`test_parity_fragments_of_random_events`).
+2. A merged run is sorted, no two of its rows touch, and each field is the merge of the rows behind
+   it, those of the left run first where starts agree (`test_parity_merging_two_runs`).
+
+Cost: O(events), O(rows x fields).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from icestream.core.arrays import Ids, Ints, Table
+from icestream.kernels.compile import kernel
+from icestream.kernels.words import merge_field
+
+
+@kernel
+def cut_fragments(
+    order: Ints, hi: Ids, lo: Ids, time: Ints, gap: int, slots: Ints, heads: Ints, last: Ints
+) -> int:
+    """Number the fragment of each event; `order` sorts them by (hi, lo, time).
+
+    Fills `slots` (fragment of each event), and `heads` and `last` (first event and latest time of
+    each fragment). Returns the number of fragments.
+    """
+    count = 0
+    for k in range(order.size):
+        i = order[k]
+        if k > 0:
+            j = order[k - 1]
+            if hi[i] == hi[j] and lo[i] == lo[j] and time[i] <= time[j] + gap:
+                slots[i] = count - 1
+                last[count - 1] = time[i]
+                continue
+        slots[i] = count
+        heads[count] = i
+        last[count] = time[i]
+        count += 1
+    return count
+
+
+@kernel
+def merge_sessions(
+    left: Table, right: Table, ops: Ints, places: Ints, out: Table, sources: Ints
+) -> int:
+    """Merge two runs sorted by (hi, lo, start) into `out`; return the rows it has.
+
+    `sources` tells for each row of `out` where its group is found: a row of `left`, or a row of
+    `right` counted on from the end of `left`.
+    """
+    count = 0
+    i = 0
+    j = 0
+    while i < left.shape[0] or j < right.shape[0]:
+        from_left = j == right.shape[0]
+        if not from_left and i < left.shape[0]:
+            a = np.uint64(left[i, 0])
+            b = np.uint64(right[j, 0])
+            if a == b:
+                a = np.uint64(left[i, 1])
+                b = np.uint64(right[j, 1])
+            from_left = a < b or (a == b and left[i, 2] <= right[j, 2])
+        if from_left:
+            run = left
+            at = i
+            source = i
+            i += 1
+        else:
+            run = right
+            at = j
+            source = left.shape[0] + j
+            j += 1
+        if (
+            count > 0
+            and out[count - 1, 0] == run[at, 0]
+            and out[count - 1, 1] == run[at, 1]
+            and run[at, 2] <= out[count - 1, 3]
+        ):
+            out[count - 1, 3] = max(out[count - 1, 3], run[at, 3])
+            for f in range(ops.size):
+                merge_field(out, count - 1, places[f], run, at, places[f], ops[f])
+            continue
+        out[count] = run[at]
+        sources[count] = source
+        count += 1
+    return count

@@ -1,0 +1,104 @@
+"""Rows that begin and end events, as edges.
+
+Idea: a row of a stream is a point in time. Two conditions say which rows are the start and which
+the end of an event that lasts, an expression says of an end when the event began; all other rows
+are events of their instant.
+
+Invariants:
+1. Edges have the lifetimes that the operator over edges wants
+   (`test_rows_become_starts_ends_and_points`).
+2. An end that does not say when its event began, and a row that is both, are told
+   (`test_rows_that_are_no_edges_are_told`).
+
+Cost: O(changes), without state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.core.arrays import Ints
+from icestream.core.errors import DefinitionError, InputError
+from icestream.core.times import INFINITY
+from icestream.operators.lifetimes.changes import (
+    DIFF,
+    LE,
+    changes_of,
+    column_of,
+    identities_of,
+    payload_of,
+)
+from icestream.operators.lifetimes.edges import END, KIND, POINT, START
+from icestream.sql.expressions.compile import Bound, Predicate, parse
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Edging:
+    """Tells starts, ends and points apart."""
+
+    start: Predicate
+    end: Predicate
+    since: Bound
+    #: for people and for checkpoints
+    text: str
+
+    @classmethod
+    def bind(cls, payload: pa.Schema, start: str, end: str, since: str) -> Edging:
+        """Bind the conditions, and the expression for the begin of what ends, to columns."""
+        expression = parse(since)
+        began = expression.bind(payload)
+        if not pa.types.is_timestamp(began.type):
+            msg = (
+                f"since={since!r} is no time but {began.type}; it must tell when the event began "
+                "that an end edge ends"
+            )
+            raise DefinitionError(msg)
+        starts, ends = (Predicate.bind(payload, each) for each in (start, end))
+        text = f"edges, start where {starts.text}, end where {ends.text} since {expression}"
+        return cls(starts, ends, began, text)
+
+    def schema(self, payload: pa.Schema) -> pa.Schema:
+        """Return the columns of edges made of rows of a payload."""
+        return pa.schema([pa.field(KIND, pa.int8(), nullable=False), *payload])
+
+    def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the edges that rows are."""
+        payload = payload_of(changes)
+        starts, ends = (_holds(each, payload) for each in (self.start, self.end))
+        if (starts & ends).any():
+            msg = (
+                f"a row is a start edge ({self.start.text}) and an end edge ({self.end.text}) at "
+                "once; make the conditions exclude each other"
+            )
+            raise InputError(msg)
+        time = column_of(changes, LE)
+        le = np.where(ends, self._began(payload, ends), time)
+        re = np.select([starts, ends], [np.full(len(time), INFINITY), time], time + 1)
+        kinds = np.select([starts, ends], [START, END], POINT).astype(np.int8)
+        edges = pa.RecordBatch.from_arrays(
+            [pa.array(kinds), *payload.columns], schema=self.schema(payload.schema)
+        )
+        hi, lo = identities_of(changes)
+        return changes_of(edges, le, re, column_of(changes, DIFF), hi, lo)
+
+    def _began(self, payload: pa.RecordBatch, ends: Flags) -> Ints:
+        """Return when the events began that some rows end; anything for the others."""
+        since = self.since.evaluate(payload)
+        if since.filter(pa.array(ends)).null_count:
+            msg = (
+                f"an end edge ({self.end.text}) does not say since when its event lasts; "
+                "fill that column, or leave such rows out with where(...)"
+            )
+            raise InputError(msg)
+        micros = since.cast(pa.timestamp("us", since.type.tz)).cast(pa.int64())
+        return np.asarray(micros.fill_null(0).to_numpy(zero_copy_only=False))
+
+
+def _holds(condition: Predicate, payload: pa.RecordBatch) -> Flags:
+    return np.asarray(condition.mask(payload).to_numpy(zero_copy_only=False))

@@ -1,0 +1,141 @@
+"""The join of a component in one shard, with what the driver told it to do in a version.
+
+Idea: a component with a join that may defer results keeps nothing else, so the join stands where
+other components have their stores. The driver says between versions which partitions leave memory
+and which are cleaned up; the shard does so at the right moment and reports what it holds.
+
+Invariants:
+1. Partitions that are told to leave do so before anything that came is looked at, and are cleaned
+   up after all of it (`test_a_join_spills_first_and_cleans_up_last`).
+2. A join that fills its quota makes room for what it reads
+   (`test_a_full_join_makes_room_for_what_it_reads`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ids, Mask
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.dataflow.stores import SMALL
+from icestream.operators.multi_join.operator import MultiJoin
+from icestream.operators.multi_join.spec import MultiJoinSpec
+from icestream.operators.protocol import PastVersion, Shard
+from icestream.state.groups.spec import Groups
+from icestream.state.versions.commits import BASE
+
+#: lifetime class of the segments of a join
+JOINED = "joined"
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a join is told to do in a version."""
+
+    #: partitions that leave memory
+    spill: tuple[int, ...] = ()
+    #: partitions that make the results they owe; None for all
+    clean_up: tuple[int, ...] | None = ()
+    #: whether nothing comes any more: what was cleaned up is discarded
+    last: bool = False
+    #: the watermark of what the join takes
+    watermark: Micros = MINUS_INFINITY
+
+
+class JoinStores:
+    """A join in the place of a component's stores."""
+
+    def __init__(self, spec: MultiJoinSpec, shard: Shard, orders: Orders) -> None:
+        """Attach to the shard's arena."""
+        quota = shard.account.budget.total
+        #: bytes of changes that are read at once
+        self.gathered_bytes = max(quota // 32, quota // 12 - SMALL)
+        self._shard = shard
+        self._spec = spec
+        self._orders = orders
+        self.join = MultiJoin(spec, shard, JOINED)
+        self.join.reserve(self.gathered_bytes)
+        #: bytes for rows, what their buffers take not counted
+        self._room = quota - shard.account.held
+
+    def spill(self) -> None:
+        """Let the partitions leave that the driver chose."""
+        if self._orders.spill:
+            self.join.spill(np.array(self._orders.spill, dtype=np.int64))
+
+    def clean_up(self) -> Iterator[pa.RecordBatch]:
+        """Yield the results that are owed by the partitions the driver chose."""
+        chosen, last = self._orders.clean_up, self._orders.last
+        if chosen is None:
+            yield from self.join.clean_up(None, last=last)
+        elif chosen:
+            yield from self.join.clean_up(np.array(chosen, dtype=np.int64), last=last)
+
+    def groups(self, grouping: int, first: int, count: int) -> Groups:
+        """Refuse: there are no groups beside a join."""
+        msg = f"grouping {grouping} keeps {count} synopses from {first} on beside a join"
+        raise AssertionError(msg)
+
+    def begin(self, grouping: int, watermark: Micros) -> None:
+        """Do nothing: a join takes chunks as they come."""
+
+    def chunk_groups(self, grouping: int) -> int:
+        """Return how many keys a chunk may name: any number."""
+        del grouping
+        return sys.maxsize
+
+    def knows(self, grouping: int, hi: Ids, lo: Ids) -> Mask:
+        """Return that nothing is kept beside a join."""
+        del grouping, lo
+        return np.zeros(len(hi), dtype=np.bool_)
+
+    def rest(self) -> None:
+        """Do nothing: the driver says who leaves."""
+
+    def end_version(self, watermark: Micros) -> None:
+        """Forget what has ended and write what is new to the log."""
+        del watermark
+        self.join.forget(self._orders.watermark)
+        self.join.end_version(self._orders.watermark)
+        self._shard.seal(BASE)
+
+    def restore(self, history: Sequence[PastVersion]) -> None:
+        """Come back to the end of a history."""
+        self.join.restore(history)
+
+    @property
+    def took_snapshot(self) -> bool:
+        """Tell whether the version just written stands without those before it."""
+        return self.join.took_snapshot
+
+    @property
+    def released(self) -> tuple[int, ...]:
+        """Return ordinals of segments that nothing needs any more."""
+        return self.join.released
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Return what the driver decides by, and what the progress report tells."""
+        join = self.join
+        rows, keys = join.streams()
+        told = {
+            "number": self._spec.number,
+            "rows": rows,
+            "keys": keys,
+            "sizes": join.sizes(),
+            "outputs": join.outputs(),
+            "generations": join.generations(),
+            "owing": join.dirty(),
+            "watermark": join.owes_since(self._orders.watermark),
+            "ended": join.ended(),
+            "held": self._shard.arena.bytes,
+            "room": self._room,
+            "facts": join.statistics,
+        }
+        return {"groups": 0, "partitions": self._spec.partitions, "loads": [], "join": told}

@@ -1,0 +1,194 @@
+"""The changes of a batch in the order of their groups, as many at a time as there is room for.
+
+Idea: a chunk in the order of groups names each group once and reads a record of the log once. What
+a batch brought lies in records that are in this order each; a pass takes the groups of one range of
+identities from all of them, and puts them in order together. Ranges are chosen by the first
+identity and the size of each record, so that passes are about as large.
+
+Invariants:
+1. Passes together yield every change once, changes of a group in their order, or by time
+   (`test_oracle_passes_yield_every_change_once_in_order`).
+2. A pass takes about as many bytes as there is room for, unless one record alone is larger
+   (`test_bounded_passes_take_about_what_there_is_room_for`); there are as few passes as can be, and
+   they are alike (`test_passes_are_alike_and_no_more_than_needed`).
+3. Pieces have few rows and groups, and all changes of their groups if they say so
+   (`test_oracle_entire_pieces_have_all_changes_of_their_groups`).
+
+Cost: a record is read by the passes whose range it meets, most by one or two; a sort of each pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.core.arrays import Ids, Ints, Mask
+from icestream.operators.folding.fold import HI
+from icestream.operators.lifetimes.changes import LE, column_of
+from icestream.operators.protocol import ChangeInputs
+
+#: one more than the greatest identity
+END = 1 << 64
+#: part of a pass that makes another no smaller: it takes more than there is room for instead
+SPARED = 1 / 8
+#: rows of a run, on average, from which on runs are merged
+MERGED_RUN = 64
+
+
+def gathered(
+    inputs: ChangeInputs, edge: int, room: int, *, timed: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Yield the changes of an edge in the order of groups; inside a group by time if asked to."""
+    for first, last in pairwise([0, *_bounds(*inputs.ranges(edge), room), END]):
+        parts = list(inputs.changes(edge, first, last))
+        if parts:
+            together = pa.concat_batches(parts)
+            yield by_group_and_time(together) if timed else by_group(together)
+
+
+def collected(inputs: ChangeInputs, edge: int, room: int) -> Iterator[pa.RecordBatch]:
+    """Yield the changes of an edge as they came, about as many at a time as there is room for."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for part in inputs.changes(edge, 0, END):
+        if waiting and size + part.nbytes > room:
+            yield pa.concat_batches(waiting)
+            waiting, size = [], 0
+        waiting.append(part)
+        size += part.nbytes
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def by_group(changes: pa.RecordBatch) -> pa.RecordBatch:
+    """Return changes in the order of their groups; those of a group in the order they came."""
+    identities = _identities(changes)
+    if not _falls(identities):
+        return changes
+    return taken(changes, order_of(identities))
+
+
+def by_group_and_time(changes: pa.RecordBatch) -> pa.RecordBatch:
+    """Return changes in the order of their groups; those of a group as their lifetimes begin."""
+    identities = _identities(changes)
+    order = order_of(identities)
+    ordered, begins = identities[order], column_of(changes, LE)[order]
+    fresh = np.zeros(len(order), dtype=np.bool_)
+    fresh[1:] = ordered[1:] != ordered[:-1]
+    return taken(changes, order[order_in_runs(np.cumsum(fresh), begins)])
+
+
+def order_of(identities: Ids) -> Ints:
+    """Return the stable order of identities.
+
+    They are spread evenly, so that their first bits alone put them almost in order, which takes no
+    comparisons; what is in long runs already is merged.
+    """
+    if _falls(identities) * MERGED_RUN < len(identities):
+        return np.argsort(identities, kind="stable")
+    rough = np.argsort((identities >> np.uint64(48)).astype(np.uint16), kind="stable")
+    return rough[np.argsort(identities[rough], kind="stable")]
+
+
+def order_in_runs(runs: Ints, times: Ints) -> Ints:
+    """Return the stable order by the number of the run, which is at least 0, then by time."""
+    if len(runs) == 0:
+        return runs
+    first = int(times.min())
+    wide = int(times.max()) - first + 1
+    if (int(runs.max()) + 1) * wide < 1 << 63:
+        return np.argsort(runs * wide + (times - first), kind="stable")
+    return np.lexsort((times, runs))
+
+
+def taken(batch: pa.RecordBatch, order: Ints) -> pa.RecordBatch:
+    """Return some rows of a batch, the batch itself if that is all of them in order."""
+    if len(order) == batch.num_rows and np.array_equal(order, np.arange(len(order))):
+        return batch
+    return pc.take(batch, pa.array(order.astype(np.int32)), boundscheck=False)
+
+
+def pieces(
+    changes: pa.RecordBatch,
+    rows: int,
+    groups: int,
+    counted: Callable[[pa.RecordBatch], Mask] | None = None,
+) -> Iterator[tuple[pa.RecordBatch, bool]]:
+    """Cut changes into pieces of so many rows, of so many groups, at most.
+
+    Changes are put in the order of their groups if they must be cut; a piece is told to be entire
+    if it has all changes of its groups. `counted` tells of which changes the groups count; a piece
+    that is not entire is of one group.
+    """
+    count, identities = changes.num_rows, _identities(changes)
+    if counted is not None and groups < count <= rows:
+        identities = identities[counted(changes)]
+    if count <= rows and _has_at_most(groups, identities):
+        if count:
+            yield changes, True
+        return
+    changes = by_group(changes)
+    identities = _identities(changes)
+    fresh = np.ones(count + 1, dtype=np.bool_)
+    fresh[1:-1] = identities[1:] != identities[:-1]
+    begins = np.flatnonzero(fresh)
+    before, most = np.arange(len(begins)), min(groups, count)
+    if counted is not None and count > groups:
+        before[1:] = np.cumsum(counted(changes)[begins[:-1]])
+    first = 0
+    while first < count:
+        group = int(np.searchsorted(begins, first, side="right")) - 1
+        last = int(np.searchsorted(before, before[group] + most, side="right")) - 1
+        last = max(last, group + 1) if fresh[first] else group + 1
+        end = min(first + rows, int(begins[last]))
+        begin = int(begins[np.searchsorted(begins, end, side="right") - 1])
+        end = begin if begin > first else end
+        yield changes.slice(first, end - first), bool(fresh[first] and fresh[end])
+        first = end
+
+
+def between(changes: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
+    """Return the changes of groups from one identity up to another, given those in order."""
+    if changes.num_rows == 0:
+        return changes
+    identities = _identities(changes)
+    start = int(np.searchsorted(identities, np.uint64(first)))
+    end = len(identities) if last == END else int(np.searchsorted(identities, np.uint64(last)))
+    return changes.slice(start, end - start)
+
+
+def first_and_last(changes: pa.RecordBatch) -> tuple[int, int]:
+    """Return the least and the greatest identity of changes in order."""
+    identities = _identities(changes)
+    return int(identities[0]), int(identities[-1])
+
+
+def _bounds(firsts: Ids, sizes: Ints, room: int) -> list[int]:
+    """Return identities at which to cut, so that passes are alike and fill the room, about."""
+    order = np.argsort(firsts, kind="stable")
+    filled = np.cumsum(sizes[order])
+    count = max(1, math.ceil(int(filled[-1]) / room - SPARED)) if len(filled) else 1
+    begins = np.flatnonzero(np.diff((filled - 1) * count // filled[-1:])) + 1
+    return [each for each in np.unique(firsts[order][begins]).tolist() if each > 0]
+
+
+def _has_at_most(groups: int, identities: Ids) -> bool:
+    """Tell whether there are few distinct identities; they are sorted only if need be."""
+    if len(identities) <= groups:
+        return True
+    runs = 1 + int(np.count_nonzero(identities[1:] != identities[:-1]))
+    return runs <= groups or (_falls(identities) > 0 and len(np.unique(identities)) <= groups)
+
+
+def _falls(identities: Ids) -> int:
+    """Return how often an identity is less than the one before it."""
+    return int(np.count_nonzero(identities[1:] < identities[:-1]))
+
+
+def _identities(changes: pa.RecordBatch) -> Ids:
+    return np.asarray(changes.column(HI).to_numpy())

@@ -1,0 +1,121 @@
+"""The cells of a batch: events of one (group, pane), so that keys are hashed once per cell.
+
+Idea: keys that are whole numbers in a narrow range, or none at all, give every group a small code,
+its place in the range. If the codes and panes of a batch make a small grid, its cells are numbered
+by looking them up there; if not, every event is a cell of its own.
+
+Invariant: the events of a cell have one pane and equal keys (`test_oracle_events_of_a_cell_agree`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints
+from icestream.kernels.cells import number_cells, slots_of_cells
+
+#: places of a grid: as much as stays in the processor's cache
+GRID_PLACES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The cells of the events of a batch from one of them on."""
+
+    first: int
+    #: events of the batch
+    rows: int
+    #: the first event of each cell, in order; None where each event is a cell of its own
+    heads: Ints | None
+    #: the cell of each event of the batch, and the events of each cell
+    members: Ints | None
+    sizes: Ints | None
+
+    def one_each(self, keys: pa.RecordBatch, panes: Ints) -> tuple[pa.RecordBatch, Ints]:
+        """Return keys and pane of each cell."""
+        if self.heads is None:
+            return keys.slice(self.first), panes[self.first :]
+        return _rows_at(keys, self.heads), panes[self.heads]
+
+    def reached(self, done: int) -> int:
+        """Return up to which event all are in the first `done` cells."""
+        if self.heads is None:
+            return self.first + done
+        return self.rows if done == len(self.heads) else int(self.heads[done])
+
+    def entries(self, numbers: Ints, last: int) -> Ints:
+        """Return the entry of each event up to `last`, given that of each cell."""
+        if self.members is not None:
+            slots_of_cells(self.members, numbers, self.first, last)
+            return self.members
+        if self.first == 0:
+            return numbers
+        return np.concatenate([np.zeros(self.first, dtype=np.int64), numbers])
+
+
+class CellFinder:
+    """Finds the cells of one batch."""
+
+    def __init__(self, keys: pa.RecordBatch, panes: Ints) -> None:
+        """Look whether keys and panes are narrow enough for a grid."""
+        self._panes = panes
+        self._earliest = int(panes.min())
+        self._span = int(panes.max()) - self._earliest + 1
+        self._codes = _codes(keys, GRID_PLACES // self._span)
+
+    def since(self, first: int) -> Cells:
+        """Return the cells of the events from `first` on."""
+        rows = len(self._panes)
+        if self._codes is None:
+            return Cells(first, rows, None, None, None)
+        codes = self._codes
+        grid = np.zeros((self._span, codes.width), dtype=np.int32)
+        members, heads, sizes = np.empty((3, rows), dtype=np.int64)
+        count = number_cells(
+            codes.numbers,
+            codes.least,
+            self._panes,
+            self._earliest,
+            first,
+            grid,
+            members,
+            heads,
+            sizes,
+        )
+        return Cells(first, rows, heads[:count], members, sizes[:count])
+
+
+@dataclass(frozen=True, slots=True)
+class _Codes:
+    """The code of each row, between `least` and `least + width`."""
+
+    numbers: Ints
+    least: int
+    width: int
+
+
+def _codes(keys: pa.RecordBatch, most: int) -> _Codes | None:
+    """Return codes that are equal exactly where keys are; None if there may be too many."""
+    found = _Codes(np.zeros(keys.num_rows, dtype=np.int64), 0, 1) if not keys.num_columns else None
+    for column in keys.columns:
+        if column.null_count or not pa.types.is_signed_integer(column.type):
+            return None
+        numbers = column.to_numpy().astype(np.int64, copy=False)
+        least = int(numbers.min())
+        extent = int(numbers.max()) - least + 1
+        if found is None:
+            found = _Codes(numbers, least, extent)
+        else:
+            both = (found.numbers - found.least) * extent + (numbers - least)
+            found = _Codes(both, 0, found.width * extent)
+        if found.width > most:
+            return None
+    return found
+
+
+def _rows_at(keys: pa.RecordBatch, places: Ints) -> pa.RecordBatch:
+    """Take rows of keys, of which there may be no columns."""
+    return keys.take(pa.array(places)) if keys.num_columns else keys.slice(0, len(places))

@@ -1,0 +1,283 @@
+"""Folding a stream of events into bounded tables of entries, with the keys they met.
+
+Idea: events of one (group, pane) become one entry before anything leaves the task that read them.
+Entries are looked up once per cell of a batch (`cells`), and fields are folded event by event. The
+table has a fixed capacity; when it is full it is handed out as a sorted run and starts again,
+so memory is bounded whatever the input, and folding costs only its own pass where it does not pay.
+
+Invariants:
+1. The merged runs equal folding all events at once (`test_oracle_runs_equal_one_big_fold`).
+2. Every group of a run has its key in that run's keys (`test_keys_of_a_run_cover_its_entries`).
+
+Cost: O(events x fields); memory `capacity * (entry width + 5) * 8` bytes and the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.core.arrays import Ids, Ints, Mask, Table
+from icestream.kernels import fold as kernels
+from icestream.kernels import words
+from icestream.operators.folding.cells import CellFinder
+from icestream.operators.folding.columns import ARRIVAL, TIME, Column
+from icestream.operators.folding.double_double import square_over
+from icestream.operators.folding.fields import ORDERED, Field, Layout
+from icestream.state.keys import KeyCodec
+
+#: columns that travel with keys
+HI = "__hi"
+LO = "__lo"
+LAST = "__last"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Entries handed out together, unsorted, with the keys of their groups."""
+
+    panes: Ints
+    entries: Table
+    #: hi, lo, latest pane and key columns, one row per group of the run
+    keys: pa.Table
+
+
+class EntryTable:
+    """Folds events into at most `capacity` entries at a time."""
+
+    def __init__(
+        self, layout: Layout, codec: KeyCodec, capacity: int, *, partial: bool = False
+    ) -> None:
+        """Make an empty table of events, or of rows that are `partial` aggregates already."""
+        self._partial = partial
+        self._fold_field = _fold_partial if partial else fold_field
+        places = 1 << max(4, (2 * capacity - 1).bit_length())
+        self._layout = layout
+        self._codec = codec
+        self._entries = np.empty((capacity, layout.entry_width), dtype=np.int64)
+        self._panes = np.empty(capacity, dtype=np.int64)
+        self._index = np.zeros(places, dtype=np.int32)
+        self._key_index = np.zeros(places, dtype=np.int32)
+        self._seen = np.empty((capacity, 2), dtype=np.uint64)
+        self._last = np.empty(capacity, dtype=np.int64)
+        self._keys: list[pa.RecordBatch] = []
+        self._used = 0
+        self._groups = 0
+
+    @staticmethod
+    def row_bytes(layout: Layout) -> int:
+        """Return the bytes one entry takes in a table, without its key."""
+        return 8 * (layout.entry_width + 5)
+
+    def fold(
+        self, keys: pa.RecordBatch, panes: Ints, columns: Mapping[str, Column]
+    ) -> Iterator[Run]:
+        """Fold a batch of events; hand out a run whenever the table is full.
+
+        `columns` has the inputs, and `TIME` and `ARRIVAL` where the layout needs the order.
+        """
+        rows, first = keys.num_rows, 0
+        finder = CellFinder(keys, panes) if rows else None
+        while finder is not None and first < rows:
+            cells = finder.since(first)
+            their_keys, their_panes = cells.one_each(keys, panes)
+            hi, lo = self._codec.identify(their_keys)
+            numbers = np.empty(len(hi), dtype=np.int64)
+            opened = np.empty(len(hi), dtype=np.int64)
+            done, self._used, listed = kernels.assign_entries(
+                hi,
+                lo,
+                their_panes,
+                0,
+                self._index,
+                self._entries,
+                self._panes,
+                self._used,
+                self._layout.entry_identity,
+                numbers,
+                opened,
+            )
+            self._note_keys(hi, lo, their_panes, opened[:listed], their_keys)
+            last = cells.reached(done)
+            slots = cells.entries(numbers, last)
+            sizes = cells.sizes if last == rows else None
+            for field, place in zip(self._layout.fields, self._layout.places, strict=True):
+                if sizes is not None and self._counts_all(field, columns):
+                    self._entries[numbers, place] += sizes
+                else:
+                    self._fold_field(field, int(place), self._entries, slots, columns, first, last)
+            first = last
+            if first < rows:
+                yield self.take()
+
+    def _counts_all(self, field: Field, columns: Mapping[str, Column]) -> bool:
+        """Tell whether a field counts every event of the batch."""
+        if self._partial:
+            return False
+        return field.kind == "rows" or (
+            field.kind == "valid" and not any(columns[name].valid.size for name in field.columns)
+        )
+
+    def take(self) -> Run:
+        """Hand out what was folded so far and start again."""
+        run = Run(
+            self._panes[: self._used].copy(),
+            self._entries[: self._used].copy(),
+            identified(
+                pa.Table.from_batches(self._keys, self._codec.schema),
+                self._seen[: self._groups],
+                self._last[: self._groups].copy(),
+            ),
+        )
+        self._index[:] = 0
+        self._key_index[:] = 0
+        self._keys = []
+        self._used = self._groups = 0
+        return run
+
+    def _note_keys(self, hi: Ids, lo: Ids, panes: Ints, opened: Ints, keys: pa.RecordBatch) -> None:
+        fresh = np.empty(len(opened), dtype=np.int64)
+        self._groups, found = kernels.new_keys(
+            hi,
+            lo,
+            panes,
+            opened,
+            len(opened),
+            self._key_index,
+            self._seen,
+            self._last,
+            self._groups,
+            fresh,
+        )
+        if found:
+            self._keys.append(self._codec.canonical(keys.take(pa.array(fresh[:found]))))
+
+
+def identity_schema(keys: pa.Schema) -> pa.Schema:
+    """Return the schema of keys that travel with identity and latest pane."""
+    return pa.schema([(HI, pa.uint64()), (LO, pa.uint64()), (LAST, pa.int64()), *keys])
+
+
+def identified(keys: pa.Table, ids: Ids, last: Ints) -> pa.Table:
+    """Put identity and latest pane of each group beside its key."""
+    columns = [pa.array(ids[:, 0]), pa.array(ids[:, 1]), pa.array(last), *keys.columns]
+    return pa.Table.from_arrays(columns, schema=identity_schema(keys.schema))
+
+
+def fold_field(
+    field: Field,
+    place: int,
+    entries: Table,
+    slots: Ints,
+    columns: Mapping[str, Column],
+    first: int,
+    last: int,
+) -> None:
+    """Fold one field of the events from `first` to `last` into the rows `slots` of a table."""
+    slots, count = slots[first:last], last - first
+    inputs = [columns[name] for name in field.columns]
+    valid = _all_valid(inputs, first, last)
+
+    def fold(kernel: Callable[..., None], *values: npt.NDArray[Any]) -> None:
+        kernel(entries, place, slots, *(each[first:last] for each in values), valid, 0, count)
+
+    if field.kind in ORDERED:
+        rows, counts = _choice_rows(field, columns, first, last)
+        kernels.fold_least(entries, place, slots, rows, counts, 0, count)
+    elif field.kind in ("rows", "valid"):
+        fold(kernels.fold_count)
+    elif field.kind == "sum_i64":
+        fold(kernels.fold_sum_i64, inputs[0].integers)
+    elif field.kind == "sum_i128":
+        fold(kernels.fold_sum_i128, *inputs[0].pair)
+    elif field.kind == "sum_f64":
+        fold(kernels.fold_sum_f64, inputs[0].floats)
+    elif field.kind == "squares_f64":
+        fold(kernels.fold_squares_f64, inputs[0].floats)
+    elif field.kind == "products_f64":
+        fold(kernels.fold_products_f64, inputs[0].floats, inputs[1].floats)
+    elif field.kind == "products_i128":
+        fold(kernels.fold_products_i128, *inputs[0].pair, *inputs[1].pair)
+    elif field.kind == "min":
+        fold(kernels.fold_min, inputs[0].ordered)
+    else:
+        fold(kernels.fold_max, inputs[0].ordered)
+
+
+def _all_valid(inputs: Sequence[Column], first: int, last: int) -> Mask:
+    """Return the mask of events in which no input is null."""
+    masks = [column.valid[first:last] for column in inputs if column.valid.size]
+    if not masks:
+        return kernels.ALL_VALID
+    return masks[0] if len(masks) == 1 else np.logical_and.reduce(masks)
+
+
+def _choice_rows(
+    field: Field, columns: Mapping[str, Column], first: int, last: int
+) -> tuple[Table, Mask]:
+    """Return the words a choice compares, and which events it is among."""
+    value = columns[field.columns[0]]
+    time = columns[TIME].integers[first:last]
+    arrival = columns[ARRIVAL].integers[first:last]
+    words = value.ordered[first:last]
+    there = value.valid[first:last]
+    if field.kind.startswith("last"):
+        time, arrival = ~time, ~arrival
+    arrival = 2 * arrival
+    if there.size:
+        arrival, words = arrival + ~there, np.where(there, words, 0)
+    if field.kind in ("first", "last"):
+        return np.stack([time, arrival, words], axis=1), kernels.ALL_VALID
+    if field.kind in ("first_valid", "last_valid"):
+        return np.stack([time, arrival, words], axis=1), there
+    ordering = columns[field.others[0]]
+    rank = ordering.ranked[first:last]
+    if field.kind == "most_by":
+        rank = ~rank
+    return np.stack([rank, time, arrival, words], axis=1), ordering.valid[first:last]
+
+
+def partial_name(field: Field, part: int = 0) -> str:
+    """Return the name of a column with partial aggregates of a field."""
+    return f"{field.kind}_{field.column or 'events'}_{part}"
+
+
+def _fold_partial(
+    field: Field,
+    place: int,
+    entries: Table,
+    slots: Ints,
+    columns: Mapping[str, Column],
+    first: int,
+    last: int,
+) -> None:
+    column = columns[partial_name(field)]
+    valid = column.valid
+    if field.op == words.ADD_I64:
+        kernels.fold_sum_i64(entries, place, slots, column.integers, valid, first, last)
+    elif field.op == words.ADD_I128:
+        low, high = _joined(column.integers, columns[partial_name(field, 1)].integers)
+        kernels.fold_sum_i128(entries, place, slots, low, high, valid, first, last)
+    elif field.op == words.MIN:
+        kernels.fold_min(entries, place, slots, column.ordered, valid, first, last)
+    elif field.op == words.MAX:
+        kernels.fold_max(entries, place, slots, column.ordered, valid, first, last)
+    else:
+        kernels.fold_sum_f64(entries, place, slots, column.floats, valid, first, last)
+        if field.kind == "squares_f64":
+            sums = columns[partial_name(field, 1)].floats
+            count = np.maximum(columns[partial_name(field, 2)].floats, 1.0)
+            for part in square_over(sums, count):
+                kernels.fold_sum_f64(entries, place, slots, part, valid, first, last)
+
+
+def _joined(low32: Ints, high32: Ints) -> tuple[Ints, Ints]:
+    """Return the 128-bit words of `high32 * 2**32 + low32`."""
+    low = (high32 << 32) + low32
+    carry = (low.view(np.uint64) < low32.view(np.uint64)).astype(np.int64)
+    return low, (high32 >> 32) + carry

@@ -1,0 +1,50 @@
+"""Sorted runs of entries: order by (rank, hi, lo), equal ones merged.
+
+Idea: rank and the upper bits of hi share one 64-bit sort key, so a single stable sort does nearly
+all the work and the kernel only settles ties. A rank is a pane number, or shard and pane together.
+
+Invariant: the order of merging depends only on the order of the input
+(`test_a_run_depends_only_on_its_input_order`).
+
+Cost: O(n log n) comparisons of 64-bit keys.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from icestream.core.arrays import Ints, Table
+from icestream.kernels.words import combine_sorted
+from icestream.operators.folding.fields import Layout
+
+
+def sorted_run(ranks: Ints, rows: Table, layout: Layout) -> tuple[Ints, Table]:
+    """Return ranks and entries sorted by (rank, hi, lo), one entry per distinct triple."""
+    if len(ranks) == 0:
+        return ranks, rows
+    out_ranks = np.empty_like(ranks)
+    out = np.empty_like(rows)
+    count = combine_sorted(
+        _order(ranks, rows), ranks, rows, layout.ops, layout.places, out, out_ranks
+    )
+    return out_ranks[:count], out[:count]
+
+
+def _order(ranks: Ints, rows: Table) -> Ints:
+    hi = np.ascontiguousarray(rows[:, 0]).view(np.uint64)
+    relative = (ranks - ranks.min()).astype(np.uint64)
+    bits = int(relative.max()).bit_length()
+    if bits > 40:
+        return np.lexsort((hi, relative))
+    key = hi >> np.uint64(bits)
+    if bits:
+        key |= relative << np.uint64(64 - bits)
+    return np.argsort(key, kind="stable")
+
+
+def slice_bounds(ranks: Ints) -> Ints:
+    """Return where each stretch of equal ranks begins, and the end of the last."""
+    if len(ranks) == 0:
+        return np.zeros(1, dtype=np.int64)
+    changes = np.flatnonzero(np.diff(ranks)) + 1
+    return np.concatenate([[0], changes, [len(ranks)]]).astype(np.int64)

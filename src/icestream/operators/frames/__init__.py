@@ -1,0 +1,1 @@
+"""Windows that move with events: frames, and the operator that computes them."""

@@ -1,0 +1,92 @@
+"""Raw events as tuples, and the keys of their groups.
+
+Idea: an event is folded alone, into an entry of its own; the entry, its group's identity and its
+time are all a frame needs of it. Keys are kept once per group.
+
+Invariant: one tuple per event, in the order of the events
+(`test_lifting_keeps_every_event_and_its_order`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.core.arrays import Ids, Table
+from icestream.core.times import Micros
+from icestream.kernels.fold import new_keys
+from icestream.operators.folding.columns import ARRIVAL, TIME, Column
+from icestream.operators.folding.fold import HI, LO, fold_field, identified
+from icestream.operators.frames.layout import TupleLayout
+from icestream.operators.grid.partitions import Partition
+from icestream.state.keys import KeyCodec
+
+
+def in_time(batch: pa.RecordBatch, watermark: Micros) -> pa.RecordBatch:
+    """Return the events that are not behind the watermark."""
+    times = np.asarray(batch.column(TIME).to_numpy())
+    return batch if not (times < watermark).any() else batch.filter(pa.array(times >= watermark))
+
+
+def pieces(
+    batches: Iterable[pa.RecordBatch], watermark: Micros, rows: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the events that are not behind the watermark, at most so many at a time."""
+    for batch in batches:
+        for first in range(0, batch.num_rows, rows):
+            piece = in_time(batch.slice(first, rows), watermark)
+            if piece.num_rows:
+                yield piece
+
+
+class Lifter:
+    """Turns events into tuples."""
+
+    def __init__(self, layout: TupleLayout, codec: KeyCodec) -> None:
+        """Lift into tuples of the given layout."""
+        self._layout = layout
+        self._codec = codec
+
+    def lift(self, batch: pa.RecordBatch, arrived: int) -> Table:
+        """Return one tuple per event; `arrived` is the number of events that came before."""
+        rows, layout = batch.num_rows, self._layout
+        columns = {name: Column(batch.column(name)) for name in batch.schema.names}
+        columns[ARRIVAL] = Column(pa.array(np.arange(arrived, arrived + rows)))
+        slots = np.arange(rows)
+        tuples = np.empty((rows, layout.tuple_width), dtype=np.int64)
+        tuples[:, :-1] = layout.entry_identity
+        for field, place in zip(layout.fields, layout.places.tolist(), strict=True):
+            fold_field(field, place, tuples, slots, columns, 0, rows)
+        tuples[:, 0] = _ids(batch, HI).view(np.int64)
+        tuples[:, 1] = _ids(batch, LO).view(np.int64)
+        tuples[:, -1] = batch.column(TIME).to_numpy()
+        return tuples
+
+    def groups(self, batch: pa.RecordBatch, partition: Partition) -> pa.Table:
+        """Return the keys of the groups inside a partition, with identity and latest time."""
+        hi, lo = _ids(batch, HI), _ids(batch, LO)
+        times = np.asarray(batch.column(TIME).to_numpy())
+        inside = np.flatnonzero(within(hi, partition))
+        count = len(inside)
+        index = np.zeros(1 << max(4, (2 * count).bit_length()), dtype=np.int32)
+        seen = np.empty((count, 2), dtype=np.uint64)
+        last, fresh = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+        used, _ = new_keys(hi, lo, times, inside, count, index, seen, last, 0, fresh)
+        keys = self._codec.canonical(batch.take(pa.array(fresh[:used])))
+        return identified(pa.Table.from_batches([keys]), seen[:used], last[:used])
+
+
+def within(hi: Ids, partition: Partition) -> npt.NDArray[np.bool_]:
+    """Tell which groups are in a partition's range."""
+    if partition.whole:
+        return np.ones(len(hi), dtype=np.bool_)
+    low, high = np.uint64(partition.low), np.uint64(partition.high - 1)
+    chosen: npt.NDArray[np.bool_] = (hi >= low) & (hi <= high)
+    return chosen
+
+
+def _ids(batch: pa.RecordBatch, name: str) -> Ids:
+    return np.ascontiguousarray(batch.column(name).to_numpy())

@@ -1,0 +1,343 @@
+"""Frames whose tuples leave in the order they entered: ranges of time, and rows of the stream.
+
+Idea: two cursors over the sequence of settled tuples. A tuple that enters first lets those leave
+that its window does not reach, then joins the running row of its group. What is shown is
+either the group of every event, or all groups at *stops*: every so many events, or at the
+multiples of a slide of time. Fields without an inverse take fronts from a stack that a flip fills
+by reading the window backwards. Frames that share tuples are given those that enter together; each
+has a cursor of its own for those that leave.
+
+Invariants:
+1. Rows equal folding each window anew (`test_oracle_every_frame_equals_the_obvious_computation`).
+2. All partitions stop at the same places of the sequence, whether a tuple there is theirs or not
+   (`test_bounded_rows_do_not_depend_on_the_budget`).
+3. A window is flipped only when it was used up, so a tuple takes part in one flip
+   (`test_a_tuple_takes_part_in_one_flip`).
+
+Cost: a settled tuple is read once to enter all frames, and for each frame once to leave it, twice
+for fields without an inverse, not at all if its window is within one chunk; each partition reads
+all of them. A stop costs O(groups in memory). Memory: a chunk of tuples that leave, and fronts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.core.arrays import Ints, Table
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.kernels.frames import moving as kernels
+from icestream.operators.frames.layout import FrameLayout
+from icestream.operators.frames.output import Output
+from icestream.operators.frames.suffix_stack import FrameFronts
+from icestream.operators.frames.tuples import Stretch, TupleLog
+from icestream.operators.grid.groups import Groups
+from icestream.operators.grid.partitions import Partition
+from icestream.plan.windows.frame import Frame, RowsSlide
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Show all groups once the tuples before a place have entered, and others have left."""
+
+    place: int
+    instant: Micros
+    #: tuples whose key is at most this have left
+    bound: int
+
+
+@dataclass
+class _Hand:
+    """Tuples at hand, to enter or to leave."""
+
+    tuples: Table
+    slots: Ints
+    #: what decides when a tuple leaves: its time, or its place
+    keys: Ints
+    fronts: Table
+
+
+class MovingPass:
+    """One pass of a frame over the tuples of a version, for the groups of one partition."""
+
+    def __init__(
+        self,
+        frame: Frame,
+        layout: FrameLayout,
+        groups: Groups,
+        tuples: TupleLog,
+        partition: Partition,
+        fronts: FrameFronts,
+        position: dict[str, Any],
+        output: Output,
+    ) -> None:
+        """Begin where the version before ended."""
+        self._frame = frame
+        self._layout = layout
+        self._groups = groups
+        self._tuples = tuples
+        self._partition = partition
+        self._fronts = fronts
+        self._output = output
+        self._position = position
+        self._by_time = frame.range is not None
+        self._fixed = (
+            layout.ops,
+            layout.in_tuples,
+            layout.in_rows,
+            layout.group_identity,
+            layout.fronts_at,
+        )
+        slide = frame.slide
+        #: a group is shown at each so many of its events; 0 where all are shown at stops
+        self._every = 1 if slide is None else 0
+        if isinstance(slide, RowsSlide) and frame.partition == "key":
+            self._every = slide.rows
+        #: instant at which all groups are due, with a slide of time
+        self.due: Micros | None = position["due"]
+        self._progress = np.zeros(kernels.PROGRESS, dtype=np.int64)
+        self._progress[kernels.FLIPS] = position["flips"]
+        self._leaving = self._nothing = self._at_hand(tuples.nothing(0), _EMPTY)
+        self._source: Iterator[Stretch] = iter(())
+        #: place of the first tuple that is not at hand to leave
+        self._next: int = position["left"]
+        #: whether those at hand to leave are those that entered last
+        self._same = False
+        #: rows of groups from which tuples left, and how many at hand are among them
+        self._emptied: list[Ints] = []
+        self._watched = 0
+
+    def begin(self, place: int) -> None:
+        """Make fronts that were lost, given the place of the first tuple that will enter."""
+        if self._layout.front_words and self._fronts.stale:
+            self._flip(self._next, place)
+
+    def take(self, stretch: Stretch, slots: Ints) -> Iterator[pa.RecordBatch]:
+        """Let the tuples of a stretch enter the groups in the given rows; yield what is shown."""
+        yield from self._take(stretch, slots, self._stops(stretch), int(stretch.times[-1]))
+
+    def finish(self, place: int, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Let tuples leave up to the watermark, once those before a place have entered."""
+        stops = self._last_stops(place, watermark)
+        yield from self._take(self._tuples.nothing(place), _EMPTY, stops, watermark)
+        if self._layout.front_words:
+            self._keep_fronts(int(self._progress[kernels.LEFT]), len(self._leaving.slots))
+        self._position["flips"] = int(self._progress[kernels.FLIPS])
+        self._fronts.note()
+
+    @property
+    def emptied(self) -> Ints:
+        """Return rows of groups whose last tuple left in this pass."""
+        return self._emptied[0] if self._emptied else _EMPTY
+
+    def done_with(self, slots: Ints) -> npt.NDArray[np.bool_]:
+        """Tell in which rows the frame holds nothing that a group must come back with."""
+        rows = self._groups.rows
+        done: npt.NDArray[np.bool_] = rows[slots, self._layout.row_at] == 0
+        if self._every > 1:
+            done &= rows[slots, self._layout.extras_at + kernels.COUNT] % self._every == 0
+        return done
+
+    # -- where all groups are shown --------------------------------------------------------
+
+    def _stops(self, stretch: Stretch) -> list[Stop]:
+        """Return the stops among the tuples of a stretch."""
+        slide = self._frame.slide
+        if self._every:
+            return []
+        if isinstance(slide, RowsSlide):
+            first = stretch.first + slide.rows - 1 - stretch.first % slide.rows
+            return [
+                self._stop(place + 1, int(stretch.times[place - stretch.first]))
+                for place in range(first, stretch.last, slide.rows)
+            ]
+        assert isinstance(slide, int)
+        stops = []
+        dues = (stretch.times // slide + 1) * slide
+        for at in np.flatnonzero(np.diff(dues, prepend=dues[0] - 1)).tolist():
+            if self.due is not None and self.due != dues[at]:
+                stops.append(self._stop(stretch.first + at, self.due))
+            self.due = int(dues[at])
+        return stops
+
+    def _last_stops(self, end: int, watermark: Micros) -> list[Stop]:
+        """Return the stop after all tuples, if one is due."""
+        if self.due is None or self.due > watermark:
+            return []
+        due, self.due = self.due, None
+        return [self._stop(end, due)]
+
+    def _stop(self, place: int, instant: Micros) -> Stop:
+        last = instant if self._by_time else place - 1
+        return Stop(place, instant, max(MINUS_INFINITY, last - self._frame.reach))
+
+    # -- tuples enter and leave ------------------------------------------------------------
+
+    def _take(
+        self, stretch: Stretch, slots: Ints, stops: list[Stop], reached: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Let the tuples of a stretch enter, and those leave that no window after it reaches."""
+        entering = self._at_hand(stretch, slots)
+        self._progress[kernels.ENTERED] = 0
+        for stop in stops:
+            last = int(np.searchsorted(stretch.places, stop.place))
+            yield from self._move(stretch, entering, last, stop.bound)
+            yield from self._show_all(stop.instant)
+        last = len(stretch.places)
+        yield from self._move(stretch, entering, last, self._bound_after(stretch, reached))
+        self._put_down(stretch)
+        if self._output.rows:
+            yield self._output.take()
+
+    def _bound_after(self, stretch: Stretch, reached: Micros) -> int:
+        """Return up to which key tuples leave after a stretch."""
+        if reached == MINUS_INFINITY:
+            return MINUS_INFINITY
+        last = stretch.last - 1
+        if self._by_time:
+            last = reached
+        return max(MINUS_INFINITY, last - self._frame.reach)
+
+    def _move(
+        self, stretch: Stretch, entering: _Hand, last: int, bound: int
+    ) -> Iterator[pa.RecordBatch]:
+        output, progress = self._output, self._progress
+        while True:
+            progress[kernels.FILLED] = output.rows
+            reason = kernels.advance(
+                self._groups.rows,
+                entering.tuples,
+                entering.slots,
+                entering.keys,
+                last,
+                self._leaving.tuples,
+                self._leaving.slots,
+                self._leaving.keys,
+                self._leaving.fronts,
+                self._same,
+                self._frame.reach,
+                bound,
+                self._every,
+                *self._fixed,
+                output.fields,
+                output.slots,
+                output.times,
+                progress,
+            )
+            output.rows = int(progress[kernels.FILLED])
+            if reason == kernels.DONE:
+                return
+            if reason == kernels.FULL:
+                yield output.take()
+            else:
+                self._bring(stretch, entering)
+
+    def _bring(self, stretch: Stretch, entering: _Hand) -> None:
+        """Bring more tuples to leave: from the log, or those that are entering."""
+        self._watch()
+        flipped = self._fronts.flipped if self._layout.front_words else MINUS_INFINITY
+        if self._next >= max(flipped, stretch.first):
+            self._fronts.stack.clear()
+            self._leaving, self._same = entering, True
+            left = int(np.searchsorted(stretch.places, self._next))
+            self._progress[kernels.LEFT] = self._progress[kernels.FLIPPED] = self._watched = left
+            return
+        if self._layout.front_words and self._next >= flipped:
+            entered = int(self._progress[kernels.ENTERED])
+            self._flip(self._next, _place(stretch, entered))
+        following = next(self._source, None)
+        if following is None:
+            end = self._fronts.flipped if self._layout.front_words else self._tuples.size
+            self._source = self._tuples.read(self._next, end, self._partition)
+            following = next(self._source)
+        self._next = following.last
+        self._leaving = self._at_hand(following, self._groups.locate(following.tuples))
+        if self._layout.front_words and len(following.places):
+            top = self._fronts.stack.pop(len(following.places))
+            self._leaving.fronts = top[::-1].copy()
+        self._progress[kernels.LEFT] = self._watched = 0
+
+    def _put_down(self, stretch: Stretch) -> None:
+        """Let go of tuples that entered; what they hold of the window is on the log."""
+        self._watch()
+        if self._emptied:
+            slots = np.unique(np.concatenate(self._emptied))
+            self._emptied = [slots[self._groups.rows[slots, self._layout.row_at] == 0]]
+        if not self._same:
+            return
+        left, flipped = (int(self._progress[i]) for i in (kernels.LEFT, kernels.FLIPPED))
+        self._next = _place(stretch, left)
+        if self._layout.front_words:
+            self._fronts.flipped = _place(stretch, max(left, flipped))
+            self._keep_fronts(left, flipped)
+        self._leaving, self._same = self._nothing, False
+        self._source = iter(())
+        self._progress[kernels.LEFT] = self._watched = 0
+
+    def _watch(self) -> None:
+        """Note the groups of tuples that left, each tuple once."""
+        left = int(self._progress[kernels.LEFT])
+        if left > self._watched:
+            self._emptied.append(self._leaving.slots[self._watched : left])
+            self._watched = left
+
+    def _keep_fronts(self, first: int, last: int) -> None:
+        """Put the fronts of tuples at hand back on the stack, the oldest on top."""
+        if first < last:
+            self._fronts.stack.push(self._leaving.fronts[first:last][::-1])
+
+    def _flip(self, first: int, last: int) -> None:
+        """Turn the tuples from one place to another, which is the window, into fronts."""
+        stack = self._fronts.stack
+        stack.clear()
+        self._progress[kernels.FLIPS] += 1
+        for stretch in self._tuples.read_back(first, last, self._partition):
+            hand = self._at_hand(stretch, self._groups.locate(stretch.tuples))
+            kernels.push_fronts(
+                self._groups.rows,
+                hand.slots,
+                hand.tuples,
+                0,
+                len(hand.slots),
+                *self._fixed,
+                self._progress[kernels.FLIPS],
+                hand.fronts,
+            )
+            if len(hand.slots):
+                stack.push(hand.fronts[::-1])
+        self._fronts.flipped = last
+        self._fronts.stale = False
+        self._source = iter(())
+
+    def _at_hand(self, stretch: Stretch, slots: Ints) -> _Hand:
+        tuples = stretch.tuples
+        return _Hand(
+            tuples,
+            slots,
+            np.ascontiguousarray(tuples[:, -1]) if self._by_time else stretch.places,
+            np.empty((len(tuples), self._layout.front_words), dtype=np.int64),
+        )
+
+    def _show_all(self, instant: Micros) -> Iterator[pa.RecordBatch]:
+        """Show every group that has tuples in the window."""
+        output, first = self._output, 0
+        while True:
+            before = output.rows
+            first = output.standing(first)
+            output.times[before : output.rows] = instant
+            if first == len(self._groups.rows):
+                return
+            yield output.take()
+
+
+_EMPTY: Ints = np.empty(0, dtype=np.int64)
+
+
+def _place(stretch: Stretch, number: int) -> int:
+    """Return the place of the n-th of a stretch's tuples, or its end."""
+    return int(stretch.places[number]) if number < len(stretch.places) else stretch.last

@@ -1,0 +1,392 @@
+"""Windows that move with events: the state is on the log, memory holds one running row per group.
+
+Idea: a batch's tuples are written to the log as they arrive, and again in the order of the stream
+once the watermark has passed them (`tuples`). Then they enter the running rows of their groups, and
+others leave, either in the order they entered (`moving`) or each group's own (`rings`). Frames of
+different reach share tuples and rows: a stretch is read once to enter all of them, each has a
+cursor for what leaves, and tuples are dropped when the last frame lets them go. Where running rows
+exceed the quota they are split in partitions of hi, and a version passes over them one by one.
+
+Invariants:
+1. Rows are those of the frame over the events in the order of (time, arrival), each emitted by the
+   version that settles it (`test_oracle_every_frame_equals_the_obvious_computation`).
+2. Arena and work buffers stay inside the quota (`test_bounded_state_of_ten_times_the_budget`).
+3. Restoring a snapshot and replaying the versions after it leads to the same rows; fronts are made
+   anew, so float sums agree to 106 bits (`test_crash_restores_from_snapshots`).
+4. Frames together emit what each emits alone (`test_oracle_frames_together_equal_frames_alone`)
+   and log what the longest logs (`test_bounded_frames_together_log_what_the_longest_logs`).
+
+Cost: see `tuples`, `moving` and `rings`. N frames hold N + 1 chunks of tuples: one that enters, and
+one that leaves for each. A group's row is kept until the last frame lets go of it.
+
+Limits: with a slide of time, an instant before which no event came since the last one shows
+nothing again: of the whole stream no group is shown, of each group's own events those that
+changed. Rows of one version come in the order of time within each partition of groups; with a
+slide of time over each group's own events, within each group.
+
+References: tuples that are read again to leave (Mendes et al., 2013, section 2); two-stacks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Table
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.kernels.grid.groups import LAST as LAST_EVENT
+from icestream.kernels.grid.groups import touch
+from icestream.operators.folding.fold import HI, LAST, LO
+from icestream.operators.frames.layout import SharedLayout
+from icestream.operators.frames.lift import Lifter, pieces
+from icestream.operators.frames.moving import MovingPass
+from icestream.operators.frames.output import Output
+from icestream.operators.frames.records import (
+    BLOCKS,
+    GROUP_KEYS,
+    GROUP_ROWS,
+    NEW_KEYS,
+    POSITION,
+    RING_PIECE,
+    group_records,
+    inside,
+    logged_keys,
+)
+from icestream.operators.frames.rings import RingPass, Rings
+from icestream.operators.frames.spec import OrderedSpec
+from icestream.operators.frames.suffix_stack import fronts_of
+from icestream.operators.frames.tuples import ARRIVALS, BLOCK_BYTES, SETTLED, TupleLog
+from icestream.operators.grid.groups import Groups
+from icestream.operators.grid.partitions import Partition, Partitions
+from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
+from icestream.state.budget import Refused, shortage
+from icestream.state.keys import KeyCodec
+from icestream.state.log.ipc import write_table
+from icestream.state.log.reader import SegmentReader
+from icestream.state.snapshot_schedule import SnapshotSchedule
+from icestream.state.versions.commits import BASE
+
+
+class OrderedOperator:
+    """Windows of one shard that move with events."""
+
+    lifetimes: ClassVar[tuple[str, ...]] = (ARRIVALS, SETTLED, BASE)
+
+    def __init__(
+        self, specs: Sequence[OrderedSpec], shard: Shard, results: Sequence[pa.Schema]
+    ) -> None:
+        """Attach to the shard's arena.
+
+        Args:
+            specs: the frames, over the same keys and inputs.
+            shard: where the log and the arena are.
+            results: the schemas of the rows to emit, of each frame.
+        """
+        self._specs = specs
+        self._frames = [spec.frame for spec in specs]
+        self._shard = shard
+        self._results = results
+        self._layout = SharedLayout.of_frames([spec.layout for spec in specs])
+        self._codec = KeyCodec(specs[0].keys)
+        self._lifter = Lifter(self._layout, self._codec)
+        header = shard.arena.header
+        self._position: dict[str, Any] = header.setdefault(
+            "position",
+            {
+                "watermark": MINUS_INFINITY,
+                #: tuples that arrived, that entered windows
+                "arrived": 0,
+                "entered": 0,
+                #: of each frame: tuples that left in order; when all groups are due; flips and
+                #: rings so far
+                "frames": [{"left": 0, "due": None, "flips": 0, "rings": 0} for _ in specs],
+            },
+        )
+        self._schedule = SnapshotSchedule(header)
+        quota = shard.account.budget.total
+        #: bytes of tuples held at once, and of result fields before they are handed on
+        self._chunk_bytes = max(BLOCK_BYTES, quota // (64 * len(specs)))
+        self._rings = [self._ring_file(number) for number in range(len(specs))]
+        ring_bytes = sum(self._ring_bytes(rings) for rings in self._rings if rings is not None)
+        shard.account.resize((2 + 4 * len(specs)) * self._chunk_bytes + ring_bytes)
+        self._groups = Groups(self._layout, self._codec, shard.arena)
+        self._partitions = Partitions(shard.arena, self._groups, 0, shard.account.budget)
+        ranges = [frame.range for frame in self._frames if frame.range is not None]
+        lives = max(ranges) if len(ranges) == len(specs) else None
+        self._tuples = TupleLog(shard, self._layout, self._chunk_bytes, lives, self._with_room)
+        self._inputs: Inputs | None = None
+        #: the version that is replayed
+        self._past: PastVersion | None = None
+        self._released: tuple[int, ...] = ()
+
+    def _ring_file(self, number: int) -> Rings | None:
+        frame, layout = self._frames[number], self._layout.frames[number]
+        if frame.rows is None or frame.partition != "key":
+            return None
+        width = layout.field_words + layout.front_words
+        return Rings(self._shard.arena, frame.rows, width, f"rings-{number}")
+
+    def _ring_bytes(self, rings: Rings) -> int:
+        """Return the bytes of the buffer that rings are read into."""
+        return max(self._chunk_bytes, 8 * rings.width * rings.length)
+
+    # -- a batch ---------------------------------------------------------------------------
+
+    def on_batch(self, inputs: Inputs) -> None:
+        """Write the tuples of a batch to the log; their groups are opened with the watermark."""
+        self._inputs = inputs
+        self._schedule.log(self._tuples.arrive(self._lifted(inputs)))
+
+    def _lifted(self, inputs: Inputs) -> Iterator[Table]:
+        for batch in self._pieces(inputs):
+            yield self._lifter.lift(batch, self._position["arrived"])
+            self._position["arrived"] += batch.num_rows
+
+    def _pieces(self, inputs: Inputs) -> Iterator[pa.RecordBatch]:
+        return pieces(inputs.tuples(), self._position["watermark"], self._tuples.chunk_rows)
+
+    def _with_room(self, action: Callable[[], object]) -> None:
+        """Do what needs memory for the directories; groups leave if there is not enough."""
+        try:
+            action()
+        except Refused:
+            if not self._partitions.evict():
+                raise
+            action()
+
+    # -- a watermark -----------------------------------------------------------------------
+
+    def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
+        """Let the tuples before the watermark enter and leave their windows.
+
+        Yields the rows, each batch with the number of its frame.
+        """
+        snapshot = self._schedule.version_ends(self._snapshot_bytes) and self._past is None
+        watermark = max(watermark, self._position["watermark"])
+        if self._past is None:
+            self._tuples.settle(self._position["watermark"], watermark)
+        dues = [position["due"] for position in self._position["frames"]]
+        with self._open_rings():
+            for partition in self._partitions.visit():
+                self._open_groups(partition)
+                passes = self._passes(partition)
+                yield from self._pass(partition, passes, watermark)
+                dues = [each.due for each in passes]
+                if snapshot:
+                    self._save_groups(partition)
+            self._inputs = None
+            self._settle(watermark, dues)
+            self._released = ()
+            if snapshot:
+                self._save_rest()
+        self._shard.seal(BASE)
+
+    def _open_rings(self) -> AbstractContextManager[object]:
+        opened = ExitStack()
+        for rings in self._rings:
+            if rings is not None:
+                rings.open()
+                opened.enter_context(closing(rings))
+        return opened
+
+    def _passes(self, partition: Partition) -> list[MovingPass | RingPass]:
+        """Return a pass of each frame over a partition."""
+        fronts = fronts_of(partition, self._shard.arena, self._layout.frames)
+        passes: list[MovingPass | RingPass] = []
+        for number, (frame, layout) in enumerate(
+            zip(self._frames, self._layout.frames, strict=True)
+        ):
+            output, position = self._output(number), self._position["frames"][number]
+            rings = self._rings[number]
+            if rings is None:
+                tuples = (self._tuples, partition, fronts[number])
+                passes.append(MovingPass(frame, layout, self._groups, *tuples, position, output))
+                continue
+            rows = self._ring_bytes(rings) // (8 * rings.width)
+            buffer = np.empty((rows, rings.width), dtype=np.int64)
+            passes.append(RingPass(frame, layout, self._groups, position, output, rings, buffer))
+        return passes
+
+    def _output(self, number: int) -> Output:
+        layout, results = self._layout.frames[number], self._results[number]
+        return Output(self._specs[number], layout, self._groups, results, self._chunk_bytes)
+
+    def _pass(
+        self, partition: Partition, passes: Sequence[MovingPass | RingPass], watermark: Micros
+    ) -> Iterator[Emitted]:
+        """Let all that was settled enter every frame, stretch by stretch; close empty groups."""
+        begin, end = self._position["entered"], self._tuples.size
+        for each in passes:
+            each.begin(begin)
+        for stretch in self._tuples.read(begin, end, partition, len(passes)):
+            slots = self._groups.locate(stretch.tuples)
+            for number, each in enumerate(passes):
+                yield from ((number, batch) for batch in each.take(stretch, slots))
+        for number, each in enumerate(passes):
+            yield from ((number, batch) for batch in each.finish(end, watermark))
+        self._close(passes, watermark)
+
+    def _close(self, passes: Sequence[MovingPass | RingPass], watermark: Micros) -> None:
+        """Close the groups that no frame holds anything of; those with tuples to come wait."""
+        slots = np.unique(np.concatenate([each.emptied for each in passes]))
+        slots = slots[self._groups.rows[slots, LAST_EVENT] < watermark]
+        for each in passes:
+            slots = slots[each.done_with(slots)]
+        self._groups.release(slots)
+
+    def _settle(self, watermark: Micros, dues: Sequence[Micros | None]) -> None:
+        """Note where the windows stand once every partition has passed."""
+        entered = self._tuples.size
+        positions = self._position["frames"]
+        for frame, position, due in zip(self._frames, positions, dues, strict=True):
+            left = entered
+            if frame.range is not None:
+                left = self._tuples.place_after(max(MINUS_INFINITY, watermark - frame.range))
+            elif frame.partition == "stream":
+                left = max(position["left"], entered - frame.reach)
+            position.update(left=left, due=due)
+        self._position.update(watermark=watermark, entered=entered)
+        self._tuples.drop(min(position["left"] for position in positions))
+
+    def _open_groups(self, partition: Partition) -> None:
+        """Open the groups of the batch that belong to a partition, logging those that are new."""
+        if self._past is not None:
+            self._open_logged(self._past, partition)
+        elif self._inputs is not None:
+            for batch in self._pieces(self._inputs):
+                self._admit(partition, partial(self._lifter.groups, batch, partition))
+
+    def _open_logged(self, past: PastVersion, partition: Partition) -> None:
+        """Open the groups that a past version logged, and note the times of its tuples."""
+        for keys in logged_keys(self._shard, past):
+            self._admit(partition, partial(inside, keys, partition))
+        for tuples in self._tuples.arrived(partition):
+            if len(tuples):
+                times = np.ascontiguousarray(tuples[:, -1])
+                touch(self._groups.rows, self._groups.locate(tuples), times)
+
+    def _admit(self, partition: Partition, chosen: Callable[[], pa.Table]) -> None:
+        """Open groups, chosen anew whenever the partition is split to make room."""
+        while (keys := chosen()).num_rows:
+            hi, lo, last = (keys.column(name).to_numpy() for name in (HI, LO, LAST))
+            try:
+                fresh = self._groups.admit(hi, lo, last, keys)
+            except Refused as refused:
+                if not self._partitions.split(partition):
+                    raise shortage(self._shard.account.budget, refused) from refused
+                continue
+            if len(fresh) and self._past is None:
+                self._shard.segment(BASE).append(
+                    write_table(keys.take(pa.array(fresh))), synopsis=NEW_KEYS, rows=len(fresh)
+                )
+            return
+
+    def standing(self) -> Iterator[Emitted]:
+        """Yield the window of every group as it stands, under the time of the group's last event.
+
+        Each batch comes with the number of its frame. Not while a version is at work.
+        """
+        for _ in self._partitions.visit():
+            for number in range(len(self._specs)):
+                output, first = self._output(number), 0
+                while first < len(self._groups.rows):
+                    first = output.standing(first)
+                    slots = output.slots[: output.rows]
+                    output.times[: output.rows] = self._groups.rows[slots, LAST_EVENT]
+                    if output.rows:
+                        yield number, output.take()
+
+    # -- snapshot and restore --------------------------------------------------------------
+
+    @property
+    def _snapshot_bytes(self) -> int:
+        """Return about how many bytes a snapshot takes."""
+        rings = sum(rings.disk_bytes for rings in self._rings if rings is not None)
+        return self._shard.arena.bytes * len(self._partitions) + rings
+
+    def _save_groups(self, partition: Partition) -> None:
+        writer = self._shard.segment(BASE)
+        for rows, keys in self._groups.image(partition.low, partition.high):
+            writer.append(rows, synopsis=GROUP_ROWS, rows=len(rows))
+            writer.append(write_table(keys), synopsis=GROUP_KEYS, rows=len(rows))
+
+    def _save_rest(self) -> None:
+        writer = self._shard.segment(BASE)
+        for name, blocks in self._tuples.image():
+            writer.append(blocks, synopsis=BLOCKS[name])
+        for number, rings in enumerate(self._rings):
+            if rings is not None:
+                for place, piece in rings.image():
+                    writer.append(piece, synopsis=RING_PIECE, group=place, operator=number)
+        self._released = self._tuples.release()
+        facts = {"position": self._position, "sequence": self._tuples.books}
+        writer.append(json.dumps(facts).encode(), synopsis=POSITION)
+        self._schedule.take()
+
+    @property
+    def took_snapshot(self) -> bool:
+        """Tell whether the version just written stands without those before it."""
+        return self._schedule.taken
+
+    @property
+    def released(self) -> tuple[int, ...]:
+        """Return ordinals of segments that nothing needs although their expiry has not passed."""
+        return self._released
+
+    def restore(self, history: Sequence[PastVersion]) -> None:
+        """Load the snapshot that begins `history`, if it does, and replay the versions after it."""
+        for past in history:
+            if not self._load(past):
+                self._replay(past)
+
+    def _load(self, past: PastVersion) -> bool:
+        for lifetime, info in past.segments:
+            if lifetime != BASE:
+                continue
+            with closing(self._shard.reader(info)) as reader:
+                if (reader.directory["synopsis"] == POSITION).any():
+                    with self._open_rings():
+                        self._load_rest(reader)
+                    self._partitions.import_image(group_records(reader))
+                    self._schedule.resume(0, 0)
+                    return True
+        return False
+
+    def _load_rest(self, reader: SegmentReader) -> None:
+        names = {synopsis: name for name, synopsis in BLOCKS.items()}
+        for record in reader.scan():
+            if record.synopsis in names:
+                self._tuples.load(names[record.synopsis], record.payload)
+            elif record.synopsis == RING_PIECE:
+                rings = self._rings[record.operator]
+                assert rings is not None
+                rings.load(record.group, record.payload)
+            elif record.synopsis == POSITION:
+                facts = json.loads(bytes(record.payload))
+                self._position.clear()
+                self._position.update(facts["position"])
+                self._tuples.books.update(facts["sequence"])
+
+    def _replay(self, past: PastVersion) -> None:
+        size = self._tuples.replay(past)
+        self._schedule.log(size)
+        self._position["arrived"] += size // self._layout.tuple_bytes
+        self._past = past
+        for _ in self.on_watermark(past.watermark):
+            pass
+        self._past = None
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Return what the progress report tells of this shard."""
+        return {
+            "groups": self._partitions.groups,
+            "partitions": len(self._partitions),
+            **self._tuples.reads,
+        }

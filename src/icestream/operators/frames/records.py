@@ -1,0 +1,54 @@
+"""What the log has of groups whose windows move with events, beside their tuples.
+
+Idea: a version logs the keys of groups that are new; a snapshot has rows and keys of all groups,
+the directories of blocks, the rings, and where the windows stand. All are of the class BASE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pyarrow as pa
+
+from icestream.operators.folding.fold import HI
+from icestream.operators.frames.lift import within
+from icestream.operators.frames.tuples import ARRIVALS, SETTLED
+from icestream.operators.grid.partitions import Partition
+from icestream.operators.protocol import PastVersion, Shard
+from icestream.state.log.ipc import read_table
+from icestream.state.log.reader import SegmentReader
+from icestream.state.versions.commits import BASE
+
+#: kinds of records of the class BASE; pieces of rings tell their frame as `operator`
+NEW_KEYS = 1
+GROUP_ROWS = 2
+GROUP_KEYS = 3
+BLOCKS = {ARRIVALS: 4, SETTLED: 5}
+RING_PIECE = 6
+POSITION = 7
+
+
+def logged_keys(shard: Shard, past: PastVersion) -> Iterator[pa.Table]:
+    """Yield the keys that a past version logged."""
+    for lifetime, info in past.segments:
+        if lifetime == BASE:
+            with closing(shard.reader(info)) as reader:
+                for record in reader.scan():
+                    if record.synopsis == NEW_KEYS:
+                        yield read_table(record.payload)
+
+
+def group_records(reader: SegmentReader) -> Iterator[tuple[memoryview, memoryview]]:
+    """Yield rows and keys of a snapshot's groups, chunk by chunk."""
+    rows = memoryview(b"")
+    for record in reader.scan():
+        if record.synopsis == GROUP_ROWS:
+            rows = record.payload
+        elif record.synopsis == GROUP_KEYS:
+            yield rows, record.payload
+
+
+def inside(keys: pa.Table, partition: Partition) -> pa.Table:
+    """Return the keys of groups inside a partition."""
+    return keys.filter(pa.array(within(keys.column(HI).to_numpy(), partition)))

@@ -1,0 +1,327 @@
+"""Tuples on the log: first as they arrive, then in the order of the stream.
+
+Idea: a batch's tuples are sorted by (time, arrival), a chunk at a time, and written as *arrivals*.
+When the watermark passes, those before it are merged and written once more as *settled* tuples, in
+the order of (time, arrival): tuple n of that sequence is the n-th event of the shard, for ever.
+What enters and leaves windows is read from the sequence, in one direction.
+
+Invariants:
+1. The sequence is sorted by (time, arrival), whatever the disorder, the number of ties and the size
+   of the chunks (`test_oracle_settled_tuples_are_sorted_by_time_and_arrival`).
+2. At most two chunks of tuples and a block are sorted at a time, also where more have one time
+   (`test_bounded_more_ties_than_a_chunk_holds`).
+
+Cost: a tuple is written twice and read once to be settled. An arrival block whose times the
+watermark has not wholly passed is read again with the next watermark. A version that settles more
+than two chunks reads blocks that overlap in time once for each; a batch that is larger and in no
+order at all is read as often as it has chunks in a block's span of time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from icestream.core.arrays import Ints, Table
+from icestream.core.times import INFINITY, Micros
+from icestream.operators.folding.sorted_runs import slice_bounds
+from icestream.operators.frames.blocks import BLOCK, Blocks, BlockTable
+from icestream.operators.frames.layout import TupleLayout
+from icestream.operators.frames.lift import within
+from icestream.operators.grid.partitions import Partition
+from icestream.operators.protocol import PastVersion, Shard
+from icestream.state.log.reader import SegmentReader
+
+#: lifetime classes of blocks
+ARRIVALS = "arrivals"
+SETTLED = "settled"
+
+#: bytes of tuples in one record
+BLOCK_BYTES = 65536
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A piece of the sequence: its tuples inside a partition, and the times of all of them."""
+
+    #: place of its first tuple in the sequence, and of the one after its last
+    first: int
+    last: int
+    times: Ints
+    tuples: Table
+    #: place of each of the `tuples`
+    places: Ints
+
+
+class TupleLog:
+    """The tuples of one shard."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        layout: TupleLayout,
+        chunk_bytes: int,
+        lives: Micros | None,
+        with_room: Callable[[Callable[[], object]], None],
+    ) -> None:
+        """Attach to the shard.
+
+        Args:
+            shard: where the log and the arena are.
+            layout: of the tuples.
+            chunk_bytes: bytes of tuples sorted or read at once.
+            lives: how long after its time a settled tuple is needed; None if nobody knows.
+            with_room: does what needs memory, after making room if need be.
+        """
+        self._shard = shard
+        self._width = layout.tuple_width
+        self._lives = lives
+        self._with_room = with_room
+        #: tuples read at a time, and sorted
+        self.chunk_rows = max(2, chunk_bytes // layout.tuple_bytes)
+        self._sorted_rows = 2 * self.chunk_rows
+        self._block_rows = max(1, BLOCK_BYTES // layout.tuple_bytes)
+        self._blocks_at_once = max(1, self.chunk_rows // self._block_rows)
+        self._arrivals = BlockTable(shard.arena, ARRIVALS)
+        self._settled = BlockTable(shard.arena, SETTLED)
+        #: arrivals of the version at work
+        self._new = np.empty(0, dtype=BLOCK)
+        #: blocks that were read, their bytes, and for how many frames in all
+        self.reads = {"blocks": 0, "block_bytes": 0, "block_uses": 0}
+        #: what became of the sequence: tuples dropped from its beginning, ordinals of segments
+        #: whose tuples were all dropped since the last snapshot
+        self.books = shard.arena.header.setdefault("sequence", {"dropped": 0, "passed": []})
+
+    @property
+    def size(self) -> int:
+        """Return the number of tuples that were ever settled."""
+        return int(self.books["dropped"]) + int(self._settled.all["rows"].sum())
+
+    # -- writing ---------------------------------------------------------------------------
+
+    def arrive(self, tables: Iterable[Table]) -> int:
+        """Write the tuples of a batch, given in the order of arrival; return their bytes."""
+        found: list[tuple[int, ...]] = []
+        pending: list[Table] = []
+        size = total = 0
+        for table in tables:
+            pending.append(table)
+            size += len(table)
+            total += table.nbytes
+            if size >= self._sorted_rows:
+                found += self._write(ARRIVALS, _by_time(pending))
+                pending, size = [], 0
+        if pending:
+            found += self._write(ARRIVALS, _by_time(pending))
+        self._with_room(lambda: self._shard.seal(ARRIVALS))
+        self._take_arrivals(np.array(found, dtype=BLOCK))
+        return total
+
+    def settle(self, before: Micros, watermark: Micros) -> None:
+        """Put the tuples from one watermark to the next into the sequence."""
+        found: list[tuple[int, ...]] = []
+        start = before
+        while start < watermark:
+            start, tables = self._next_settled(start, watermark)
+            for table in tables:
+                found += self._write(SETTLED, table)
+        self._with_room(lambda: self._shard.seal(SETTLED))
+        self._take_settled(np.array(found, dtype=BLOCK), watermark)
+
+    def _next_settled(self, start: Micros, end: Micros) -> tuple[Micros, Iterator[Table]]:
+        """Return where to go on, and the tuples from `start` up to there in order."""
+        held: list[Table] = []
+        size = 0
+        for blocks in self._overlapping(start, end):
+            for table in self._read(blocks[blocks["first"] < end]):
+                held.append(_between(table, start, end))
+                size += len(held[-1])
+                if size <= self._sorted_rows:
+                    continue
+                joined = np.concatenate(held)
+                end = max(start + 1, int(np.partition(joined[:, -1], size // 2)[size // 2]))
+                held = [_between(joined, start, end)]
+                size = len(held[0])
+                if size > self._sorted_rows:
+                    return end, self._of_instant(start)
+        return end, iter([_by_time(held)] if size else [])
+
+    def _of_instant(self, time: Micros) -> Iterator[Table]:
+        """Yield the tuples of one time in the order of arrival."""
+        for blocks in self._overlapping(time, time + 1):
+            for table in self._read(blocks):
+                yield _between(table, time, time + 1)
+
+    def _overlapping(self, start: Micros, end: Micros) -> Iterator[Blocks]:
+        """Yield the arrival blocks that reach into [start, end), a few at a time, in order."""
+        blocks = self._arrivals.all
+        chosen = blocks[(blocks["first"] < end) & (blocks["last"] >= start)].copy()
+        for at in range(0, len(chosen), self._blocks_at_once):
+            yield chosen[at : at + self._blocks_at_once]
+
+    def _write(self, lifetime: str, table: Table) -> Iterator[tuple[int, ...]]:
+        for first in range(0, len(table), self._block_rows):
+            part = table[first : first + self._block_rows]
+            low, high = part[[0, -1], -1].tolist()
+            marker = self._shard.segment(lifetime).append(
+                part, group=low, rows=len(part), expiry=self._expiry(lifetime, high)
+            )
+            yield marker, len(part), low, high
+
+    def _expiry(self, lifetime: str, last: Micros) -> Micros:
+        if lifetime == ARRIVALS:
+            return last + 1
+        return INFINITY if self._lives is None else min(INFINITY, last + self._lives)
+
+    def _take_arrivals(self, blocks: Blocks) -> None:
+        self._new = blocks
+        self._with_room(lambda: self._arrivals.append(blocks))
+
+    def _take_settled(self, blocks: Blocks, watermark: Micros) -> None:
+        self._with_room(lambda: self._settled.append(blocks))
+        self._arrivals.keep(self._arrivals.all["last"] >= watermark)
+
+    def drop(self, place: int) -> None:
+        """Let go of the settled blocks that end at or before a place in the sequence."""
+        blocks = self._settled.all
+        ends = self.books["dropped"] + np.cumsum(blocks["rows"])
+        gone = ends <= place
+        if not gone.any():
+            return
+        if self._lives is None:
+            ordinals = blocks["marker"] >> np.uint64(32)
+            passed = set(ordinals[gone].tolist()) - set(ordinals[~gone].tolist())
+            self.books["passed"] = sorted(passed.union(self.books["passed"]))
+        self.books["dropped"] += int(blocks["rows"][gone].sum())
+        self._settled.keep(~gone)
+
+    def release(self) -> tuple[int, ...]:
+        """Return, once, the segments that no restore from here on reads; called at snapshots."""
+        passed, self.books["passed"] = tuple(self.books["passed"]), []
+        return passed
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def read(
+        self, first: int, last: int, partition: Partition, frames: int = 1
+    ) -> Iterator[Stretch]:
+        """Yield the tuples from one place of the sequence to another, a chunk at a time.
+
+        They are read once for so many frames.
+        """
+        for portion in self._portions(first, last):
+            yield self._stretch(*portion, partition)
+            self.reads["block_uses"] += (frames - 1) * len(portion[-1])
+
+    def read_back(self, first: int, last: int, partition: Partition) -> Iterator[Stretch]:
+        """Yield the same, the last chunk first."""
+        for portion in reversed(list(self._portions(first, last))):
+            yield self._stretch(*portion, partition)
+
+    def arrived(self, partition: Partition) -> Iterator[Table]:
+        """Yield the tuples of a partition that the version at work brought."""
+        for table in self._read(self._new):
+            hi = np.ascontiguousarray(table[:, 0]).view(np.uint64)
+            yield np.ascontiguousarray(table[within(hi, partition)])
+
+    def nothing(self, place: int) -> Stretch:
+        """Return a stretch without tuples at a place of the sequence."""
+        none = np.empty(0, dtype=np.int64)
+        return Stretch(place, place, none, np.empty((0, self._width), dtype=np.int64), none)
+
+    def place_after(self, time: Micros) -> int:
+        """Return the place of the first tuple of the sequence that is later than a time."""
+        blocks = self._settled.all
+        passed = int(np.searchsorted(blocks["last"], time, side="right"))
+        place = int(self.books["dropped"]) + int(blocks["rows"][:passed].sum())
+        if passed == len(blocks) or blocks["first"][passed] > time:
+            return place
+        table = next(self._read(blocks[passed : passed + 1].copy()))
+        return place + int(np.searchsorted(table[:, -1], time, side="right"))
+
+    def _portions(self, first: int, last: int) -> Iterator[tuple[int, int, int, Blocks]]:
+        """Cut a stretch into portions of about a chunk: its ends, where its blocks begin, these."""
+        blocks = self._settled.all
+        ends = self.books["dropped"] + np.cumsum(blocks["rows"])
+        begins = ends - blocks["rows"]
+        chosen = np.flatnonzero((ends > first) & (begins < last))
+        if first >= last or len(chosen) == 0:
+            return
+        rows = blocks["rows"][chosen]
+        bounds = slice_bounds((np.cumsum(rows) - rows) // self.chunk_rows)
+        for at, until in pairwise(bounds.tolist()):
+            part = chosen[at:until]
+            begin, end = int(begins[part[0]]), int(ends[part[-1]])
+            yield max(first, begin), min(last, end), begin, blocks[part]
+
+    def _stretch(
+        self, first: int, last: int, begin: int, blocks: Blocks, partition: Partition
+    ) -> Stretch:
+        whole = np.concatenate(list(self._read(blocks)))[first - begin : last - begin]
+        times = np.ascontiguousarray(whole[:, -1])
+        places = np.arange(first, last)
+        if not partition.whole:
+            hi = np.ascontiguousarray(whole[:, 0]).view(np.uint64)
+            inside = within(hi, partition)
+            whole, places = np.ascontiguousarray(whole[inside]), places[inside]
+        return Stretch(first, last, times, whole, places)
+
+    def _read(self, blocks: Blocks) -> Iterator[Table]:
+        """Yield the tuples of blocks, which are given in the order of their markers."""
+        self.reads["blocks"] += len(blocks)
+        self.reads["block_uses"] += len(blocks)
+        self.reads["block_bytes"] += 8 * self._width * int(blocks["rows"].sum())
+        records = self._shard.log.read_many(blocks["marker"])
+        for record, rows in zip(records, blocks["rows"].tolist(), strict=True):
+            yield np.frombuffer(record.payload, dtype=np.int64).reshape(rows, self._width)
+
+    # -- snapshot and restore --------------------------------------------------------------
+
+    def image(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the directories in pieces."""
+        for name, table in ((ARRIVALS, self._arrivals), (SETTLED, self._settled)):
+            blocks = table.all
+            for at in range(0, len(blocks), 1024):
+                yield name, blocks[at : at + 1024].tobytes()
+
+    def load(self, name: str, image: memoryview) -> None:
+        """Take in a piece of a directory."""
+        table = self._arrivals if name == ARRIVALS else self._settled
+        table.append(np.frombuffer(image, dtype=BLOCK))
+
+    def replay(self, past: PastVersion) -> int:
+        """Take in the blocks that a past version wrote; return the bytes of its arrivals."""
+        found: dict[str, list[tuple[int, ...]]] = {ARRIVALS: [], SETTLED: []}
+        for lifetime, info in past.segments:
+            if lifetime in found:
+                with closing(self._shard.reader(info)) as reader:
+                    found[lifetime] += _described(reader)
+        arrivals = np.array(found[ARRIVALS], dtype=BLOCK)
+        self._take_arrivals(arrivals)
+        self._take_settled(np.array(found[SETTLED], dtype=BLOCK), past.watermark)
+        return int(arrivals["rows"].sum()) * 8 * self._width
+
+
+def _described(reader: SegmentReader) -> Iterator[tuple[int, ...]]:
+    """Return what the directory keeps of the blocks of a segment."""
+    for record in reader.scan():
+        times = np.frombuffer(record.payload, dtype=np.int64).reshape(record.rows, -1)[:, -1]
+        yield record.marker, record.rows, int(times[0]), int(times[-1])
+
+
+def _by_time(tables: list[Table]) -> Table:
+    table = tables[0] if len(tables) == 1 else np.concatenate(tables)
+    times = table[:, -1]
+    if (times[1:] >= times[:-1]).all():
+        return table
+    return table[np.argsort(times, kind="stable")]
+
+
+def _between(table: Table, first: Micros, last: Micros) -> Table:
+    """Return the tuples with `first <= time < last`."""
+    chosen = (table[:, -1] >= first) & (table[:, -1] < last)
+    return table if chosen.all() else table[chosen]

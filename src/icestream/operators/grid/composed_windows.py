@@ -1,0 +1,243 @@
+"""Complete windows as partial results of longer ones.
+
+Idea: the rows of a window that closes are what longer windows around it need of its panes. They
+are written to a *level*, a file of the version, and longer windows that tumble add them instead of
+the panes' slices, which more rows are in. `Tiled` says what a window is made of, a `Tiling` finds
+it among panes, a `Level` is what one kind of window, tumbling or sliding, hands on.
+
+    15 min   [10 min            |5 min    )[5 min    |10 min            )   a period of two windows
+                      watermark ^          reached: all before the tile that is still open
+
+An event counts through the tile that holds it if that is open when the event comes; if it has
+closed, the longer window takes the event's own slice. So a window holds, at any time, what was in
+its closed tiles, and a level is not needed after the version that wrote it: nothing of it is part
+of a snapshot, and a replay makes it again. Windows made of panes may come to be made of tiles with
+any version: tiles that had closed before are made up for by their panes, which are still there.
+
+Invariants:
+1. Windows made of windows emit what windows made of panes do, also for events behind the watermark,
+   after restarts and in partitions (`test_oracle_windows_made_of_windows_equal_those_of_panes`).
+2. A pane is in one tile, and is reached when its tile has closed
+   (`test_oracle_tiles_cover_every_pane_once`).
+3. Rows stay what they are when windows come to be made of tiles, with restarts before and after
+   (`test_oracle_windows_may_be_made_of_tiles_from_any_version_on`).
+
+Cost: a row written to local disk, and read once by each kind of window that takes it. Panes may
+leave the log as soon as the windows that take them have closed.
+
+Limits: windows that slide or grow are made of panes: what leaves them is needed again when levels
+are gone. Those that grow, and those that slide and emit updates, are no tiles. A kind of window
+that nobody asked for is chosen by the first events or never, and takes running rows of its own,
+which the choice does not weigh. Windows made of tiles stay so: panes that a tile has taken may have
+left the log.
+
+References: efficient consolidation (Madsen, Zhou, Su, 2016, section 6.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.core.arrays import Ints, Table
+from icestream.operators.folding.fields import Layout
+from icestream.operators.folding.sorted_runs import slice_bounds
+from icestream.operators.grid.partitions import Partition
+from icestream.operators.grid.slice_log import SliceLog
+from icestream.operators.grid.slices import SLICE, Directory, Slices
+from icestream.plan.windows.grid import Cumulative, Grid, Windows
+from icestream.state.files import LocalFiles
+from icestream.state.log.reader import SegmentReader
+from icestream.state.log.writer import SegmentWriter
+
+#: the source of tiles that are panes
+FROM_PANES = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """A tumbling window and what fills it, from its offset on until that repeats."""
+
+    window: Windows
+    #: so many neighbouring windows of another kind; panes if there is none
+    tiles: tuple[tuple[Windows | None, int], ...]
+
+    @property
+    def sources(self) -> frozenset[Windows]:
+        """Return the windows that are tiles."""
+        return frozenset(source for source, _ in self.tiles if source is not None)
+
+    def to_json(self) -> list[Any]:
+        """Return the lengths and offsets as a list."""
+        tiles = [_written(source, count) for source, count in self.tiles]
+        return [self.window.range, self.window.offset, tiles]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> Self:
+        """Return what `to_json` wrote."""
+        length, offset, tiles = value
+        return cls(
+            Windows(length, length, offset),
+            tuple(
+                (Windows(r, slide[0] if slide else r, o) if r else None, count)
+                for r, o, count, *slide in tiles
+            ),
+        )
+
+
+class Tiling:
+    """The tiles of one kind of window over the panes of a grid."""
+
+    def __init__(
+        self, tiled: Tiled, grid: Grid, families: Mapping[Windows | Cumulative, int]
+    ) -> None:
+        """Number the sources as families."""
+        starts, sources, at = [], [], 0
+        for source, count in tiled.tiles:
+            if source is None:
+                starts.append(at)
+                sources.append(FROM_PANES)
+                at += count
+                continue
+            length = source.range // grid.pane
+            starts += range(at, at + count * length, length)
+            sources += [families[source]] * count
+            at += count * length
+        self._starts = np.array(starts, dtype=np.int64)
+        self._sources = np.array(sources, dtype=np.int64)
+        self._period = at
+        self._phase = (tiled.window.offset - grid.origin) // grid.pane
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """Return the families that are tiles, `FROM_PANES` for panes."""
+        return tuple(np.unique(self._sources).tolist())
+
+    def takes(self, source: int, panes: Ints) -> npt.NDArray[np.bool_]:
+        """Tell which of a source's windows, by their first panes, are tiles."""
+        offsets, tiles = self._locate(panes)
+        mine: npt.NDArray[np.bool_] = self._sources[tiles] == source
+        if source != FROM_PANES:
+            mine &= self._starts[tiles] == offsets
+        return mine
+
+    def reached(self, passed: int) -> int:
+        """Return the pane before which all tiles have closed once panes before `passed` have."""
+        (offset,), (tile,) = self._locate(np.array([passed], dtype=np.int64))
+        whole = self._sources[tile] != FROM_PANES
+        return passed - int(offset - self._starts[tile]) if whole else passed
+
+    def _locate(self, panes: Ints) -> tuple[Ints, Ints]:
+        """Return where panes are in the period, and in which tile."""
+        offsets = (panes - self._phase) % self._period
+        return offsets, np.searchsorted(self._starts, offsets, side="right") - 1
+
+
+class Level:
+    """The rows of windows that one family closes in a version, on local disk until it is over."""
+
+    def __init__(self, path: str, layout: Layout, chunk_bytes: int) -> None:
+        """Write to a file that is made when there is something to write."""
+        self._path = path
+        self._writer: SegmentWriter | None = None
+        self._reader: SegmentReader | None = None
+        self._log = SliceLog(self, layout, chunk_bytes)
+        self._put: list[Slices] = []
+        #: what was put, by pane, once it is sealed
+        self.slices: Slices = np.empty(0, dtype=SLICE)
+
+    def put(self, pane: int, entries: Table) -> None:
+        """Add rows of the window that begins with `pane`, as entries."""
+        if len(entries):
+            panes = np.full((len(entries), 1), pane, dtype=np.int64)
+            self._put.append(self._log.write([np.concatenate([panes, entries], axis=1)], "", 0))
+
+    def seal(self) -> None:
+        """Make what was put readable."""
+        if self._writer is not None:
+            self._writer.finish(sync=False)
+            self._reader = SegmentReader(LocalFiles(), self._path)
+            slices = np.concatenate(self._put)
+            self.slices = slices[np.argsort(slices["pane"], kind="stable")]
+
+    def read(self, slices: Slices, partition: Partition) -> Iterator[tuple[int, Table]]:
+        """Yield (pane, entries inside the partition) of slices, in their order."""
+        return self._log.read(slices, partition)
+
+    def close(self) -> None:
+        """Remove the file."""
+        if self._reader is not None:
+            self._reader.close()
+        if self._writer is not None:
+            self._writer.abandon()
+
+    # -- where the slices are --------------------------------------------------------------
+
+    def segment(self, lifetime: str) -> SegmentWriter:
+        """Return the file to write to."""
+        if self._writer is None:
+            self._writer = SegmentWriter(LocalFiles(), self._path, 0)
+        return self._writer
+
+    @property
+    def log(self) -> SegmentReader:
+        """Return the file to read from."""
+        assert self._reader is not None
+        return self._reader
+
+
+class Tiles:
+    """What enters the windows of one family: levels of others, and panes between them."""
+
+    def __init__(
+        self,
+        tiling: Tiling,
+        levels: Mapping[int, Level],
+        directory: Directory,
+        slices: SliceLog,
+    ) -> None:
+        """Take tiles from the levels of this version, by family, and from the panes on the log."""
+        self._tiling = tiling
+        self._levels = levels
+        self._directory = directory
+        self._slices = slices
+
+    def reached(self, passed: int) -> int:
+        """Return the pane before which all tiles have closed once panes before `passed` have."""
+        return self._tiling.reached(passed)
+
+    def closing(
+        self, reached: int, passed: int, partition: Partition
+    ) -> Iterator[tuple[int, Table]]:
+        """Yield the entries of tiles that close, in order; those before `reached` had closed."""
+        slices, sources = self._wanted(reached, passed)
+        for first, last in pairwise(slice_bounds(sources).tolist()):
+            source = int(sources[first])
+            log = self._slices if source == FROM_PANES else self._levels[source]
+            yield from log.read(slices[first:last], partition)
+
+    def _wanted(self, reached: int, passed: int) -> tuple[Slices, Ints]:
+        """Return the slices of tiles that close, in the order of panes, and their sources."""
+        found = []
+        for source in self._tiling.sources:
+            if source == FROM_PANES:
+                slices = self._directory.between(reached, passed)
+            else:
+                slices = self._levels[source].slices
+            found.append(slices[self._tiling.takes(source, slices["pane"])])
+        sources = np.repeat(self._tiling.sources, [len(each) for each in found])
+        together = np.concatenate(found)
+        order = np.argsort(together["pane"], kind="stable")
+        return together[order], sources[order]
+
+
+def _written(source: Windows | None, count: int) -> list[int]:
+    """Return tiles as range, offset and count, and the slide if they overlap."""
+    if source is None:
+        return [0, 0, count]
+    return [source.range, source.offset, count, *([] if source.tumbles else [source.slide])]

@@ -1,0 +1,369 @@
+"""The resident groups of one partition: running aggregates and keys, in an arena.
+
+Idea: a *partition* is a range of hi. Its groups sit in dense rows with an index beside them and
+their keys in a key store, all flat arrays. When memory is short a partition leaves as an
+*image* (its rows and keys, written in chunks) and another one is loaded into the same arrays.
+
+Invariants:
+1. An image holds exactly the groups in it, and loading it gives them back
+   (`test_an_image_gives_back_the_groups_it_was_made_of`), also where it left out the last words
+   (`test_rows_of_a_snapshot_are_filled_up_with_the_next_front_and_back`).
+2. `admit` either admits all keys of a batch or, refused by the budget, none
+   (`test_bounded_a_refused_admission_changes_nothing`).
+
+Cost: a row of `group_width` words, 8 to 16 bytes of index and the key, per group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ids, Ints, Table
+from icestream.core.errors import CheckpointError
+from icestream.kernels import lookup
+from icestream.kernels.grid import groups as kernels
+from icestream.kernels.grid import strides
+from icestream.operators.folding.fields import Layout
+from icestream.state.arena import Arena
+from icestream.state.budget import Refused
+from icestream.state.keys import KeyCodec, KeyStore
+
+#: rows of an image written or read at once
+IMAGE_CHUNK = 1024
+#: one more than the greatest hi
+HI_END = 2**64
+_STRANGERS = (
+    "slices on the log have groups that the checkpoint does not know; restore the checkpoint from "
+    "a copy, or start from another one"
+)
+
+
+class Groups:
+    """Rows, index and keys of the groups that are in memory."""
+
+    def __init__(self, layout: Layout, codec: KeyCodec, arena: Arena, scope: str = "") -> None:
+        """Attach to the arrays of an arena whose names begin with `scope`, or make them."""
+        self._layout = layout
+        self._arena = arena
+        self._rows = arena.array(f"{scope}rows", np.int64, layout.group_width)
+        self._index = arena.array(f"{scope}index", np.int32)
+        self._free = arena.array(f"{scope}free", np.int32)
+        self._keys = KeyStore(codec, arena, f"{scope}key")
+        self._scope = scope
+        arena.header.setdefault(f"{scope}groups", {"used": 0, "free": 0})
+
+    @property
+    def _counts(self) -> dict[str, int]:
+        counts: dict[str, int] = self._arena.header[f"{self._scope}groups"]
+        return counts
+
+    @property
+    def rows(self) -> Table:
+        """Return the rows in use, holes of released groups among them."""
+        table: Table = self._rows.view[: self._counts["used"]]
+        return table
+
+    def __len__(self) -> int:
+        """Return the number of groups in memory."""
+        return self._counts["used"] - self._counts["free"]
+
+    @property
+    def capacity(self) -> int:
+        """Return the number of groups that memory is held for."""
+        return self._rows.capacity
+
+    def locate(self, entries: Table) -> Ints:
+        """Return the row of each entry's group; all must be here."""
+        slots, missing = self._find(_ids(entries, 0), _ids(entries, 1))
+        if missing:
+            raise CheckpointError(_STRANGERS)
+        return slots
+
+    def admit(self, hi: Ids, lo: Ids, last: Ints, keys: pa.Table) -> Ints:
+        """Open the groups that are not here yet, note the latest pane of all; return the new ones.
+
+        `keys` may have other columns beside those of the key.
+        Raises `Refused`, with nothing changed, if the budget has no room for the new groups.
+        """
+        slots, missing = self._find(hi, lo)
+        fresh = np.flatnonzero(slots < 0)
+        if missing:
+            batch = _one_batch(keys.take(pa.array(fresh)))
+            self._open(hi[fresh], lo[fresh], batch)
+            slots, _ = self._find(hi, lo)
+        kernels.touch(self._rows.view, slots, last)
+        return fresh
+
+    def without_events(self, hi: Ids, lo: Ids) -> Ints:
+        """Return which of some groups, all of them here, have no event in the window."""
+        slots, _ = self._find(hi, lo)
+        empty: Ints = np.flatnonzero(self._rows.view[slots, kernels.FIELDS] == 0)
+        return empty
+
+    def touch(self, entries: Table, pane: int) -> None:
+        """Note that the groups of a slice have entries in its pane."""
+        slots = self.locate(entries)
+        kernels.touch(self._rows.view, slots, np.full(len(slots), pane, dtype=np.int64))
+
+    def add(self, entries: Table, *, behind: bool) -> None:
+        """Merge a pane slice into the window; into the next back, too, if it is `behind`."""
+        layout = self._layout
+        also = layout.next_back_at if behind else 0
+        slots = self.locate(entries)
+        kernels.add_slice(self._rows.view, slots, entries, layout.ops, layout.places, also)
+
+    def expire(self, entries: Table, pane: int, fronts: Table) -> Ints:
+        """Take a slice of `pane` out of the window; return groups whose last pane it was."""
+        layout = self._layout
+        dead = np.empty(len(entries), dtype=np.int64)
+        count = kernels.expire_slice(
+            self._rows.view,
+            self.locate(entries),
+            entries,
+            layout.ops,
+            layout.places,
+            layout.group_identity,
+            fronts,
+            layout.fronts_at,
+            pane,
+            dead,
+        )
+        return dead[:count]
+
+    def stride(
+        self,
+        windows: tuple[Ints, int, int],
+        slices: tuple[Ints, Ints, Table, Ints, Ints, Table],
+        fronts: tuple[Table, int, int],
+        turning: int,
+        output: tuple[Table, Ints, Ints, Ints],
+        dead: Ints,
+        found: Ints,
+        state: Ints,
+    ) -> int:
+        """Go through windows given by starts, reach and slide; see `kernels.strides.stride`.
+
+        `fronts` are those that are there, for how many slices, and before which pane; what enters
+        from pane `turning` on joins the next back.
+        """
+        layout = self._layout
+        why = strides.stride(
+            self._rows.view,
+            self._index.view,
+            self._counts["used"],
+            layout.ops,
+            layout.places,
+            layout.group_identity,
+            *windows,
+            *slices,
+            fronts[0],
+            layout.fronts_at,
+            *fronts[1:],
+            layout.next_back_at,
+            turning,
+            *output,
+            dead,
+            found,
+            state,
+        )
+        if why == strides.IS_MISSING:
+            raise CheckpointError(_STRANGERS)
+        return why
+
+    def empty(self, end: int) -> Ints:
+        """Take everything out of the window; return groups that have nothing from `end` on."""
+        rows = self.rows
+        dead = np.empty(len(rows), dtype=np.int64)
+        count = kernels.empty_rows(rows, len(rows), self._layout.group_identity, end, dead)
+        return dead[:count]
+
+    def start_flip(self) -> None:
+        """Empty fronts and backs, the next ones too, before `push_back` and `push_front`."""
+        layout = self._layout
+        kernels.start_flip(
+            self._rows.view,
+            self._counts["used"],
+            layout.ops,
+            layout.places,
+            layout.group_identity,
+        )
+
+    def push_back(self, entries: Table) -> None:
+        """Merge a slice into the backs, when a flip has emptied them."""
+        layout = self._layout
+        slots = self.locate(entries)
+        kernels.push_back(self._rows.view, slots, entries, layout.ops, layout.places)
+
+    def push_front(self, entries: Table) -> Table:
+        """Put an older slice before the front; return the fronts that hold once it expires."""
+        return self._push_front(entries, self._layout.fronts_at)
+
+    def push_next(self, entries: Table) -> Table:
+        """Put an older slice before the next front, as `push_front` does."""
+        return self._push_front(entries, self._layout.next_front_at)
+
+    def _push_front(self, entries: Table, at: int) -> Table:
+        layout = self._layout
+        slots = self.locate(entries)
+        fronts = np.empty((len(entries), layout.front_words), dtype=np.int64)
+        kernels.push_front(self._rows.view, slots, entries, layout.ops, layout.places, at, fronts)
+        return fronts
+
+    def take_next(self) -> None:
+        """Let the next fronts and backs take the place of fronts and backs."""
+        layout = self._layout
+        kernels.take_next(
+            self._rows.view,
+            self._counts["used"],
+            layout.ops,
+            layout.places,
+            layout.group_identity,
+            layout.fronts_at,
+            layout.front_words,
+        )
+
+    def drop_next(self) -> None:
+        """Empty the next fronts, so that `push_next` may begin anew."""
+        words = slice(self._layout.next_front_at, self._layout.next_back_at)
+        self.rows[:, words] = self._layout.group_identity[words]
+
+    def emit(
+        self, first: int, out: Table, slots: Ints, start: int, *, updates: bool = False
+    ) -> tuple[int, int]:
+        """Write the window's fields of groups from row `first` on; see `kernels.groups.emit`."""
+        layout = self._layout
+        done: tuple[int, int] = kernels.emit(
+            self._rows.view,
+            first,
+            self._counts["used"],
+            layout.ops,
+            layout.places,
+            layout.fronts_at,
+            out,
+            slots,
+            start,
+            updates,
+        )
+        return done
+
+    def ids(self, slots: Ints) -> Table:
+        """Return hi and lo of the given rows."""
+        table: Table = self._rows.view[slots, : kernels.LO + 1]
+        return table
+
+    def keys(self, slots: Ints) -> pa.RecordBatch:
+        """Return the keys of the given rows."""
+        return self._keys.take(slots)
+
+    def release(self, slots: Ints) -> None:
+        """Close groups that have no entries left."""
+        if len(slots) == 0:
+            return
+        slots = np.unique(slots)
+        rows, index = self._rows.view, self._index.view
+        lookup.remove_all(index, rows, slots)
+        rows[slots] = self._layout.group_identity
+        self._keys.free(slots)
+        counts = self._counts
+        self._free.view[counts["free"] : counts["free"] + len(slots)] = slots
+        counts["free"] += len(slots)
+
+    def clear(self) -> None:
+        """Forget all groups and give their memory back."""
+        self._keys.trim(0)
+        self._counts.update(used=0, free=0)
+        for array in (self._rows, self._index, self._free):
+            array.resize(0)
+
+    def image(self, low: int, high: int) -> Iterator[tuple[Table, pa.RecordBatch]]:
+        """Yield rows and keys of the groups with `low <= hi < high`, in chunks."""
+        live = self._live()
+        hi = self._rows.view[live, kernels.HI].view(np.uint64)
+        chosen = live[(hi >= np.uint64(low)) & (hi <= np.uint64(high - 1))]
+        for first in range(0, len(chosen), IMAGE_CHUNK):
+            slots = chosen[first : first + IMAGE_CHUNK]
+            yield self._rows.view[slots], self._keys.take(slots)
+
+    def load(self, chunks: Iterable[tuple[Table, pa.RecordBatch]]) -> None:
+        """Take the groups of an image in; words that its rows do not have are identities."""
+        for table, keys in chunks:
+            slots = self._open(_ids(table, 0), _ids(table, 1), keys)
+            self._rows.view[slots, : table.shape[1]] = table
+
+    def _find(self, hi: Ids, lo: Ids) -> tuple[Ints, int]:
+        slots = np.empty(len(hi), dtype=np.int64)
+        if self._index.capacity == 0:
+            slots[:] = -1
+            return slots, len(hi)
+        return slots, lookup.find(self._index.view, self._rows.view, hi, lo, slots)
+
+    def _open(self, hi: Ids, lo: Ids, keys: pa.RecordBatch) -> Ints:
+        counts = self._counts
+        self._grow(len(hi), keys)
+        reused = min(counts["free"], len(hi))
+        counts["free"] -= reused
+        old = self._free.view[counts["free"] : counts["free"] + reused].astype(np.int64)
+        slots = np.concatenate(
+            [old, np.arange(counts["used"], counts["used"] + len(hi) - reused)]
+        ).astype(np.int64)
+        counts["used"] += len(hi) - reused
+        rows = self._rows.view
+        rows[slots] = self._layout.group_identity
+        rows[slots, kernels.HI] = hi.view(np.int64)
+        rows[slots, kernels.LO] = lo.view(np.int64)
+        rows[slots, kernels.LAST] = np.iinfo(np.int64).min
+        self._keys.put(slots, keys)
+        lookup.insert_all(self._index.view, rows, slots)
+        return slots
+
+    def _grow(self, more: int, keys: pa.RecordBatch) -> None:
+        needed = self._counts["used"] + max(0, more - self._counts["free"])
+        if needed > self._rows.capacity:
+            capacity = max(needed, 16)
+            for target in (max(capacity, int(1.5 * self._rows.capacity)), capacity):
+                if self._resized(target, last=target == capacity):
+                    break
+        self._keys.reserve(needed, keys)
+
+    def _resized(self, capacity: int, *, last: bool) -> bool:
+        """Grow rows, index and free list together, or change nothing."""
+        before = [(a, a.capacity) for a in (self._rows, self._free, self._index)]
+        try:
+            self._rows.resize(capacity)
+            self._free.resize(self._rows.capacity)
+            self._reindex(self._places(self._rows.capacity))
+        except Refused:
+            for array, size in before:
+                array.resize(size)
+            if last:
+                raise
+            return False
+        return True
+
+    def _reindex(self, places: int) -> None:
+        if places != self._index.capacity:
+            self._index.resize(places)
+            self._index.view[:] = 0
+            lookup.insert_all(self._index.view, self._rows.view, self._live())
+
+    @staticmethod
+    def _places(capacity: int) -> int:
+        """Return a power of two, whole pages of the index, at most half of it in use."""
+        return 1 << max(10, (2 * capacity - 1).bit_length())
+
+    def _live(self) -> Ints:
+        counts = self._counts
+        mask = np.ones(counts["used"], dtype=np.bool_)
+        mask[self._free.view[: counts["free"]]] = False
+        return np.flatnonzero(mask)
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    return table.combine_chunks().to_batches()[0]
+
+
+def _ids(table: Table, column: int) -> Ids:
+    return table[:, column].view(np.uint64)

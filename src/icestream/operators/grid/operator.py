@@ -1,0 +1,447 @@
+"""Window aggregates over panes: the state is on the log, memory holds one running row per group.
+
+Idea: a batch's entries are written to the log as slices, once, whatever the number of views. Each
+kind of window has running rows of its own (`rolling`) and reads the slices as panes enter and leave
+it, or takes the rows of shorter windows that close (`levels`). With the store `tuples` slices are
+not kept until they leave: what leaves is folded anew from the raw events, which the log holds once
+for all groupings and all windows; by jobs before the shards run, or by the shard itself where
+fields have no inverse (`refolding`).
+
+Invariants:
+1. A view emits what Spark's `groupBy(window, keys).agg(...)` gives in append mode
+   (`test_oracle_windows_equal_the_obvious_computation`), alone or beside other views
+   (`test_oracle_views_that_share_windows_equal_views_alone`).
+2. Both stores emit the same rows (`test_oracle_both_stores_emit_the_same_rows`,
+   `test_oracle_every_aggregate_from_raw_events`).
+3. Arena and work buffers stay inside the quota (`test_bounded_state_of_ten_times_the_budget`).
+4. Restoring a snapshot and replaying the versions after it leads to the same rows; fronts are made
+   anew, so float sums agree to 106 bits and, rounded, nearly always to the last bit
+   (`test_crash_restored_state_emits_the_same_rows`).
+
+Cost: each entry is written once and read at most three times by each kind of window, once by
+windows that tumble.
+
+References: two-level and one-window aggregation, blocks that return for expiry, one repository for
+overlapping windows (Mendes et al., 2013, sections 2 to 4).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Table
+from icestream.core.times import INFINITY, Micros
+from icestream.operators.grid.composed_windows import Level, Tiles
+from icestream.operators.grid.emission import Emission
+from icestream.operators.grid.groups import Groups
+from icestream.operators.grid.partitions import Partitions
+from icestream.operators.grid.refolding import Events, OwedDirectory, OwedRolling, OwedSlices
+from icestream.operators.grid.rolling import Rolling
+from icestream.operators.grid.slice_log import SLICE_BYTES, SliceLog, described
+from icestream.operators.grid.slices import SLICE, Directory, Slices
+from icestream.operators.grid.spec import WindowSpec
+from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
+from icestream.plan.windows.grid import Course
+from icestream.state.budget import Refused
+from icestream.state.keys import KeyCodec
+from icestream.state.log.ipc import read_table, write_table
+from icestream.state.log.reader import SegmentReader
+from icestream.state.snapshot_schedule import SnapshotSchedule
+from icestream.state.versions.commits import BASE
+
+#: lifetime classes: slices, and what left in a version; keys and snapshots are of the class `BASE`
+PANES = "panes"
+CHANGES = "changes"
+
+#: kinds of records of the class `BASE`
+NEW_KEYS = 1
+GROUP_ROWS = 2
+GROUP_KEYS = 3
+SLICES = 4
+POSITION = 5
+
+
+class WindowOperator:
+    """Window aggregates of one shard."""
+
+    lifetimes: ClassVar[tuple[str, ...]] = (PANES, CHANGES, BASE)
+
+    def __init__(
+        self,
+        spec: WindowSpec,
+        shard: Shard,
+        store: str = PANES,
+        events: tuple[Events, int] | None = None,
+    ) -> None:
+        """Attach to the shard's arena; `store` is `panes` or `tuples`.
+
+        With `tuples`, fields without an inverse need the raw `events` and the current version.
+        """
+        self._spec = spec
+        self._shard = shard
+        self._refolds = store != PANES
+        self._header = shard.arena.header
+        self._schedule = SnapshotSchedule(self._header)
+        quota = shard.account.budget.total
+        #: bytes of entries sorted at once, and of result fields kept before they are handed on
+        self._chunk_bytes = max(SLICE_BYTES, quota // 32)
+        shard.account.resize((6 if spec.handing_on else 4) * self._chunk_bytes)
+        self._directory = Directory(shard.arena)
+        log = (shard, spec.layout, self._chunk_bytes, self._chunk_bytes)
+        #: the slices that are folded again, and the current version, where some have to be
+        self._owed: OwedDirectory | None = None
+        self._slices = SliceLog(*log)
+        if self._refolds and spec.layout.front_words:
+            assert events is not None
+            self._slices = OwedSlices(*events, *log)
+            most = OwedSlices.most_rows(spec.layout, self._chunk_bytes)
+            self._owed = OwedDirectory(self._directory, most)
+        #: rows of windows that closed in this version, by family, for those made of them
+        self._levels: dict[int, Level] = {}
+        self._families = [self._rolling(number) for number in range(len(spec.families))]
+        self._new = np.empty(0, dtype=SLICE)
+        self._leaving: list[Slices] = []
+        self._inputs: Inputs | None = None
+        #: the keys of the batch, if there are few
+        self._few_keys: list[pa.Table] | None = None
+        self._replaying = False
+
+    def _rolling(self, number: int) -> Rolling:
+        arena, layout = self._shard.arena, self._spec.layouts[number]
+        scope = "" if number == 0 else f"{number}-"
+        groups = Groups(layout, KeyCodec(self._spec.keys), arena, scope)
+        budget = self._shard.account.budget
+        positions = self._header.setdefault("positions", {})
+        tiles = None
+        if number in self._spec.tilings:
+            tiling = self._spec.tilings[number]
+            tiles = Tiles(tiling, self._levels, self._directory, self._slices)
+        rolling = (Rolling if self._owed is None else OwedRolling)(
+            self._spec.courses[number],
+            layout,
+            groups,
+            Partitions(
+                arena, groups, layout.front_words, budget, scope, lambda: self._relieve(number)
+            ),
+            self._directory,
+            self._slices,
+            positions.setdefault(str(number), {}),
+            budget,
+            updates=any(view.updates for view in self._spec.families[number]),
+            tiles=tiles,
+            alone=len(self._spec.families) == 1,
+        )
+        if isinstance(rolling, OwedRolling):
+            assert self._owed is not None
+            rolling.owed = self._owed
+        return rolling
+
+    # -- a version -------------------------------------------------------------------------
+
+    def on_batch(self, inputs: Inputs) -> None:
+        """Take note of a batch; it is read when its watermark is known."""
+        self._inputs = inputs
+
+    def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
+        """Write the batch to the log, close the windows that end by the watermark, yield rows."""
+        if self._inputs is not None and not self._replaying:
+            self._write(self._inputs, watermark)
+        self._prepare(watermark)
+        snapshot = self._schedule.version_ends(self._snapshot_bytes) and not self._replaying
+        try:
+            for number in self._spec.order:
+                yield from self._pass(number, watermark, snapshot=snapshot)
+        finally:
+            for level in self._levels.values():
+                level.close()
+            self._levels.clear()
+            self._slices.release()
+        for family in self._families:
+            family.settle(watermark)
+        self._directory.drop_before(min(each.position["start"] for each in self._families))
+        self._inputs = self._few_keys = None
+        self._new = np.empty(0, dtype=SLICE)
+        if snapshot:
+            self._save_directory()
+        self._shard.seal(BASE)
+
+    def _prepare(self, watermark: Micros) -> None:
+        """Read at once what several families take parts of: what enters, and what leaves."""
+        spans = [spans for each in self._families if (spans := each.spans(watermark))]
+        if self._owed is not None or len(spans) < 2:
+            return
+        wanted = [both[0] for both in spans], [both[1] for both in spans]
+        for each in wanted[: 1 if self._refolds else 2]:
+            moving = [(first, end) for first, end in each if first < end]
+            first = min((span[0] for span in moving), default=0)
+            last = max((span[1] for span in moving), default=0)
+            if last - first < sum(end - begin for begin, end in moving):
+                self._slices.prepare(self._directory.between(first, last))
+
+    def _pass(self, number: int, watermark: Micros, *, snapshot: bool) -> Iterator[Emitted]:
+        """Bring one family forward, partition by partition."""
+        family, layout, level = self._families[number], self._spec.layout, None
+        if number in self._spec.handing_on:
+            path = self._shard.arena.path(f"level-{number}")
+            level = self._levels[number] = Level(path, layout, self._chunk_bytes)
+        for partition in family.partitions.visit():
+            self._open_groups(number, partition)
+            family.join(partition, self._new)
+            output = Emission(
+                self._spec.families[number],
+                layout,
+                self._spec.types,
+                self._spec.grid,
+                self._chunk_bytes,
+            )
+            leaving = self._leaves(number, watermark)
+            yield from family.advance(partition, watermark, leaving, output, level)
+            if snapshot:
+                self._save_groups(number, partition)
+        if level is not None:
+            level.seal()
+
+    def _leaves(self, number: int, watermark: Micros) -> Slices | None:
+        """Return the slices that leave a family's windows; None if they are those that came in."""
+        if self._owed is None:
+            return self._leaving[number] if self._refolds else None
+        start = self._families[number].position["start"]
+        following = self._spec.courses[number].first_open(watermark)
+        return self._owed.between(start, max(start, following))
+
+    def _write(self, inputs: Inputs, watermark: Micros) -> None:
+        courses = self._spec.courses
+        needed = _Entering if self._refolds else _Kept
+        self._new = self._slices.write(
+            inputs.entries(), PANES, needed(self._spec.on_panes, watermark)
+        )
+        self._with_room(lambda: self._shard.seal(PANES))
+        if self._refolds and self._owed is None:
+            self._leaving = [
+                self._slices.write(inputs.leaving(number), CHANGES, watermark, number)
+                for number in range(len(courses))
+            ]
+            self._with_room(lambda: self._shard.seal(CHANGES))
+        self._take_in(self._new)
+
+    def _take_in(self, slices: Slices) -> None:
+        changes = [slices, *self._leaving]
+        self._schedule.log(sum(self._slices.bytes_of(each) for each in changes))
+        self._with_room(lambda: self._directory.append(slices))
+
+    def _open_groups(self, number: int, partition: Any) -> None:
+        """Open the groups of the batch that belong to a partition, logging those that are new."""
+        family = self._families[number]
+        if self._inputs is not None:
+            for keys in self._keys(self._inputs):
+                fresh = family.admit(partition, keys, lambda: self._relieve(number))
+                if fresh is not None and not self._replaying:
+                    self._shard.segment(BASE).append(
+                        write_table(fresh), operator=number, synopsis=NEW_KEYS, rows=fresh.num_rows
+                    )
+        if self._replaying:
+            family.touch(self._new, partition)
+
+    def _keys(self, inputs: Inputs) -> Iterable[pa.Table]:
+        """Return the keys of the batch; few keys are read once for all families."""
+        if self._few_keys is not None:
+            return self._few_keys
+        if len(self._families) == 1:
+            return inputs.groups()
+        few, size = [], 0
+        for keys in inputs.groups():
+            few.append(keys)
+            size += keys.nbytes
+            if size > SLICE_BYTES:
+                return inputs.groups()
+        self._few_keys = few
+        return few
+
+    def _relieve(self, number: int) -> bool:
+        """Let the groups of other families leave memory; False if there are none."""
+        others = [each for place, each in enumerate(self._families) if place != number]
+        return sum(each.partitions.evict() for each in others) > 0
+
+    def _with_room(self, action: Callable[[], object]) -> None:
+        """Do what needs memory for the directories; groups leave if there is not enough."""
+        try:
+            action()
+        except Refused:
+            if sum(family.partitions.evict() for family in self._families) == 0:
+                raise
+            action()
+
+    # -- snapshot and restore --------------------------------------------------------------
+
+    @property
+    def _snapshot_bytes(self) -> int:
+        """Return about how many bytes a snapshot takes."""
+        return self._shard.arena.bytes * max(len(family.partitions) for family in self._families)
+
+    def _save_groups(self, number: int, partition: Any) -> None:
+        writer = self._shard.segment(BASE)
+        groups, width = self._families[number].groups, self._spec.layout.group_width
+        for whole, keys in groups.image(partition.low, partition.high):
+            rows = np.ascontiguousarray(whole[:, :width])
+            writer.append(rows, operator=number, synopsis=GROUP_ROWS, rows=len(rows))
+            writer.append(write_table(keys), operator=number, synopsis=GROUP_KEYS, rows=len(rows))
+
+    def _save_directory(self) -> None:
+        writer = self._shard.segment(BASE)
+        slices = self._directory.all
+        for at in range(0, len(slices), 1024):
+            part = slices[at : at + 1024]
+            writer.append(part.tobytes(), synopsis=SLICES, rows=len(part))
+        writer.append(json.dumps(self._header["positions"]).encode(), synopsis=POSITION)
+        self._schedule.take()
+
+    @property
+    def took_snapshot(self) -> bool:
+        """Tell whether the version just written stands without those before it."""
+        return self._schedule.taken
+
+    @property
+    def released(self) -> tuple[int, ...]:
+        """Return nothing: segments go when they expire."""
+        return ()
+
+    def restore(self, history: Sequence[PastVersion]) -> None:
+        """Load the snapshot that begins `history`, if it does, and replay the versions after it."""
+        self._replaying = True
+        for past in history:
+            with self._as_known_by(past.version):
+                if not self._load(past):
+                    self._replay(past)
+        for family in self._families:
+            family.consolidated = family.panes_read = 0
+        self._replaying = False
+
+    @contextmanager
+    def _as_known_by(self, version: int) -> Iterator[None]:
+        """Let events be those that a past version knew."""
+        slices = self._slices
+        if not isinstance(slices, OwedSlices):
+            yield
+            return
+        current, slices.version = slices.version, version
+        yield
+        slices.version = current
+
+    def _load(self, past: PastVersion) -> bool:
+        for lifetime, info in past.segments:
+            if lifetime != BASE:
+                continue
+            with closing(self._shard.reader(info)) as reader:
+                if not (reader.directory["synopsis"] == POSITION).any():
+                    continue
+                for record in reader.scan():
+                    if record.synopsis == SLICES:
+                        listed = np.frombuffer(record.payload, dtype=SLICE)
+                        self._directory.append(self._slices.known(listed))
+                    elif record.synopsis == POSITION:
+                        for number, position in json.loads(bytes(record.payload)).items():
+                            self._families[int(number)].position.update(position)
+                for number, family in enumerate(self._families):
+                    family.partitions.import_image(_group_records(reader, number))
+            self._schedule.resume(0, 0)
+            return True
+        return False
+
+    def _replay(self, past: PastVersion) -> None:
+        self._new = self._described(past, PANES, 0)
+        self._leaving = [
+            self._described(past, CHANGES, number) for number in range(len(self._families))
+        ]
+        self._take_in(self._new)
+        self._inputs = _Replayed(self._shard, past)
+        for _ in self.on_watermark(past.watermark):
+            pass
+
+    def _described(self, past: PastVersion, lifetime: str, number: int) -> Slices:
+        found: list[tuple[int, ...]] = []
+        for each, info in past.segments:
+            if each == lifetime:
+                with closing(self._shard.reader(info)) as reader:
+                    found += [
+                        described(record) for record in reader.scan() if record.operator == number
+                    ]
+        return np.array(found, dtype=SLICE)
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Return what the progress report tells of this shard."""
+        families = [family.statistics for family in self._families]
+        return {
+            "groups": sum(each["groups"] for each in families),
+            "partitions": sum(each["partitions"] for each in families),
+            "consolidated": sum(each["consolidated"] for each in families),
+            "panes_read": sum(each["panes_read"] for each in families),
+            "slices": int(self._header["slices"]),
+            **self._slices.statistics,
+        }
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Slices that stay until their pane has left every window, and their version is past."""
+
+    courses: tuple[Course, ...]
+    watermark: Micros
+
+    def __call__(self, pane: int) -> Micros:
+        needed = max([each.grid.instant(self.end(each, pane)) for each in self.courses])
+        return min(max(needed, self.watermark + 1), INFINITY)
+
+    def end(self, course: Course, pane: int) -> int:
+        return course.last_end(pane)
+
+
+class _Entering(_Kept):
+    """Slices that stay until their pane has entered every window, and their version is past."""
+
+    def end(self, course: Course, pane: int) -> int:
+        return course.first_end(pane)
+
+
+@dataclass(frozen=True)
+class _Replayed:
+    """Keys that a past version logged, read as they are asked for; its entries are on the log."""
+
+    shard: Shard
+    past: PastVersion
+
+    def entries(self) -> Iterator[Table]:
+        yield from ()
+
+    def leaving(self, family: int) -> Iterator[Table]:
+        yield from ()
+
+    def tuples(self) -> Iterator[pa.RecordBatch]:
+        yield from ()
+
+    def groups(self) -> Iterator[pa.Table]:
+        for lifetime, info in self.past.segments:
+            if lifetime == BASE:
+                with closing(self.shard.reader(info)) as reader:
+                    for record in reader.scan():
+                        if record.synopsis == NEW_KEYS:
+                            yield read_table(record.payload)
+
+
+def _group_records(reader: SegmentReader, number: int) -> Iterator[tuple[memoryview, memoryview]]:
+    """Yield rows and keys of a snapshot's groups of one family, chunk by chunk."""
+    rows = memoryview(b"")
+    for record in reader.scan():
+        if record.operator != number:
+            continue
+        if record.synopsis == GROUP_ROWS:
+            rows = record.payload
+        elif record.synopsis == GROUP_KEYS:
+            yield rows, record.payload

@@ -1,0 +1,290 @@
+"""Partitions of a shard's groups: the part that is in memory, and the images of the rest.
+
+Idea: as long as the groups fit their quota there is one partition and it stays in the arena. When
+the budget refuses room, the range of hi is halved, and from then on a version visits the halves one
+after the other: evict one to an image on local disk, load the next. An image may serve several
+partitions; each loads only the groups in its own range.
+
+Invariants:
+1. Partitions cover every hi once (`test_partitions_always_cover_every_group_once`).
+2. A visit sees every group in memory once, however often the budget forces a split
+   (`test_bounded_a_visit_sees_every_group_under_any_budget`).
+
+Cost: a visit reads and writes the groups of all partitions but one; nothing while there is one.
+
+Limits: partitions are not merged again when the state shrinks.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Table
+from icestream.core.times import MINUS_INFINITY
+from icestream.operators.grid.groups import HI_END, Groups
+from icestream.operators.grid.suffix_stack import FrontStack
+from icestream.state.arena import Arena
+from icestream.state.budget import Budget, Refused, shortage
+from icestream.state.files import LocalFiles
+from icestream.state.log.ipc import read_batch, write_table
+from icestream.state.log.reader import SegmentReader
+from icestream.state.log.writer import SegmentWriter
+
+_ROWS = 0
+_KEYS = 1
+#: a range of hi that is not split further
+_NARROW = 2**16
+
+
+class _Fact:
+    """A number among the facts of a partition."""
+
+    def __set_name__(self, owner: type[Partition], name: str) -> None:
+        """Be known by the attribute's name."""
+        self._name = name
+
+    def __get__(self, partition: Partition, owner: type[Partition]) -> int:
+        """Return the fact."""
+        return int(partition.facts[self._name])
+
+    def __set__(self, partition: Partition, value: int) -> None:
+        """Note the fact."""
+        partition.facts[self._name] = value
+
+
+class Partition:
+    """A range of hi and what is kept for its groups; its facts live in the arena's header."""
+
+    #: least hi of the range, and the hi after it
+    low = _Fact()
+    high = _Fact()
+    #: pane before which all slices have fronts on the stack
+    flipped = _Fact()
+    #: pane before which all slices get fronts on the next stack, and from which on they have them
+    turning = _Fact()
+    turned = _Fact()
+    #: start of the window with which making them begins
+    since = _Fact()
+
+    def __init__(
+        self, facts: dict[str, Any], folder: Arena, front_words: int, scope: str = ""
+    ) -> None:
+        """Wrap the facts of one partition."""
+        self.facts = facts
+        path = folder.path(f"{scope}fronts-{facts['low']:x}")
+        self.fronts = FrontStack(path, front_words, facts["fronts"])
+        self.next = FrontStack(f"{path}-next", front_words, facts["next"])
+
+    @property
+    def whole(self) -> bool:
+        """Tell whether every group is in this partition."""
+        return self.low == 0 and self.high == HI_END
+
+    @property
+    def stale(self) -> bool:
+        """Tell whether the fronts were lost and must be made again before they are used."""
+        return bool(self.facts["stale"])
+
+    @stale.setter
+    def stale(self, lost: bool) -> None:
+        self.facts["stale"] = lost
+
+    def note(self) -> None:
+        """Write the sizes of the stacks down."""
+        self.facts.update(fronts=self.fronts.size, next=self.next.size)
+
+
+class Partitions:
+    """The partitions of one shard, of which one at a time is in memory."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        groups: Groups,
+        front_words: int,
+        budget: Budget,
+        scope: str = "",
+        relieve: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Attach to the partitions in the arena's header, or start with one.
+
+        `relieve` frees memory that other state holds and tells whether there was any.
+        """
+        self._scope = scope
+        self._relieve = relieve
+        self._arena = arena
+        self._groups = groups
+        self._front_words = front_words
+        self._budget = budget
+        self._files = LocalFiles()
+        header = arena.header
+        self._list, self._resident = f"{scope}partitions", f"{scope}resident"
+        header.setdefault(self._list, [_facts(0, HI_END, None, stale=False)])
+        header.setdefault(self._resident, 0)
+        self._waiting: list[dict[str, Any]] = []
+
+    @property
+    def _all(self) -> list[dict[str, Any]]:
+        facts: list[dict[str, Any]] = self._arena.header[self._list]
+        return facts
+
+    def __len__(self) -> int:
+        """Return the number of partitions."""
+        return len(self._all)
+
+    @property
+    def groups(self) -> int:
+        """Return the groups of all partitions, as of their last visit."""
+        return sum(facts["groups"] for facts in self._all)
+
+    def visit(self) -> Iterator[Partition]:
+        """Yield every partition once, each in memory while it is yielded."""
+        resident = self._arena.header[self._resident]
+        self._waiting = sorted(self._all, key=lambda facts: bool(facts["low"] != resident))
+        while self._waiting:
+            partition = self._enter(self._waiting.pop(0))
+            yield partition
+            partition.note()
+            partition.facts["groups"] = len(self._groups)
+
+    def split(self, partition: Partition) -> bool:
+        """Halve the partition in memory; the upper half waits for its visit.
+
+        Returns False, with nothing changed, if its range is too narrow.
+        """
+        if partition.high - partition.low < _NARROW:
+            return False
+        image = self._write_image(partition.facts)
+        self._drop_image(partition.facts)
+        partition.facts["image"] = image
+        partition.fronts.clear()
+        partition.next.clear()
+        self._halve(partition.facts)
+        self._groups.clear()
+        self._load(partition.facts)
+        return True
+
+    def import_image(self, chunks: Iterator[tuple[memoryview, memoryview]]) -> None:
+        """Start over with one partition whose image is a copy of the given records."""
+        facts = _facts(0, HI_END, None, stale=True)
+        name = f"image-{uuid.uuid4().hex}"
+        writer = SegmentWriter(self._files, self._arena.path(name), 0)
+        for rows, keys in chunks:
+            writer.append(rows, synopsis=_ROWS)
+            writer.append(keys, synopsis=_KEYS)
+        writer.finish(sync=False)
+        facts["image"] = name
+        self._groups.clear()
+        self._arena.header.update({self._list: [facts], self._resident: -1})
+
+    def _enter(self, facts: dict[str, Any]) -> Partition:
+        if self._arena.header[self._resident] != facts["low"]:
+            self._evict()
+            self._load(facts)
+        return Partition(facts, self._arena, self._front_words, self._scope)
+
+    def evict(self) -> bool:
+        """Let the groups leave memory, and their room; False if there is none. Not in a visit."""
+        if self._arena.header[self._resident] < 0 or self._groups.capacity == 0:
+            return False
+        self._evict()
+        return True
+
+    def _evict(self) -> None:
+        resident = self._arena.header[self._resident]
+        for facts in self._all:
+            if facts["low"] == resident:
+                image = self._write_image(facts)
+                self._drop_image(facts)
+                facts["image"] = image
+        self._groups.clear()
+        self._arena.header[self._resident] = -1
+
+    def _load(self, facts: dict[str, Any]) -> None:
+        """Bring a partition in from its image, halving it until it fits."""
+        while True:
+            try:
+                with closing(self._read_image(facts)) as image:
+                    self._groups.load(image)
+            except Refused as refused:
+                self._groups.clear()
+                if self._relieve():
+                    continue
+                if facts["high"] - facts["low"] < _NARROW:
+                    raise shortage(self._budget, refused) from refused
+                self._halve(facts)
+                continue
+            self._arena.header[self._resident] = facts["low"]
+            self._drop_image(facts)
+            return
+
+    def _halve(self, facts: dict[str, Any]) -> None:
+        middle = (facts["low"] + facts["high"]) // 2
+        upper = _facts(middle, facts["high"], facts["image"], stale=True)
+        facts.update(_NO_FRONTS, high=middle, stale=True)
+        self._all.append(upper)
+        self._all.sort(key=lambda each: int(each["low"]))
+        self._waiting.insert(0, upper)
+
+    def _write_image(self, facts: dict[str, Any]) -> str:
+        name = f"image-{uuid.uuid4().hex}"
+        writer = SegmentWriter(self._files, self._arena.path(name), 0)
+        for rows, keys in self._groups.image(facts["low"], facts["high"]):
+            writer.append(rows, synopsis=_ROWS)
+            writer.append(write_table(keys), synopsis=_KEYS)
+        writer.finish(sync=False)
+        return name
+
+    def _read_image(
+        self, facts: dict[str, Any]
+    ) -> Generator[tuple[Table, pa.RecordBatch], None, None]:
+        if facts["image"] is None:
+            return
+        low, high = np.uint64(facts["low"]), np.uint64(facts["high"] - 1)
+        rows: Table = np.empty((0, 1), dtype=np.int64)
+        with closing(SegmentReader(self._files, self._arena.path(facts["image"]))) as reader:
+            for record in reader.scan():
+                if record.synopsis == _ROWS:
+                    rows = np.frombuffer(record.payload, dtype=np.int64)
+                    continue
+                keys = read_batch(record.payload)
+                table = rows.reshape(keys.num_rows, -1)
+                hi = np.ascontiguousarray(table[:, 0]).view(np.uint64)
+                inside = np.flatnonzero((hi >= low) & (hi <= high))
+                if len(inside):
+                    yield table[inside], keys.take(pa.array(inside))
+
+    def _drop_image(self, facts: dict[str, Any]) -> None:
+        """Let go of a partition's image; the file goes with the last partition that needs it."""
+        name, facts["image"] = facts["image"], None
+        if name is not None and all(each["image"] != name for each in self._all):
+            os.unlink(self._arena.path(name))
+
+
+#: facts of a partition without fronts
+_NO_FRONTS = {
+    "fronts": 0,
+    "next": 0,
+    "flipped": MINUS_INFINITY,
+    "turning": MINUS_INFINITY,
+    "turned": MINUS_INFINITY,
+    "since": MINUS_INFINITY,
+}
+
+
+def _facts(low: int, high: int, image: str | None, *, stale: bool) -> dict[str, Any]:
+    return {
+        "low": low,
+        "high": high,
+        "image": image,
+        "groups": 0,
+        "stale": stale,
+        **_NO_FRONTS,
+    }

@@ -1,0 +1,157 @@
+"""Slices that are not on the log but folded from raw events, as often as they are read.
+
+Idea: with the store `tuples` a pane's slices are gone once they have entered every window. Fields
+without an inverse need them again, for fronts and to leave. Such a slice is *owed*: all groups of
+the shard in a range of hi, in one pane, folded when it is read. The directory still knows how many
+entries a pane came with, so panes with many groups are owed in several ranges of hi.
+
+Invariant: an owed slice is one entry per group, by (hi, lo), however its events were batched: what
+leaves are the entries that have fronts (`test_oracle_every_aggregate_from_raw_events`,
+`test_crash_rebuilt_shards_see_the_events_their_versions_saw`).
+
+Cost: each shard reads every event of the spans it asks for and folds its own, twice for each kind
+of window: once for fronts, once to leave.
+
+Limits: a pane is read once for each partition of hi that groups are split in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+
+from icestream.core.arrays import Ints, Table
+from icestream.operators.folding.fields import Layout
+from icestream.operators.folding.sorted_runs import slice_bounds, sorted_run
+from icestream.operators.grid.partitions import Partition
+from icestream.operators.grid.rolling import Rolling
+from icestream.operators.grid.slice_log import Portion, SliceLog
+from icestream.operators.grid.slices import SLICE, Directory, Slices
+from icestream.operators.grid.two_stacks import Relay
+from icestream.plan.windows.grid import Sliding
+from icestream.state.log.format import NO_MARKER
+
+
+class Events(Protocol):
+    """Raw events of one shard, as far as a version knows them."""
+
+    @property
+    def read(self) -> Mapping[str, int]:
+        """Return what was read so far: `blocks`, `block_bytes` and `block_uses`."""
+        ...
+
+    def fold(
+        self, panes: tuple[int, int], his: tuple[int, int], capacity: int, version: int
+    ) -> tuple[Ints, Table] | None:
+        """Fold the events of panes, and of groups between two hi, both included.
+
+        Returns pane and entry of each group, in any order; None if they are more than `capacity`.
+        """
+        ...
+
+
+class OwedDirectory(Directory):
+    """The slices of a directory as owed ones."""
+
+    def __init__(self, directory: Directory, rows: int) -> None:
+        """Let an owed slice have about so many rows, at most."""
+        self._directory = directory
+        self._rows = rows
+
+    @property
+    def panes(self) -> Ints:
+        """Return the panes that have slices, in order."""
+        return self._directory.panes
+
+    def between(self, first: int, last: int) -> Slices:
+        """Return what is owed of the panes from one up to another."""
+        slices = self._directory.between(first, last)
+        found: list[tuple[int, ...]] = []
+        for begin, end in pairwise(slice_bounds(slices["pane"]).tolist()):
+            pane, rows = int(slices["pane"][begin]), int(slices["rows"][begin:end].sum())
+            ranges = -(-rows // self._rows) if end > begin else 0
+            for number in range(ranges):
+                low, high = number * 2**64 // ranges, (number + 1) * 2**64 // ranges - 1
+                found.append((pane, NO_MARKER, -(-rows // ranges), low, high))
+        return np.array(found, dtype=SLICE)
+
+
+class OwedSlices(SliceLog):
+    """Reads slices of the log, and folds those that are owed."""
+
+    def __init__(self, events: Events, version: int, *log: Any) -> None:
+        """Fold events as the given version knows them; `log` is what a `SliceLog` takes."""
+        super().__init__(*log)
+        self._events = events
+        self.version = version
+
+    @property
+    def statistics(self) -> dict[str, int]:
+        """Return the bytes of slices that were taken and read, and the blocks of events."""
+        return {**super().statistics, **self._events.read}
+
+    @staticmethod
+    def most_rows(layout: Layout, chunk_bytes: int) -> int:
+        """Return how many rows an owed slice has, at most."""
+        return max(1, chunk_bytes // (32 * (layout.entry_width + 5)))
+
+    def portions(self, slices: Slices, partition: Partition) -> Iterator[Portion]:
+        """Yield the entries inside the partition of slices, in their order."""
+        owed = slices["marker"] == np.uint64(NO_MARKER)
+        for first, last in pairwise(slice_bounds(owed.astype(np.int64)).tolist()):
+            if not owed[first:last].any():
+                yield from super().portions(slices[first:last], partition)
+                continue
+            for part in self._together(slices[first:last]):
+                yield self._fold(part, partition)
+
+    def _together(self, owed: Slices) -> Iterator[Slices]:
+        """Cut owed slices where they stop to be of the same groups, or are too many rows."""
+        most = self.most_rows(self._layout, self._chunk_bytes)
+        begin, rows = 0, 0
+        for at in range(len(owed)):
+            rows += int(owed["rows"][at])
+            if at > begin and (rows > most or owed["first_hi"][at] != owed["first_hi"][begin]):
+                yield owed[begin:at]
+                begin, rows = at, int(owed["rows"][at])
+        yield owed[begin:]
+
+    def _fold(self, owed: Slices, partition: Partition) -> Portion:
+        """Return the entries of owed slices, which are of the same range of hi."""
+        low = max(int(owed["first_hi"][0]), partition.low)
+        high = min(int(owed["last_hi"][0]), partition.high - 1)
+        span = int(owed["pane"].min()), int(owed["pane"].max()) + 1
+        panes, entries = self._entries(span, low, high, int(owed["rows"].sum()))
+        begins, ends = (panes.searchsorted(owed["pane"], side) for side in ("left", "right"))
+        parts = [entries[first:last] for first, last in zip(begins, ends, strict=True)]
+        bounds = np.concatenate([[0], np.cumsum(ends - begins)])
+        return Portion(np.ascontiguousarray(owed["pane"]), bounds, np.concatenate(parts))
+
+    def _entries(self, span: tuple[int, int], low: int, high: int, rows: int) -> tuple[Ints, Table]:
+        """Return the entries of panes between two hi, with their panes, by (pane, hi, lo)."""
+        if low > high:
+            return np.empty(0, np.int64), np.empty((0, self._layout.entry_width), dtype=np.int64)
+        found = self._events.fold(span, (low, high), max(16, 2 * rows), self.version)
+        if found is not None:
+            return sorted_run(*found, self._layout)
+        middle = (low + high) // 2
+        halves = [self._entries(span, *half, rows) for half in ((low, middle), (middle + 1, high))]
+        panes, entries = (np.concatenate(each) for each in zip(*halves, strict=True))
+        return sorted_run(panes, entries, self._layout)
+
+
+class OwedRolling(Rolling):
+    """Running rows whose fronts are made of slices that are owed."""
+
+    #: what is owed
+    owed: OwedDirectory
+
+    def _relay(self, partition: Partition) -> Relay | None:
+        relay = super()._relay(partition)
+        if relay is None:
+            return None
+        assert isinstance(self._course, Sliding)
+        return Relay(self._course, self.groups, partition, self.owed, self._slices)

@@ -1,0 +1,381 @@
+"""Running rows of one kind of window: panes enter, rows are emitted, panes leave.
+
+Idea: memory holds one running row per group. When the watermark closes a window its newest panes
+are added to the rows, the rows are emitted, and its oldest panes are taken out. Slices
+that enter are on the log, or are rows of shorter windows (`levels`), added as those close; those
+that leave are the same slices, or were folded anew from the tuples that leave. Where rows exceed
+the quota they are split in partitions of hi, and a version passes over the partitions one by one.
+What comes for the next window of a kind that tumbles, and shares no tiles, is added at once, so
+that little is left to do when all its groups are emitted.
+
+Invariants:
+1. A window [s, e) is emitted once, when the watermark reaches e, with exactly the groups and events
+   in it (`test_oracle_windows_equal_the_obvious_computation`).
+2. An event older than the watermark still counts in every window that is open
+   (`test_an_event_behind_the_watermark_counts_in_windows_still_open`).
+3. For updates, a group is emitted when an event entered or left since it was emitted, a last time
+   when it has none left (`test_oracle_updates_are_the_differences_between_windows`).
+4. Rows of windows that tumble are added by the version that brings them
+   (`test_bounded_the_end_of_a_window_that_tumbles_adds_only_its_own_batch`).
+
+Cost: each entry is read at most three times (added, taken out, and once between for fields without
+an inverse, spread over the slides by `relay`), whatever range/slide is; once where windows tumble,
+since all that is in them leaves together; O(groups) per slide. Windows that slide are gone through
+many at a time (`strides`).
+
+Limits: an event behind the watermark, in a pane that leaves soon, makes fields without an inverse
+fold their window again, once in that version.
+
+References: panes (Li et al., No Pane, No Gain).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints, Table
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
+from icestream.kernels.grid.groups import LAST as LAST_PANE
+from icestream.operators.folding.fields import Layout
+from icestream.operators.folding.fold import HI, LAST, LO
+from icestream.operators.grid.composed_windows import Level, Tiles
+from icestream.operators.grid.emission import Emission
+from icestream.operators.grid.groups import Groups
+from icestream.operators.grid.partitions import Partition, Partitions
+from icestream.operators.grid.slice_log import Ahead, SliceLog
+from icestream.operators.grid.slices import Directory, Slices, in_order
+from icestream.operators.grid.strides import Stride, starts_of
+from icestream.operators.grid.two_stacks import Relay
+from icestream.operators.protocol import Emitted
+from icestream.plan.windows.grid import Course, Sliding, Step
+from icestream.state.budget import Budget, Refused, shortage
+
+
+class Rolling:
+    """The groups of one kind of window and where their windows stand."""
+
+    def __init__(
+        self,
+        course: Course,
+        layout: Layout,
+        groups: Groups,
+        partitions: Partitions,
+        directory: Directory,
+        slices: SliceLog,
+        position: dict[str, int],
+        budget: Budget,
+        *,
+        updates: bool,
+        tiles: Tiles | None = None,
+        alone: bool = False,
+    ) -> None:
+        """Work on state that lives in an arena; `position` is part of its header.
+
+        What enters are the slices of panes, or `tiles` of windows that tumble; windows that are
+        `alone` are never made of tiles.
+        """
+        self.groups = groups
+        self.partitions = partitions
+        self.position = position
+        position.setdefault("start", MINUS_INFINITY)
+        position.setdefault("done", MINUS_INFINITY)
+        position.setdefault("added", MINUS_INFINITY)
+        position.setdefault("quiet", 1)
+        self._course = course
+        self._layout = layout
+        self._directory = directory
+        self._slices = slices
+        self._budget = budget
+        self._updates = updates
+        self._tiles = tiles
+        #: whether many windows are gone through at a time
+        self._strides = (
+            isinstance(course, Sliding) and not (course.tumbles or updates) and tiles is None
+        )
+        #: whether rows are added as they come, so that little is left to do when a window closes
+        self._early = alone and course.tumbles and not updates
+        #: rows added to running rows
+        self.consolidated = 0
+        #: panes read, to enter, to leave, and for fronts
+        self.panes_read = 0
+        #: where the windows stand once the current pass is through
+        self._ahead = dict(position)
+
+    # -- groups ----------------------------------------------------------------------------
+
+    def admit(
+        self, partition: Partition, keys: pa.Table, relieve: Callable[[], bool]
+    ) -> pa.Table | None:
+        """Open the groups of a partition; return the keys that are new to it, if any.
+
+        For updates, a group whose last row is still to come counts as new when it comes back, since
+        without updates it would be: a version can be replayed for either.
+        """
+        while True:
+            inside = self._inside(keys, partition)
+            if inside.num_rows == 0:
+                return None
+            hi, lo, last = (inside.column(name).to_numpy() for name in (HI, LO, LAST))
+            try:
+                fresh = self.groups.admit(hi, lo, last, inside)
+            except Refused as refused:
+                if not relieve() and not self.partitions.split(partition):
+                    raise shortage(self._budget, refused) from refused
+                continue
+            if self._updates:
+                fresh = self.groups.without_events(hi, lo)
+            return inside.take(pa.array(fresh)) if len(fresh) else None
+
+    def touch(self, slices: Slices, partition: Partition) -> None:
+        """Note the latest pane of the groups of new slices."""
+        for pane, entries in self._slices.read(self._open(slices), partition):
+            self.groups.touch(entries, pane)
+
+    def _inside(self, keys: pa.Table, partition: Partition) -> pa.Table:
+        """Return the keys of a partition that have an entry in a window still open."""
+        inside = keys.column(LAST).to_numpy() >= self.position["start"]
+        if not partition.whole:
+            hi = keys.column(HI).to_numpy()
+            inside &= (hi >= np.uint64(partition.low)) & (hi <= np.uint64(partition.high - 1))
+        return keys if inside.all() else keys.filter(pa.array(inside))
+
+    def _open(self, slices: Slices) -> Slices:
+        """Return the slices whose panes are in a window still open."""
+        return slices[slices["pane"] >= self.position["start"]]
+
+    # -- windows ---------------------------------------------------------------------------
+
+    def join(self, partition: Partition, new: Slices) -> None:
+        """Add new slices of panes the running rows already hold."""
+        new = self._open(new)
+        late = new[new["pane"] < self.position["added"]]
+        relay = self._relay(partition)
+        self._add(self._slices.read(late, partition), relay)
+        self._catch_up(partition)
+        if relay is not None:
+            relay.mend(late, self.position["start"], self.position["added"])
+            self.panes_read += relay.panes
+
+    def _catch_up(self, partition: Partition) -> None:
+        """Add the panes of tiles that closed before the windows came to be made of them."""
+        missed = self._directory.between(self.position["added"], self._reached)
+        self._add(self._slices.read(missed, partition), None)
+
+    @property
+    def _reached(self) -> int:
+        """Return the pane before which everything is in the running rows, or comes by itself."""
+        added, done = self.position["added"], self.position["done"]
+        if self._tiles is None or done == MINUS_INFINITY:
+            return added
+        return max(added, self._tiles.reached(done))
+
+    def _relay(self, partition: Partition) -> Relay | None:
+        """Return the fronts of a partition; None where no field needs any."""
+        if not isinstance(self._course, Sliding) or self._course.tumbles:
+            return None
+        if self._layout.front_words == 0:
+            return None
+        return Relay(self._course, self.groups, partition, self._directory, self._slices)
+
+    def _add(self, slices: Iterator[tuple[int, Table]], relay: Relay | None) -> None:
+        """Merge slices into the running rows."""
+        turning = INFINITY if relay is None else relay.turning
+        for pane, entries in self._counted(slices):
+            self.groups.add(entries, behind=pane >= turning)
+            self.consolidated += len(entries)
+
+    def _counted(self, slices: Iterator[tuple[int, Table]]) -> Iterator[tuple[int, Table]]:
+        """Count the panes of slices that come in order."""
+        before = None
+        for pane, entries in slices:
+            self.panes_read += pane != before
+            before = pane
+            yield pane, entries
+
+    def advance(
+        self,
+        partition: Partition,
+        watermark: Micros,
+        leaving: Slices | None,
+        output: Emission,
+        level: Level | None = None,
+    ) -> Iterator[Emitted]:
+        """Emit the windows that close, adding and expiring panes as they come and go.
+
+        `leaving` are the slices to take out; None if they are those that came in. What is emitted
+        is put into `level`, too.
+        """
+        if self._strides and level is None:
+            yield from self._stride(partition, watermark, leaving, output)
+            return
+        relay = self._relay(partition)
+        dead: list[Ints] = []
+        entering = self._entering(partition, watermark)
+        going = (
+            self._from(self.position["start"], self._course.first_open(watermark), partition)
+            if leaving is None
+            else Ahead(self._slices.read(in_order(leaving), partition))
+        )
+        for step in self._steps(watermark):
+            self._add(entering.before(step.end), relay)
+            first = 0
+            while True:
+                first = output.collect(self.groups, first, step)
+                if level is not None:
+                    level.put(step.start, output.entries(self.groups))
+                if not output.full:
+                    break
+                dead.extend(self._emptied(output, step))
+                yield from output.take(self.groups)
+            dead.extend(self._emptied(output, step))
+            gone = self._leave(relay, step, going)
+            dead.extend(() if self._updates else gone)
+            if dead and output.rows == 0:
+                self.groups.release(np.concatenate(dead))
+                dead = []
+        if output.rows:
+            yield from output.take(self.groups)
+        if dead:
+            self.groups.release(np.concatenate(dead))
+        if self._tiles is not None:
+            self._add(entering.before(INFINITY), relay)
+        elif self._early:
+            self._begin(partition, watermark)
+        self.panes_read += 0 if relay is None else relay.panes
+
+    def _begin(self, partition: Partition, watermark: Micros) -> None:
+        """Add what has come of the next window to close; what is still to come will join it."""
+        if not MINUS_INFINITY < watermark < INFINITY:
+            return
+        at = self._ahead
+        start = max(at["start"], self._course.first_open(watermark))
+        done = max(at["done"], self._course.grid.passed(watermark))
+        end = self._course.next(start, done, start).end
+        come = self._directory.between(max(at["added"], start), end)
+        self._add(self._slices.read(come, partition), None)
+        at["added"] = max(at["added"], end)
+
+    def _stride(
+        self, partition: Partition, watermark: Micros, leaving: Slices | None, output: Emission
+    ) -> Iterator[Emitted]:
+        """Do what `advance` does, many windows at a time."""
+        assert isinstance(self._course, Sliding)
+        at = self._ahead = dict(self.position)
+        start = at["start"]
+        spans = self.spans(watermark)
+        entering, going = (self._directory.between(*each) for each in spans)
+        if leaving is not None:
+            going = in_order(leaving)
+        relay = self._relay(partition)
+        stride = Stride(
+            self._course,
+            self.groups,
+            self._slices.portions(entering, partition),
+            self._slices.portions(going, partition),
+            output,
+            relay,
+        )
+        for starts in starts_of(self._course, self._directory.panes, start, watermark):
+            yield from stride.run(starts)
+            last = int(starts[-1])
+            end = last + self._course.range
+            at.update(start=last + self._course.slide, done=end, added=max(at["added"], end))
+            at["quiet"] = 0
+        yield from stride.finish()
+        self.consolidated += stride.added
+        self.panes_read += sum(len(np.unique(slices["pane"])) for slices in (entering, going))
+        self.panes_read += 0 if relay is None else relay.panes
+
+    def spans(self, watermark: Micros) -> list[tuple[int, int]]:
+        """Return the panes that enter, and those that leave, where many windows go at a time."""
+        if not self._strides:
+            return []
+        assert isinstance(self._course, Sliding)
+        start, following = self.position["start"], self._course.first_open(watermark)
+        first = max(self.position["added"], start)
+        end = following - self._course.slide + self._course.range
+        return [(first, max(first, end)), (start, max(start, following))]
+
+    def settle(self, watermark: Micros) -> None:
+        """Note where the windows stand once every partition has passed."""
+        if watermark == MINUS_INFINITY:
+            return
+        grid = self._course.grid
+        passed = grid.passed(watermark)
+        start = max(self._ahead["start"], self._course.first_open(watermark))
+        reached = self._tiles.reached(passed) if self._tiles else self._ahead["added"]
+        self.position.update(
+            start=start,
+            done=max(self._ahead["done"], passed),
+            added=max(reached, start),
+            quiet=self._ahead["quiet"],
+        )
+
+    def _steps(self, watermark: Micros) -> Iterator[Step]:
+        """Yield the windows to emit; of those that no event is in, the first for updates."""
+        at = self._ahead = dict(self.position)
+        while (step := self._next(at)) is not None:
+            if self._course.grid.instant(step.end) > watermark:
+                return
+            first = self._directory.first_from(step.start)
+            at["quiet"] = int(first is None or first >= step.end)
+            at["start"] = max(at["start"], step.leave)
+            at["done"] = step.end
+            at["added"] = max(at["added"], step.end)
+            yield step
+
+    def _next(self, at: dict[str, int]) -> Step | None:
+        """Return the next window with an event, or, for updates, the first without one."""
+        if self._updates and not at["quiet"]:
+            return self._course.next(at["start"], at["done"], at["start"])
+        first = self._directory.first_from(at["start"])
+        return None if first is None else self._course.next(at["start"], at["done"], first)
+
+    def _emptied(self, output: Emission, step: Step) -> list[Ints]:
+        """Return, for updates, the groups just emitted that have nothing left or to come."""
+        if not self._updates:
+            return []
+        slots = output.emptied()
+        return [slots[self.groups.rows[slots, LAST_PANE] < step.end]]
+
+    def _leave(self, relay: Relay | None, step: Step, going: Ahead) -> list[Ints]:
+        """Take the oldest panes of a window out; return groups that have nothing left."""
+        if self._course.tumbles:
+            return [self.groups.empty(step.end)] if step.leave >= step.end else []
+        if relay is not None:
+            relay.ready(step.start)
+        dead = []
+        for pane, entries in self._counted(going.before(step.leave)):
+            none = np.empty((len(entries), 0), dtype=np.int64)
+            fronts = none if relay is None else relay.pop(len(entries))
+            dead.append(self.groups.expire(entries, pane, fronts))
+        if relay is not None:
+            relay.build(step.start)
+        return dead
+
+    def _entering(self, partition: Partition, watermark: Micros) -> Ahead:
+        """Return what may enter windows, in order."""
+        if self._tiles is None:
+            first = max(self.position["added"], self.position["start"])
+            return self._from(first, self._course.grid.passed(watermark), partition)
+        passed = max(self._course.grid.passed(watermark), MINUS_INFINITY)
+        return Ahead(self._tiles.closing(self._reached, passed, partition))
+
+    def _from(self, pane: int, end: int, partition: Partition) -> Ahead:
+        """Return the slices from a pane up to another, in order; what is read ahead is used."""
+        slices = self._directory.between(pane, max(pane, end))
+        return Ahead(self._slices.read(slices, partition))
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Return what the progress report tells of these windows."""
+        return {
+            "groups": self.partitions.groups,
+            "partitions": len(self.partitions),
+            "consolidated": self.consolidated,
+            "panes_read": self.panes_read,
+        }

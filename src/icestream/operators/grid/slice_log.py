@@ -1,0 +1,307 @@
+"""Slices of panes on the log: written as sorted runs, read back by pane.
+
+Idea: entries of a batch are sorted by (pane, hi, lo) a chunk at a time and appended as records of
+at most 64 KB, each of one pane. Reading takes any list of slices in order and yields their entries,
+those outside a range of hi left out, a portion ahead of their use. What was read is kept for a
+while: slices that entered a window soon get fronts and leave it, or enter another. Slices that
+several kinds of windows take parts of are read once, side by side, if there is room (`prepare`).
+
+Invariant: what is read back for a range of hi are the entries written for it, by (pane, arrival)
+(`test_oracle_windows_equal_the_obvious_computation`).
+
+Cost: one sort per chunk; 40 bytes of directory for each record; memory of two portions, a quarter
+of a chunk each, and of what is kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.core.arrays import Ints, Table
+from icestream.core.times import Micros
+from icestream.operators.folding.fields import Layout
+from icestream.operators.folding.sorted_runs import slice_bounds, sorted_run
+from icestream.operators.grid.partitions import Partition
+from icestream.operators.grid.slices import SLICE, Slices
+from icestream.state.log.format import Record
+from icestream.state.log.writer import SegmentWriter
+
+#: bytes of entries in one slice record
+SLICE_BYTES = 65536
+#: kind of the records
+ENTRIES = 0
+
+
+class Readable(Protocol):
+    """Records that can be looked up."""
+
+    def read_many(self, markers: npt.NDArray[np.uint64]) -> Iterator[Record]:
+        """Return records in the order of their markers."""
+        ...
+
+
+class Place(Protocol):
+    """Where slices are: a shard, or a file of its own."""
+
+    @property
+    def log(self) -> Readable:
+        """Return what can be read."""
+        ...
+
+    def segment(self, lifetime: str) -> SegmentWriter:
+        """Return what can be written."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """The entries of some slices, side by side."""
+
+    #: pane of each slice
+    panes: Ints
+    #: where the entries of each slice begin, and the end of the last
+    bounds: Ints
+    entries: Table
+
+    @property
+    def arrays(self) -> tuple[Ints, Ints, Table]:
+        """Return panes, bounds and entries."""
+        return self.panes, self.bounds, self.entries
+
+    def slices(self) -> Iterator[tuple[int, Table]]:
+        """Yield pane and entries of each slice that has some."""
+        for pane, (first, last) in zip(
+            self.panes.tolist(), pairwise(self.bounds.tolist()), strict=True
+        ):
+            if first < last:
+                yield pane, self.entries[first:last]
+
+
+class SliceLog:
+    """Writes and reads the slices of one shard."""
+
+    def __init__(self, place: Place, layout: Layout, chunk_bytes: int, kept_bytes: int = 0) -> None:
+        """Sort `chunk_bytes` of entries at a time, read a quarter; keep so many that were read."""
+        self._place = place
+        self._layout = layout
+        self._chunk_bytes = chunk_bytes
+        #: slices that were read, by marker, for those who read them again
+        self._kept: dict[int, Table] = {}
+        #: markers and bytes of what was read together, in that order, and bytes left for more
+        self._readings: deque[tuple[list[int], int]] = deque()
+        self._room = kept_bytes
+        #: bytes of entries that were taken, and those that were read for it
+        self._taken = self._read = 0
+        #: slices that were prepared: markers, where the entries of each begin, entries
+        self._prepared: list[tuple[npt.NDArray[np.uint64], Ints, Table]] = []
+
+    @property
+    def statistics(self) -> dict[str, int]:
+        """Return the bytes of slices that windows took, and those that had to be read."""
+        return {"slice_bytes_used": self._taken, "slice_bytes_read": self._read}
+
+    def write(
+        self,
+        tables: Iterable[Table],
+        lifetime: str,
+        expiry: Callable[[int], Micros] | Micros,
+        operator: int = 0,
+    ) -> Slices:
+        """Append entries, each row led by its pane, to the open segment of a lifetime class.
+
+        `expiry` is when a slice is garbage, for each pane or for all.
+        """
+        found: list[tuple[int, ...]] = []
+        pending: list[Table] = []
+        size = 0
+        for table in tables:
+            pending.append(table)
+            size += table.nbytes
+            if size >= self._chunk_bytes:
+                found += self._write_run(np.concatenate(pending), lifetime, expiry, operator)
+                pending, size = [], 0
+        if pending:
+            found += self._write_run(np.concatenate(pending), lifetime, expiry, operator)
+        return np.array(found, dtype=SLICE)
+
+    def _write_run(
+        self, table: Table, lifetime: str, expiry: Callable[[int], Micros] | Micros, operator: int
+    ) -> Iterator[tuple[int, ...]]:
+        panes, entries = sorted_run(
+            np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1:]), self._layout
+        )
+        writer = self._place.segment(lifetime)
+        size = 8 * self._layout.entry_width
+        limit = max(1, SLICE_BYTES // size)
+        data = entries.reshape(-1).view(np.uint8).data
+        hi = entries[:, 0].view(np.uint64)
+        for first, last in pairwise(slice_bounds(panes).tolist()):
+            pane = int(panes[first])
+            until = expiry if isinstance(expiry, int) else expiry(pane)
+            for at in range(first, last, limit):
+                end = min(at + limit, last)
+                marker = writer.append(
+                    data[at * size : end * size],
+                    operator=operator,
+                    synopsis=ENTRIES,
+                    group=pane,
+                    rows=end - at,
+                    expiry=until,
+                )
+                yield pane, marker, end - at, int(hi[at]), int(hi[end - 1])
+
+    def known(self, slices: Slices) -> Slices:
+        """Return slices that a snapshot lists; ValueError if one claims more than it can have."""
+        most = max(1, SLICE_BYTES // (8 * self._layout.entry_width))
+        if ((slices["rows"] < 1) | (slices["rows"] > most)).any():
+            msg = f"a slice has not 1 to {most} entries"
+            raise ValueError(msg)
+        return slices
+
+    def bytes_of(self, slices: Slices) -> int:
+        """Return the bytes of the entries of some slices."""
+        return int(slices["rows"].sum()) * 8 * self._layout.entry_width
+
+    def read(self, slices: Slices, partition: Partition) -> Iterator[tuple[int, Table]]:
+        """Yield (pane, entries inside the partition) of slices, in their order, read ahead."""
+        for portion in self.portions(slices, partition):
+            yield from portion.slices()
+
+    def prepare(self, slices: Slices) -> None:
+        """Read slices that will be asked for in parts, unless they are too many to be kept."""
+        size = self.bytes_of(slices)
+        if not 0 < size <= self._room:
+            return
+        bounds = np.concatenate([[0], np.cumsum(slices["rows"])])
+        markers = np.ascontiguousarray(slices["marker"])
+        entries = np.empty((int(bounds[-1]), self._layout.entry_width), dtype=np.int64)
+        self._fetch(_places(markers.tolist(), bounds.tolist(), entries))
+        self._room -= size
+        self._prepared.append((markers, bounds, entries))
+
+    def release(self) -> None:
+        """Let go of what was prepared."""
+        self._room += sum(entries.nbytes for _, _, entries in self._prepared)
+        self._prepared.clear()
+
+    def _ready(self, slices: Slices) -> Portion | None:
+        """Return slices as one portion, if they were prepared next to each other."""
+        for markers, bounds, entries in self._prepared:
+            first = np.flatnonzero(markers == slices["marker"][0])
+            if len(first) and np.array_equal(
+                markers[(at := int(first[0])) : at + len(slices)], slices["marker"]
+            ):
+                own = bounds[at : at + len(slices) + 1]
+                mine = entries[own[0] : own[-1]]
+                self._taken += mine.nbytes
+                return Portion(np.ascontiguousarray(slices["pane"]), own - own[0], mine)
+        return None
+
+    def portions(self, slices: Slices, partition: Partition) -> Iterator[Portion]:
+        """Yield the entries inside the partition of slices, in their order, many at a time."""
+        low, high = np.uint64(partition.low), np.uint64(partition.high - 1)
+        whole = partition.whole
+        if whole and len(slices) and (ready := self._ready(slices)) is not None:
+            yield ready
+            return
+        wanted = slices if whole else slices[_meets(slices, low, high)]
+        for part in _portions(wanted, self._chunk_bytes // (32 * self._layout.entry_width)):
+            bounds = np.concatenate([[0], np.cumsum(part["rows"])])
+            entries = self._gathered(part["marker"].tolist(), bounds.tolist())
+            if not whole:
+                hi = np.ascontiguousarray(entries[:, 0]).view(np.uint64)
+                inside = (hi >= low) & (hi <= high)
+                bounds = np.concatenate([[0], np.cumsum(inside)])[bounds]
+                entries = entries[inside]
+            yield Portion(np.ascontiguousarray(part["pane"]), bounds, entries)
+
+    def _gathered(self, markers: list[int], bounds: list[int]) -> Table:
+        """Return the entries of slices side by side, given where each is to begin."""
+        width = self._layout.entry_width
+        entries = np.empty((bounds[-1], width), dtype=np.int64)
+        self._taken += entries.nbytes
+        if self._kept.keys() >= set(markers):
+            return np.concatenate([self._kept[marker] for marker in markers], out=entries)
+        missing = _places(markers, bounds, entries)
+        for marker in self._kept.keys() & missing.keys():
+            missing.pop(marker)[:] = self._kept[marker]
+        self._fetch(missing)
+        self._keep(missing, entries.nbytes)
+        return entries
+
+    def _fetch(self, missing: dict[int, Table]) -> None:
+        """Read slices into their places."""
+        width = self._layout.entry_width
+        found = 0
+        for record in self._place.log.read_many(np.array(list(missing), dtype=np.uint64)):
+            payload = np.frombuffer(record.payload, dtype=np.int64)
+            missing[record.marker][:] = payload.reshape(-1, width)
+            self._read += payload.nbytes
+            found += 1
+        if found < len(missing):
+            msg = f"{len(missing) - found} slices that windows hold are on the log no more"
+            raise AssertionError(msg)
+
+    def _keep(self, read: dict[int, Table], size: int) -> None:
+        """Keep what was read together; what was read first gives way."""
+        self._kept.update(read)
+        self._readings.append((list(read), size))
+        self._room -= size
+        while self._room < 0:
+            markers, freed = self._readings.popleft()
+            for marker in markers:
+                del self._kept[marker]
+            self._room += freed
+
+
+class Ahead:
+    """Slices in the order of panes, taken up to a pane at a time."""
+
+    def __init__(self, slices: Iterator[tuple[int, Table]]) -> None:
+        """Take slices from an iterator as they are asked for."""
+        self._slices = slices
+        self._next: tuple[int, Table] | None = None
+
+    def before(self, pane: int) -> Iterator[tuple[int, Table]]:
+        """Yield the slices that are left of panes before `pane`."""
+        while True:
+            if self._next is None:
+                self._next = next(self._slices, None)
+            if self._next is None or self._next[0] >= pane:
+                return
+            current, self._next = self._next, None
+            yield current
+
+
+def described(record: Record) -> tuple[int, ...]:
+    """Return what the directory keeps of a slice."""
+    rows = np.frombuffer(record.payload, dtype=np.uint64).reshape(record.rows, -1)
+    return record.group, record.marker, record.rows, int(rows[0, 0]), int(rows[-1, 0])
+
+
+def _places(markers: list[int], bounds: list[int], entries: Table) -> dict[int, Table]:
+    """Return where the entries of each slice go, given where each begins."""
+    pairs = zip(markers, pairwise(bounds), strict=True)
+    return {marker: entries[first:last] for marker, (first, last) in pairs}
+
+
+def _meets(slices: Slices, low: np.uint64, high: np.uint64) -> npt.NDArray[np.bool_]:
+    """Tell which slices may have entries of a range of hi."""
+    meets: npt.NDArray[np.bool_] = (slices["first_hi"] <= high) & (slices["last_hi"] >= low)
+    return meets
+
+
+def _portions(slices: Slices, rows: int) -> Iterator[Slices]:
+    """Cut slices into portions of about so many rows, at least one slice each."""
+    if len(slices) == 0:
+        return
+    portion = (np.cumsum(slices["rows"]) - slices["rows"]) // max(1, rows)
+    for first, last in pairwise(slice_bounds(portion).tolist()):
+        yield slices[first:last]

@@ -1,0 +1,153 @@
+"""Fronts without a pause: the next stack of fronts is built while one is in use.
+
+Idea: a stack serves half a window. While its panes leave, the panes of the half behind it have all
+entered; each slide reads a few of them backwards onto a second stack. When the first is used up,
+the second takes its place, and a third begins.
+
+    start    flipped            turned     turning       added
+      | in use  |   to be built   |   built   |            |
+      [---------)[-----------------------------)[----------)
+                 <------------------ back ----------------->
+                                                <next back->
+
+Invariants, with W panes in a window, S in a slide, B panes on a stack and start <= flipped:
+1. The stack has the fronts of [start, flipped), the next one those of [turned, turning), and the
+   rows hold what `kernels.groups` says: front [start, flipped), back [flipped, added), next front
+   [turned, turning), next back [turning, added). So windows equal folding their panes
+   (`test_oracle_windows_equal_the_obvious_computation`,
+   `test_oracle_windows_of_many_lengths_with_late_events`).
+2. A stack ends where a window starts, and W <= 2B: nothing enters behind the next stack but one.
+3. While no event comes behind the watermark, a slide reads at most 4 panes for each pane it moves:
+   one enters, one leaves, and two are built, one where slides divide the window
+   (`test_bounded_every_slide_reads_a_few_panes_whatever_the_window`).
+
+Cost: each entry is read three times, and merged into two backs as it enters. Two more sets of words
+for the fields without an inverse in a group's row; rows are gone through once per stack. Fronts on
+local disk for at most W + 2S panes.
+
+Limits: a *flip at once*, which reads the whole window, is left as the way back from anything
+unusual: an event behind the watermark in a pane that has fronts, groups that came from a snapshot,
+a partition that was split. An event behind the watermark in a pane that was built lets that stack
+begin anew, in the slides that are left. Windows gone through many at a time are built for together.
+
+References: two-stacks aggregation, in halves; Tangwongsan, Hirzel, Schneider, Low-Latency
+Sliding-Window Aggregation in Worst-Case Constant Time, 2017, bounds each step with one queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from icestream.core.arrays import Table
+from icestream.operators.grid.groups import Groups
+from icestream.operators.grid.partitions import Partition
+from icestream.operators.grid.slice_log import SliceLog
+from icestream.operators.grid.slices import Directory, Slices
+from icestream.plan.windows.grid import Sliding
+
+
+class Relay:
+    """The stacks of fronts of one partition, for the fields without an inverse."""
+
+    def __init__(
+        self,
+        course: Sliding,
+        groups: Groups,
+        partition: Partition,
+        directory: Directory,
+        slices: SliceLog,
+    ) -> None:
+        """Go on where the facts of the partition say the stacks are."""
+        self._course = course
+        self._groups = groups
+        self._partition = partition
+        self._directory = directory
+        self._slices = slices
+        slide = course.slide
+        #: panes on a stack: half a window, in whole slides
+        self._length = -(-course.range // (2 * slide)) * slide
+        #: panes from the first window with which a stack is built to the last
+        self._lead = min((course.range - self._length) // slide * slide, self._length - slide)
+        #: panes read for fronts
+        self.panes = 0
+
+    @property
+    def flipped(self) -> int:
+        """Return the pane before which slices that leave have fronts."""
+        return self._partition.flipped
+
+    @property
+    def turning(self) -> int:
+        """Return the pane from which on what enters joins the next back, too."""
+        return self._partition.turning
+
+    def pop(self, rows: int) -> Table:
+        """Return the fronts of the slices that leave next, which have so many rows."""
+        return self._partition.fronts.pop(rows)
+
+    def mend(self, late: Slices, start: int, added: int) -> None:
+        """Make fronts again that were lost, or do not hold since `late` slices were added.
+
+        The next window begins at `start`, and panes before `added` have entered.
+        """
+        partition = self._partition
+        if partition.stale or (late["pane"] < partition.flipped).any():
+            self._flip(start, added)
+        elif ((late["pane"] >= partition.turned) & (late["pane"] < partition.turning)).any():
+            partition.next.clear()
+            self._groups.drop_next()
+            partition.turned, partition.since = partition.turning, start
+
+    def ready(self, start: int) -> None:
+        """Have fronts for what leaves with the window from `start`, all of which has entered."""
+        partition = self._partition
+        if start == partition.flipped:
+            self.build(start)
+            partition.fronts.replace(partition.next)
+            self._groups.take_next()
+            self._begin(partition.turning)
+        elif start > partition.flipped:
+            self._flip(start, start + self._course.range)
+
+    def build(self, start: int) -> None:
+        """Build as much of the next stack as is due once the window from `start` was emitted."""
+        partition, slide = self._partition, self._course.slide
+        steps = (partition.flipped - partition.since) // slide + 1
+        done = (start - partition.since) // slide + 1
+        if done <= 0:
+            return
+        length = partition.turning - partition.flipped
+        due = partition.turning - -(-length * done // steps)
+        for entries in self._backwards(due, partition.turned):
+            partition.next.push(self._groups.push_next(entries))
+        partition.turned = due
+
+    def _flip(self, start: int, added: int) -> None:
+        """Make the stack of a window at once, from all of its panes that have entered."""
+        partition, slide = self._partition, self._course.slide
+        partition.fronts.clear()
+        partition.next.clear()
+        self._groups.start_flip()
+        flipped = start + min(self._length, (added - start) // slide * slide)
+        for entries in self._backwards(flipped, added):
+            self._groups.push_back(entries)
+        for entries in self._backwards(start, flipped):
+            partition.fronts.push(self._groups.push_front(entries))
+        self._begin(flipped)
+        partition.stale = False
+
+    def _begin(self, flipped: int) -> None:
+        """Let a stack that ends before a pane be in use, and the next one be begun in time."""
+        partition = self._partition
+        partition.flipped = flipped
+        partition.turning = partition.turned = flipped + self._length
+        partition.since = flipped - self._lead
+
+    def _backwards(self, first: int, last: int) -> Iterator[Table]:
+        """Yield the entries of slices from a pane up to another, the last slice's first."""
+        slices = self._directory.between(first, last)[::-1]
+        self.panes += len(np.unique(slices["pane"]))
+        for portion in self._slices.portions(slices, self._partition):
+            yield portion.entries

@@ -1,0 +1,149 @@
+"""Updates on their way: one row per key with its newest value, and what the others leave behind.
+
+Idea: of all updates of a key only the newest matters, but the first tells since when the key waits
+and their number how often it is updated. So what travels, row by row in the order in which keys
+came first, is identity, first and last time, number of updates, and the newest value.
+
+Invariants:
+1. However updates are cut into batches, they fold to the same rows
+   (`test_oracle_folding_does_not_depend_on_the_pieces`).
+2. Of equal times the update that came last counts (the same test), or that of the input which is
+   trusted most (`test_oracle_a_union_believes_its_source_of_truth`).
+
+Cost: one sort of each batch by key and time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ids, Ints
+from icestream.operators.latest.identities import newest
+
+#: columns that lead the rows
+HI = "__hi"
+LO = "__lo"
+#: earliest and latest time of the updates that a row stands for, and their number
+FIRST = "__first"
+LAST = "__last"
+COUNT = "__count"
+#: column of values that says from which input they are, where there are several
+ORIGIN = "__origin"
+
+HEAD = (
+    pa.field(HI, pa.uint64(), nullable=False),
+    pa.field(LO, pa.uint64(), nullable=False),
+    pa.field(FIRST, pa.int64(), nullable=False),
+    pa.field(LAST, pa.int64(), nullable=False),
+    pa.field(COUNT, pa.int64(), nullable=False),
+)
+#: rows that are collected before they are folded again
+ENOUGH_ROWS = 65_536
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Updates of keys, each key once or more."""
+
+    rows: pa.RecordBatch
+
+    @classmethod
+    def of(
+        cls, hi: Ids, lo: Ids, first: Ints, last: Ints, count: Ints, payload: pa.RecordBatch
+    ) -> Folded:
+        """Put together what a row is made of."""
+        head = [pa.array(each) for each in (hi, lo, first, last, count)]
+        schema = pa.schema([*HEAD, *payload.schema])
+        return cls(pa.RecordBatch.from_arrays([*head, *payload.columns], schema=schema))
+
+    @property
+    def identity(self) -> tuple[Ids, Ids]:
+        """Return hi and lo of each row."""
+        return self._numbers(HI), self._numbers(LO)
+
+    @property
+    def first(self) -> Ints:
+        """Return the earliest time of each row."""
+        return self._numbers(FIRST)
+
+    @property
+    def last(self) -> Ints:
+        """Return the latest time of each row."""
+        return self._numbers(LAST)
+
+    @property
+    def count(self) -> Ints:
+        """Return how many updates each row stands for."""
+        return self._numbers(COUNT)
+
+    @property
+    def payload(self) -> pa.RecordBatch:
+        """Return the newest values."""
+        fields = [
+            self.rows.schema.field(place) for place in range(len(HEAD), self.rows.num_columns)
+        ]
+        return pa.RecordBatch.from_arrays(self.rows.columns[len(HEAD) :], schema=pa.schema(fields))
+
+    def take(self, chosen: Ints) -> Folded:
+        """Return some of the rows."""
+        return Folded(self.rows.take(pa.array(chosen)))
+
+    def _numbers(self, name: str) -> np.ndarray:
+        return np.asarray(self.rows.column(name).to_numpy())
+
+
+def folded(updates: Folded, ranks: Ints | None = None) -> Folded:
+    """Fold updates, in the order of arrival, to one row for each key.
+
+    With ranks of inputs, of equal times that of the input with the lowest rank counts.
+    """
+    hi, lo = updates.identity
+    first, last, count = updates.first, updates.last, updates.count
+    trust = None if ranks is None else -ranks[updates.rows.column(ORIGIN).to_numpy()]
+    chosen, numbers, heads = newest(hi, lo, last, trust)
+    if len(chosen) == len(hi):
+        return updates
+    earliest, total = first[heads].copy(), np.zeros(len(heads), dtype=np.int64)
+    np.minimum.at(earliest, numbers, first)
+    np.add.at(total, numbers, count)
+    payload = updates.payload.take(pa.array(chosen))
+    return Folded.of(hi[chosen], lo[chosen], earliest, last[chosen], total, payload)
+
+
+@dataclass
+class Folder:
+    """Collects updates and keeps one row for each key."""
+
+    ranks: Ints | None = None
+    _parts: list[pa.RecordBatch] = field(default_factory=list)
+    _rows: int = 0
+    _settled: int = 0
+
+    def take(self, updates: Folded) -> None:
+        """Take in updates that came after those taken before."""
+        part = folded(updates, self.ranks).rows
+        self._parts.append(part)
+        self._rows += part.num_rows
+        if self._rows > max(ENOUGH_ROWS, 2 * self._settled):
+            self._settle()
+
+    def finish(self) -> Folded | None:
+        """Return one row for each key, or None if there was nothing."""
+        if not self._parts:
+            return None
+        self._settle()
+        return Folded(self._parts[0])
+
+    def _settle(self) -> None:
+        together = joined(self._parts)
+        self._parts = [folded(Folded(together), self.ranks).rows]
+        self._rows = self._settled = self._parts[0].num_rows
+
+
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return batches as one."""
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

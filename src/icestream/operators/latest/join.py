@@ -1,0 +1,373 @@
+"""Join of two update streams on their key: the newest match of every key.
+
+Idea: rows of both sides match if their keys are equal, their times are at most `within` apart and a
+condition, if there is one, holds. The time of a match is that of its younger row; of several of one
+time, the one with the youngest rows is delivered, and only if it is newer than the last one of its
+key. A row is kept as long as a row of the other side that is yet to come can match it.
+
+Invariants:
+1. What is delivered with rows of one side is the newest match there is with one of them, if newer
+   than the last (`test_oracle_join_beside_its_definition`).
+2. Times of a key's matches never go back, and (time, time of the older row) goes up (same test).
+3. Rows of both sides that come in the order of time deliver the newest match of every instant that
+   has one, however they are cut (`test_oracle_every_match_does_not_depend_on_the_pieces`).
+4. Rows are kept while the other side's time is less than `within` ahead
+   (`test_bounded_join_forgets_what_cannot_match`).
+
+Cost: per batch a copy of the kept rows' keys and times, and the pairs within reach if there is a
+condition; without one two binary searches per instant.
+
+Limits: rows of a side that are not newer than their key's latest are dropped as late.
+
+References: section 3.2 of the source named in `docs/papers.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints
+from icestream.core.errors import DefinitionError
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.kernels.queue.windows.key_times import going_up
+from icestream.kernels.ranges import numbers_of
+from icestream.operators.latest.saved_arrays import State, bytes_of, table_of
+from icestream.operators.latest.update_stream import KeyDirectory, UpdateStream, grown
+from icestream.sql.expressions.compile import Predicate
+
+LEFT, RIGHT = 0, 1
+#: rows of a side that are looked through for ones to forget, at least
+ENOUGH_ROWS = 1024
+#: pairs that a condition is evaluated over at once
+PAIRS_AT_ONCE = 65_536
+
+
+class _Side:
+    """The rows of one input that can still match, by key and time."""
+
+    def __init__(self, stream: UpdateStream) -> None:
+        self.stream = stream
+        self.rows = stream.schema.empty_table()
+        self.keys: Ints = np.zeros(0, dtype=np.int64)
+        self.times: Ints = np.zeros(0, dtype=np.int64)
+        #: latest time of each key
+        self.last: Ints = np.zeros(0, dtype=np.int64)
+        #: row in `rows` of each kept one
+        self.places: Ints = np.zeros(0, dtype=np.int64)
+        self.settled = 0
+
+    def add(self, rows: pa.RecordBatch, keys: Ints, times: Ints) -> None:
+        """Keep rows beside the others."""
+        order = np.lexsort((times, keys))
+        at = bounds(self.keys, self.times, keys[order], times[order])
+        places = self.rows.num_rows + order
+        self.keys = np.insert(self.keys, at, keys[order])
+        self.times = np.insert(self.times, at, times[order])
+        self.places = np.insert(self.places, at, places)
+        self.rows = pa.concat_tables([self.rows, pa.Table.from_batches([rows])])
+
+    def forget(self, before: Ints) -> None:
+        """Forget rows up to a time for each key, once in a while."""
+        if self.rows.num_rows <= max(ENOUGH_ROWS, 2 * self.settled):
+            return
+        left = self.times > before[self.keys]
+        self.keys, self.times, self.places = (
+            each[left] for each in (self.keys, self.times, self.places)
+        )
+        self.rows = self.rows.take(pa.array(self.places)).combine_chunks()
+        self.places = np.arange(len(self.keys))
+        self.settled = len(self.keys)
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Rows of both sides that match."""
+
+    keys: Ints
+    #: times of the younger and of the older row
+    younger: Ints
+    older: Ints
+    #: places of the rows in the tables of their sides
+    left: Ints
+    right: Ints
+
+    @classmethod
+    def none(cls) -> _Pairs:
+        nothing = np.zeros(0, dtype=np.int64)
+        return cls(nothing, nothing, nothing, nothing, nothing)
+
+    @classmethod
+    def together(cls, parts: Sequence[_Pairs]) -> _Pairs:
+        columns = zip(*(astuple(each) for each in parts), strict=True)
+        return cls(*(np.concatenate(column) for column in columns))
+
+    def chosen(self, places: Ints) -> _Pairs:
+        return _Pairs(*(column[places] for column in astuple(self)))
+
+    def newest_of_instants(self) -> _Pairs:
+        """Of each key and time the match with the youngest rows, by key and time."""
+        ordered = self.chosen(np.lexsort((self.older, self.younger, self.keys)))
+        keys, times = ordered.keys, ordered.younger
+        ends = (keys[1:] != keys[:-1]) | (times[1:] != times[:-1])
+        return ordered.chosen(np.flatnonzero(np.append(ends, [True])[: len(keys)]))
+
+    def last_of_keys(self) -> _Pairs:
+        """Of pairs by key and time, the last of each key."""
+        ends = self.keys[1:] != self.keys[:-1]
+        return self.chosen(np.flatnonzero(np.append(ends, [True])[: len(self.keys)]))
+
+    def by_time(self) -> _Pairs:
+        return self.chosen(np.argsort(self.younger, kind="stable"))
+
+
+class UpdateJoin:
+    """Delivers the newest match of every key of two streams."""
+
+    def __init__(
+        self,
+        left: UpdateStream,
+        right: UpdateStream,
+        *,
+        within: Micros,
+        condition: str | None = None,
+        zone: str = "UTC",
+    ) -> None:
+        """Join on the key.
+
+        Args:
+            left: rows of port 0.
+            right: rows of port 1; its key columns are those of the left, its other columns have
+                names of their own.
+            within: how far apart in time matching rows may be, in the unit of the time columns.
+            condition: SQL over the columns of a result, where there is more than the key.
+            zone: of the session.
+        """
+        kinds = [
+            [stream.schema.field(name).type for name in (*stream.keys, stream.time)]
+            for stream in (left, right)
+        ]
+        if set(left.keys) != set(right.keys) or kinds[0] != kinds[1] or within < 0:
+            msg = (
+                "a join of update streams is on their key, within some time: both need the same "
+                f"key columns and types of time; got {left.keys} and {right.keys}, {within}"
+            )
+            raise DefinitionError(msg)
+        taken = {*left.keys, left.time, *left.others}
+        twice = [name for name in right.others if name in taken]
+        if twice:
+            msg = f"both sides of a join have columns {twice}; rename them on one side"
+            raise DefinitionError(msg)
+        fields = [left.schema.field(name) for name in (*left.keys, left.time, *left.others)]
+        fields += [right.schema.field(name) for name in right.others]
+        self.result = UpdateStream(pa.schema(fields), left.keys, left.time)
+        self._predicate = (
+            None if condition is None else Predicate.bind(self.result.schema, condition, zone=zone)
+        )
+        self._within = within
+        self._sides = (_Side(left), _Side(right))
+        self._keys = KeyDirectory()
+        #: times of the younger and the older row of the last match of each key
+        self._younger: Ints = np.zeros(0, dtype=np.int64)
+        self._older: Ints = np.zeros(0, dtype=np.int64)
+        #: rows that were not newer than their key's latest of their side
+        self.late = 0
+
+    @property
+    def kept(self) -> tuple[int, int]:
+        """Rows that are kept of each side."""
+        return self._sides[LEFT].rows.num_rows, self._sides[RIGHT].rows.num_rows
+
+    def state(self) -> State:
+        """Return all that is known, for `recall`."""
+        known: State = {
+            "known": self._keys.state(),
+            "younger": self._younger,
+            "older": self._older,
+            "late": np.array([self.late]),
+        }
+        for name, side in zip(("left", "right"), self._sides, strict=True):
+            rows = side.rows.take(pa.array(side.places)).combine_chunks()
+            known |= {
+                f"{name}.rows": bytes_of(rows),
+                f"{name}.keys": side.keys,
+                f"{name}.times": side.times,
+                f"{name}.last": side.last,
+            }
+        return known
+
+    def recall(self, state: State) -> None:
+        """Go on where `state` was asked for."""
+        self._keys.recall(state["known"])
+        self._younger, self._older = state["younger"], state["older"]
+        for name, side in zip(("left", "right"), self._sides, strict=True):
+            _check_side(state, name, side.rows.schema, len(self._keys))
+        self.late = int(state["late"][0])
+        for name, side in zip(("left", "right"), self._sides, strict=True):
+            side.rows = table_of(state[f"{name}.rows"])
+            side.keys, side.times = state[f"{name}.keys"], state[f"{name}.times"]
+            side.last = state[f"{name}.last"]
+            side.places = np.arange(len(side.keys))
+            side.settled = len(side.keys)
+
+    def on_rows(self, port: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Take rows of one side and return the newest match of each key."""
+        pairs = self._take(rows, None) if port == LEFT else self._take(None, rows)
+        return self._delivered(pairs.last_of_keys())
+
+    def on_both(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        """Take rows of both sides and return the newest match of every instant, by time."""
+        return self._delivered(self._take(left, right).by_time())
+
+    def _take(self, left: pa.RecordBatch | None, right: pa.RecordBatch | None) -> _Pairs:
+        """Keep rows, and return the newest match of every key and instant that is news."""
+        found, fresh = [_Pairs.none()], []
+        for port, rows in ((LEFT, left), (RIGHT, right)):
+            if rows is not None:
+                mine = self._enter(port, rows)
+                fresh.append((port, mine))
+                if self._predicate is not None:
+                    found.append(self._fulfilling(self._reached(port, *mine)))
+        if self._predicate is None:
+            found.append(self._at_instants(fresh))
+        pairs = _Pairs.together(found).newest_of_instants()
+        newest = pairs.last_of_keys()
+        self._younger[newest.keys], self._older[newest.keys] = newest.younger, newest.older
+        return pairs
+
+    def _enter(self, port: int, rows: pa.RecordBatch) -> tuple[Ints, Ints, Ints]:
+        """Keep the rows that are newer than their key's latest; return keys, times and places."""
+        mine = self._sides[port]
+        keys = self._keys.numbers(*self.result.identify(rows))
+        times = mine.stream.times(rows)
+        self._grow()
+        keep = np.empty(len(times), dtype=np.bool_)
+        self.late += going_up(keys, times, mine.last, True, keep)
+        keys, times = keys[keep], times[keep]
+        places = np.arange(mine.rows.num_rows, mine.rows.num_rows + len(keys))
+        mine.add(rows.filter(pa.array(keep)), keys, times)
+        return keys, times, places
+
+    def _grow(self) -> None:
+        count = len(self._keys)
+        for side in self._sides:
+            side.last = grown(side.last, count, MINUS_INFINITY)
+        self._younger = grown(self._younger, count, MINUS_INFINITY)
+        self._older = grown(self._older, count, MINUS_INFINITY)
+
+    def _reached(self, port: int, keys: Ints, times: Ints, places: Ints) -> _Pairs:
+        """Return the pairs of new rows of a side with all that they can match."""
+        other = self._sides[1 - port]
+        begins = bounds(other.keys, other.times, keys, times - self._within)
+        ends = bounds(other.keys, other.times, keys, times + self._within + 1)
+        mine_at, other_at = np.repeat(np.arange(len(keys)), ends - begins), numbers_of(begins, ends)
+        sides = [places[mine_at], other.places[other_at]]
+        ours, theirs = times[mine_at], other.times[other_at]
+        return self._news(keys[mine_at], ours, theirs, *(sides if port == LEFT else sides[::-1]))
+
+    def _at_instants(self, fresh: Sequence[tuple[int, tuple[Ints, Ints, Ints]]]) -> _Pairs:
+        """Return, for instants that new rows may have changed, the newest rows of both sides."""
+        keys, times = [], []
+        for port, (mine, at, _) in fresh:
+            other = self._sides[1 - port]
+            reached = np.zeros(len(other.keys) + 1, dtype=np.int64)
+            np.add.at(reached, bounds(other.keys, other.times, mine, at + 1), 1)
+            np.add.at(reached, bounds(other.keys, other.times, mine, at + self._within + 1), -1)
+            chosen = np.flatnonzero(np.cumsum(reached[:-1]) > 0)
+            keys += [mine, other.keys[chosen]]
+            times += [at, other.times[chosen]]
+        instants = np.unique(np.stack([np.concatenate(keys), np.concatenate(times)]), axis=1)
+        of, until = instants
+        found = []
+        is_pair = np.ones(len(of), dtype=np.bool_)
+        for side in self._sides:
+            place = bounds(side.keys, side.times, of, until + 1) - 1
+            there = place >= 0
+            there[there] = side.keys[place[there]] == of[there]
+            there[there] = side.times[place[there]] >= until[there] - self._within
+            is_pair &= there
+            found.append((side, place))
+        (ours, left), (theirs, right) = (
+            (side.times[place[is_pair]], side.places[place[is_pair]]) for side, place in found
+        )
+        return self._news(of[is_pair], ours, theirs, left, right)
+
+    def _news(self, keys: Ints, ours: Ints, theirs: Ints, left: Ints, right: Ints) -> _Pairs:
+        """Return the pairs that are newer than what was delivered."""
+        younger, older = np.maximum(ours, theirs), np.minimum(ours, theirs)
+        news = (younger > self._younger[keys]) | (
+            (younger == self._younger[keys]) & (older > self._older[keys])
+        )
+        return _Pairs(keys, younger, older, left, right).chosen(np.flatnonzero(news))
+
+    def _fulfilling(self, pairs: _Pairs) -> _Pairs:
+        """Return the pairs that meet the condition."""
+        kept = [np.zeros(0, dtype=np.int64)]
+        for first in range(0, len(pairs.keys), PAIRS_AT_ONCE):
+            part = np.arange(first, min(first + PAIRS_AT_ONCE, len(pairs.keys)))
+            rows = self._joined(pairs.chosen(part))
+            if self._predicate is not None:
+                kept.append(part[self._predicate.mask(rows).to_numpy(zero_copy_only=False)])
+        return pairs.chosen(np.concatenate(kept))
+
+    def _delivered(self, pairs: _Pairs) -> pa.RecordBatch:
+        """Return matches as rows, and forget rows that can match no more."""
+        rows = self._joined(pairs)
+        for side, opposite in (self._sides, self._sides[::-1]):
+            side.forget(_minus(opposite.last, self._within))
+        return rows
+
+    def _joined(self, pairs: _Pairs) -> pa.RecordBatch:
+        """Put rows of both sides together."""
+        left, right = (
+            side.rows.take(pa.array(places))
+            for side, places in zip(self._sides, (pairs.left, pairs.right), strict=True)
+        )
+        columns = []
+        for field in self.result.schema:
+            if field.name == self.result.time:
+                columns.append(pa.array(pairs.younger).cast(field.type))
+            else:
+                source = left if field.name in left.column_names else right
+                columns.append(source.column(field.name).combine_chunks())
+        return pa.RecordBatch.from_arrays(columns, schema=self.result.schema)
+
+
+def _check_side(state: State, name: str, schema: pa.Schema, known: int) -> None:
+    """Refuse rows that are not in order, or of keys that there are not."""
+    keys, times = state[f"{name}.keys"], state[f"{name}.times"]
+    rows, last = table_of(state[f"{name}.rows"]), state[f"{name}.last"]
+    arrays = (keys, times, last, state["younger"], state["older"])
+    whole = (
+        all(each.dtype == np.int64 and each.ndim == 1 for each in arrays)
+        and rows.schema == schema
+        and rows.num_rows == len(keys) == len(times)
+        and all(len(each) >= known for each in arrays[2:])
+        and ((keys >= 0) & (keys < known)).all()
+        and ((np.diff(keys) > 0) | ((np.diff(keys) == 0) & (np.diff(times) > 0))).all()
+    )
+    if not whole:
+        msg = f"the {name} rows of a join of update streams are not in order"
+        raise ValueError(msg)
+
+
+def bounds(keys: Ints, times: Ints, wanted_keys: Ints, wanted_times: Ints) -> Ints:
+    """Return the first place, in rows sorted by key and time, not before each wanted one."""
+    first = np.searchsorted(keys, wanted_keys, "left")
+    last = np.searchsorted(keys, wanted_keys, "right")
+    while (first < last).any():
+        middle = (first + last) >> 1
+        inside = first < last
+        earlier = np.zeros(len(first), dtype=np.bool_)
+        earlier[inside] = times[middle[inside]] < wanted_times[inside]
+        first = np.where(earlier, middle + 1, first)
+        last = np.where(inside & ~earlier, middle, last)
+    return first
+
+
+def _minus(times: Ints, length: Micros) -> Ints:
+    """Return earlier times; those before all stay so."""
+    return np.where(times == MINUS_INFINITY, times, times - length)

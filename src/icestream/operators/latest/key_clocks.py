@@ -1,0 +1,98 @@
+"""Groups finer than the update key: what supersedes what, and when their windows are full.
+
+Idea: with group-by columns beyond the update key, a key has several groups. The results of a group
+are updates of earlier results of that group, and of no other: a window supersedes older windows of
+its own group, and what waits, waits by group. But time is the key's: its tuples come in the order
+of time whatever their group, so a tuple of one group says of all groups of its key that nothing
+older comes. Their windows that ended before are full, however rare the group; and a tuple older
+than its key's latest is late, also if its group has none as late. Tuples of different groups may
+share a time, which within a group they may not.
+
+Invariants:
+1. Answers are over whole windows, and those of every group of a key are out, if served, once the
+   key's time has passed them (`test_oracle_windows_of_groups_are_filled_by_the_time_of_their_key`).
+
+Cost: one pass over the groups of the keys in each batch; 16 bytes for each group, 16 for each key.
+
+Limits: groups learn the time with the end of a batch, so in EAGER and LAZY alike a window may be
+taken for full a batch later than its key's tuple says.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints
+from icestream.core.errors import InputError
+from icestream.core.times import MINUS_INFINITY
+from icestream.kernels.queue.windows.key_times import going_up, link_groups
+from icestream.operators.latest.identities import newest
+from icestream.operators.latest.saved_arrays import State
+from icestream.operators.latest.update_stream import KeyDirectory, UpdateStream, grown
+from icestream.state.queue.windows.queue import Late, WindowQueue
+
+
+class KeyClocks:
+    """The time of every key, and which groups go by it."""
+
+    def __init__(self, stream: UpdateStream, late: Late) -> None:
+        """Know no key."""
+        self._stream = stream
+        self._refuses = late == "refuse"
+        self._keys = KeyDirectory()
+        self._last: Ints = np.zeros(0, dtype=np.int64)
+        self._first: Ints = np.zeros(0, dtype=np.int64)
+        self._after: Ints = np.zeros(0, dtype=np.int64)
+        self._linked = 0
+        self._dropped = 0
+        #: tuples that were dropped
+        self.late = 0
+
+    def in_order(self, batch: pa.RecordBatch) -> Ints:
+        """Return the tuples that are not older than their key's latest."""
+        keys = self._keys.numbers(*self._stream.identify(batch))
+        times = self._stream.times(batch)
+        self._last = grown(self._last, len(self._keys), MINUS_INFINITY)
+        keep = np.empty(len(times), dtype=np.bool_)
+        last = self._last.copy()
+        late = going_up(keys, times, last, False, keep)
+        if late and self._refuses:
+            row = int(np.flatnonzero(~keep)[0])
+            msg = (
+                f"tuple {row} has time {int(times[row])}, which is before its key's latest; sort "
+                "the input by time, or have late tuples dropped (late='drop')"
+            )
+            raise InputError(msg)
+        self._dropped = late
+        return np.flatnonzero(keep)
+
+    def state(self) -> State:
+        """Return all that is known, for `recall`."""
+        return {
+            "clocks.known": self._keys.state(),
+            "clocks.last": self._last,
+            "clocks.first": self._first,
+            "clocks.after": self._after,
+            "clocks.counts": np.array([self._linked, self.late]),
+        }
+
+    def recall(self, state: State) -> None:
+        """Go on where `state` was asked for."""
+        self._keys.recall(state["clocks.known"])
+        self._last, self._first = state["clocks.last"], state["clocks.first"]
+        self._after = state["clocks.after"]
+        self._linked, self.late = state["clocks.counts"].tolist()
+
+    def tell(self, queue: WindowQueue, batch: pa.RecordBatch, groups: Ints, arrived: Ints) -> None:
+        """Tell all groups of the keys in a batch, which the queue has taken, the time."""
+        self.late += self._dropped
+        hi, lo = self._stream.identify(batch)
+        keys = self._keys.numbers(hi, lo)
+        self._first = grown(self._first, len(self._keys), -1)
+        self._after = grown(self._after, int(groups.max(initial=-1)) + 1, -1)
+        self._linked = link_groups(keys, groups, self._linked, self._first, self._after)
+        times = self._stream.times(batch)
+        chosen, _, _ = newest(hi, lo, times)
+        self._last[keys[chosen]] = times[chosen]
+        queue.advance(keys[chosen], times[chosen], arrived[chosen], self._first, self._after)

@@ -1,0 +1,408 @@
+"""What is done to update streams before their updates wait: a tree of filters, maps, unions, joins.
+
+Idea: rows of all inputs come in one stream, each with the number of its input and the columns of
+other inputs empty. Every arc of the tree hands on all updates that there are, in the order of time;
+only the queue behind the tree folds them to the newest of a key, and only windows behind it decide
+which are passed over. So each arc is exact whatever follows, and trees can be combined at will.
+
+Invariants:
+1. What is served in the end is the newest row that the tree makes of each key, also over restarts
+   at any batch (`test_oracle_the_newest_match_of_every_key_is_served`,
+   `test_oracle_trees_of_arcs_beside_the_plain_answer`).
+2. Rows that a tree makes of a key never go back in time (the same tests).
+
+Cost: that of the operators; all updates travel and are logged, since a later arc may need any.
+
+Limits: every stream of a tree has the key of all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
+from icestream.core.units import format_interval
+from icestream.operators.latest.coalescing import ORIGIN, Folded, folded
+from icestream.operators.latest.join import LEFT, RIGHT, UpdateJoin
+from icestream.operators.latest.rowwise import UpdateFilter, UpdateMap
+from icestream.operators.latest.saved_arrays import Kept, State
+from icestream.operators.latest.union import UpdateUnion
+from icestream.operators.latest.update_stream import UpdateStream
+from icestream.operators.protocol import Shard
+
+
+class Front(Protocol):
+    """One arc of a tree, with all that leads to it."""
+
+    @property
+    def sources(self) -> tuple[Front, ...]:
+        """Return the arcs that lead to it."""
+        ...
+
+    @property
+    def stream(self) -> UpdateStream:
+        """Return what it makes; DefinitionError for what cannot be."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return it as JSON, without its sources."""
+        ...
+
+    def runner(self) -> Arc:
+        """Return an operator without a row."""
+        ...
+
+
+class Arc(Protocol):
+    """An arc at work."""
+
+    @property
+    def late(self) -> int:
+        """Return how many rows came too late for it."""
+        ...
+
+    def on_batch(self, inputs: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        """Take what its sources made of a batch, each by time; return what follows, by time."""
+        ...
+
+    def state(self) -> State:
+        """Return what is kept, for `recall`."""
+        ...
+
+    def recall(self, state: State) -> None:
+        """Go on where `state` was asked for."""
+        ...
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """The rows of some inputs."""
+
+    numbers: tuple[int, ...]
+    stream: UpdateStream
+    sources: tuple[Front, ...] = ()
+
+    def describe(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        columns = [f"{each.name} {each.type}" for each in self.stream.schema]
+        return {"inputs": list(self.numbers), "time": self.stream.time, "columns": columns}
+
+    def runner(self) -> Arc:
+        """Return what sorts rows by time."""
+        return _Sorted(self.stream)
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """The rows of a stream that fulfil a condition."""
+
+    over: Front
+    condition: str
+    zone: str = "UTC"
+
+    @property
+    def sources(self) -> tuple[Front, ...]:
+        """Return the stream."""
+        return (self.over,)
+
+    @property
+    def stream(self) -> UpdateStream:
+        """Return the columns that there were."""
+        return UpdateFilter(self.over.stream, self.condition, zone=self.zone).result
+
+    def describe(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {"where": self.condition}
+
+    def runner(self) -> Arc:
+        """Return the filter."""
+        operator = UpdateFilter(self.over.stream, self.condition, zone=self.zone)
+        return _Rowwise(operator, self.stream)
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A stream with other columns; key and time stay."""
+
+    over: Front
+    columns: tuple[str, ...]
+    zone: str = "UTC"
+
+    @property
+    def sources(self) -> tuple[Front, ...]:
+        """Return the stream."""
+        return (self.over,)
+
+    @property
+    def stream(self) -> UpdateStream:
+        """Return the columns that are made."""
+        made = UpdateMap(self.over.stream, self.columns, zone=self.zone).result
+        columns = pa.schema([pa.field(each.name, each.type) for each in made.schema])
+        return UpdateStream(columns, made.keys, made.time)
+
+    def describe(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {"select": list(self.columns)}
+
+    def runner(self) -> Arc:
+        """Return the map."""
+        operator = UpdateMap(self.over.stream, self.columns, zone=self.zone)
+        return _Rowwise(operator, self.stream)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The union of streams, never going back in time for any key."""
+
+    sources: tuple[Front, ...]
+    #: numbers of the streams from the most trusted on
+    truth: tuple[int, ...]
+
+    @property
+    def stream(self) -> UpdateStream:
+        """Return the columns of all of them."""
+        return self._union().result
+
+    def describe(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {"union": list(self.truth)}
+
+    def runner(self) -> Arc:
+        """Return the union."""
+        return _Union(self._union())
+
+    def _union(self) -> UpdateUnion:
+        return UpdateUnion([each.stream for each in self.sources], truth=self.truth)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Two update streams that are joined on their key."""
+
+    left: Front
+    right: Front
+    within: Micros
+    condition: str | None = None
+    zone: str = "UTC"
+
+    @property
+    def sources(self) -> tuple[Front, ...]:
+        """Return both sides."""
+        return self.left, self.right
+
+    @property
+    def stream(self) -> UpdateStream:
+        """Return the columns of a match."""
+        return self._join().result
+
+    def describe(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {"join": format_interval(self.within), "condition": self.condition}
+
+    def runner(self) -> Arc:
+        """Return the join."""
+        return _Join(self._join())
+
+    def _join(self) -> UpdateJoin:
+        return UpdateJoin(
+            self.left.stream,
+            self.right.stream,
+            within=self.within,
+            condition=self.condition,
+            zone=self.zone,
+        )
+
+
+def inputs_of(front: Front) -> Iterator[Arriving]:
+    """Yield the inputs of a tree, from left to right."""
+    if isinstance(front, Arriving):
+        yield front
+    for source in front.sources:
+        yield from inputs_of(source)
+
+
+def numbers_of(front: Front) -> tuple[int, ...]:
+    """Return the numbers of the inputs of a tree."""
+    return tuple(number for each in inputs_of(front) for number in each.numbers)
+
+
+def ranks_of(front: Front | None) -> tuple[int, ...] | None:
+    """Return the trust in each input, 0 for most, of a union of plain streams; None of others."""
+    if not isinstance(front, Merged) or not all(isinstance(arc, Arriving) for arc in front.sources):
+        return None
+    ranks = {
+        number: rank
+        for rank, place in enumerate(front.truth)
+        for number in numbers_of(front.sources[place])
+    }
+    return tuple(ranks[number] for number in sorted(ranks))
+
+
+def columns_of(front: Front) -> pa.Schema:
+    """Return the columns that travel for a tree: those of all inputs, equal ones once."""
+    found: dict[str, pa.Field] = {}
+    for each in inputs_of(front):
+        for column in each.stream.schema:
+            known = found.setdefault(column.name, column)
+            if known.type != column.type:
+                msg = (
+                    f"column {column.name!r} is {known.type} in one stream and {column.type} in "
+                    "another: rename it in one of them"
+                )
+                raise DefinitionError(msg)
+    return pa.schema([pa.field(each.name, each.type) for each in found.values()])
+
+
+def described(front: Front) -> dict[str, Any]:
+    """Return a tree as JSON."""
+    sources = [described(each) for each in front.sources]
+    return {**front.describe(), **({"of": sources} if sources else {})}
+
+
+class FrontOperator:
+    """A tree at work, in one shard."""
+
+    def __init__(self, front: Front, shard: Shard | None = None) -> None:
+        """Go on with what the shard's arena has; without one begin with nothing."""
+        #: arcs with the numbers of those that lead to them, which come first
+        self._arcs: list[tuple[Front, Arc, list[int]]] = []
+        self._add(front)
+        #: what the tree makes
+        self.result = front.stream
+        self._kept = None if shard is None else Kept(shard.arena, shard.account, "front")
+        known = None if self._kept is None else self._kept.load()
+        if known is not None:
+            self.recall(known)
+
+    def _add(self, front: Front) -> int:
+        sources = [self._add(each) for each in front.sources]
+        self._arcs.append((front, front.runner(), sources))
+        return len(self._arcs) - 1
+
+    @property
+    def late(self) -> int:
+        """Return how many rows came too late for an arc."""
+        return sum(arc.late for _, arc, _ in self._arcs)
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Take rows of all inputs and return what the tree makes of them, by time."""
+        origins = np.asarray(batch.column(ORIGIN).to_numpy())
+        made: list[pa.RecordBatch] = []
+        for front, arc, sources in self._arcs:
+            inputs = [made[source] for source in sources]
+            if isinstance(front, Arriving):
+                mine = batch.filter(pa.array(np.isin(origins, front.numbers)))
+                inputs = [mine.select(front.stream.schema.names)]
+            made.append(arc.on_batch(inputs))
+        return made[-1]
+
+    def take(self, batch: pa.RecordBatch) -> Folded | None:
+        """Take rows of all inputs and return what the tree makes of them, as updates of keys."""
+        rows = self.rows(batch)
+        if not rows.num_rows:
+            return None
+        times, ones = self.result.times(rows), np.ones(rows.num_rows, dtype=np.int64)
+        return folded(Folded.of(*self.result.identify(rows), times, times, ones, rows))
+
+    def save(self) -> None:
+        """Keep what is known until the next version."""
+        if self._kept is not None:
+            self._kept.save(self.state())
+
+    def state(self) -> State:
+        """Return what is known, for a snapshot."""
+        return {
+            f"{number}.{name}": array
+            for number, (_, arc, _) in enumerate(self._arcs)
+            for name, array in arc.state().items()
+        }
+
+    def states(self) -> list[tuple[Front, State]]:
+        """Return every arc with what it keeps, for whoever looks at them."""
+        return [(front, arc.state()) for front, arc, _ in self._arcs]
+
+    def recall(self, state: State) -> None:
+        """Go on where a snapshot was taken."""
+        for number, (_, arc, _) in enumerate(self._arcs):
+            mark = f"{number}."
+            arc.recall(
+                {
+                    name.removeprefix(mark): array
+                    for name, array in state.items()
+                    if name.startswith(mark)
+                }
+            )
+
+
+class _Stateless:
+    """An arc that keeps nothing."""
+
+    @property
+    def late(self) -> int:
+        return 0
+
+    def state(self) -> State:
+        return {}
+
+    def recall(self, state: State) -> None:
+        pass
+
+
+class _Sorted(_Stateless):
+    def __init__(self, stream: UpdateStream) -> None:
+        self._stream = stream
+
+    def on_batch(self, inputs: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        order = np.argsort(self._stream.times(inputs[0]), kind="stable")
+        return inputs[0].take(pa.array(order))
+
+
+class _Rowwise(_Stateless):
+    def __init__(self, operator: UpdateFilter | UpdateMap, stream: UpdateStream) -> None:
+        self._operator = operator
+        self._schema = stream.schema
+
+    def on_batch(self, inputs: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        made = self._operator.on_rows(0, inputs[0])
+        return pa.RecordBatch.from_arrays(made.columns, schema=self._schema)
+
+
+class _Keeping:
+    """An arc over an operator that keeps something."""
+
+    def __init__(self, operator: UpdateUnion | UpdateJoin) -> None:
+        self._operator = operator
+
+    @property
+    def late(self) -> int:
+        return self._operator.late
+
+    def state(self) -> State:
+        return self._operator.state()
+
+    def recall(self, state: State) -> None:
+        self._operator.recall(state)
+
+
+class _Union(_Keeping):
+    def __init__(self, union: UpdateUnion) -> None:
+        super().__init__(union)
+        self._union = union
+
+    def on_batch(self, inputs: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        return self._union.merge(dict(enumerate(inputs)), every=True)
+
+
+class _Join(_Keeping):
+    def __init__(self, join: UpdateJoin) -> None:
+        super().__init__(join)
+        self._join = join
+
+    def on_batch(self, inputs: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        return self._join.on_both(inputs[LEFT], inputs[RIGHT])

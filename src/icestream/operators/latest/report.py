@@ -1,0 +1,207 @@
+"""What shards tell of serving, and what the progress report makes of it.
+
+Idea: shards count, the driver adds up. Staleness is told as exact integrals, so averages over
+shards are averages over keys and time, and as profiles in logarithmic bins, from which quantiles
+over all shards follow.
+
+Invariants:
+1. What is told of several shards is what one shard would tell of all their keys
+   (`test_oracle_shards_together_tell_what_one_would`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.core.times import Micros
+from icestream.kernels.queue.staleness import BINS, PROFILE
+from icestream.state.queue.staleness import middles, quantile
+from icestream.state.queue.windows.spec import UpdateWindows
+
+Reals = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Stale:
+    """Staleness of some keys over some time: integral, keys times time, largest, distribution."""
+
+    #: staleness summed over keys and time, microseconds squared
+    area: float = 0.0
+    #: keys times microseconds
+    extent: float = 0.0
+    most: Micros = 0
+    #: ends minus beginnings of ramps by bin: how many, and their sum
+    profile: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    #: how many keys have an average of their own in which bin
+    averages: Mapping[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        area: float,
+        extent: float,
+        most: Micros,
+        profile: Reals,
+        averages: Mapping[int, int] | None = None,
+    ) -> Stale:
+        """Return the staleness with a profile given as an array."""
+        busy = np.flatnonzero(profile.any(axis=1)).tolist()
+        by_bin = {each: tuple(profile[each].tolist()) for each in busy}
+        return cls(area, extent, most, by_bin, averages or {})
+
+    @property
+    def average(self) -> float:
+        """Return the mean over keys and time, in microseconds."""
+        return max(0.0, self.area) / self.extent if self.extent else 0.0
+
+    def quantile(self, part: float) -> float:
+        """Return what staleness does not exceed during a part of all time of all keys."""
+        if not self.extent:
+            return 0.0
+        profile = np.zeros((BINS, PROFILE))
+        for place, row in self.profile.items():
+            profile[place] = row
+        total = max(self.extent, float(profile[:, 1].sum()))
+        return min(quantile(profile, total, part), float(self.most))
+
+    def plus(self, other: Stale) -> Stale:
+        """Return the staleness of the keys of both."""
+        profile = dict(self.profile)
+        for place, (count, micros) in other.profile.items():
+            ours = profile.get(place, (0.0, 0.0))
+            profile[place] = ours[0] + count, ours[1] + micros
+        averages = dict(self.averages)
+        for place, keys in other.averages.items():
+            averages[place] = averages.get(place, 0) + keys
+        return Stale(
+            self.area + other.area,
+            self.extent + other.extent,
+            max(self.most, other.most),
+            profile,
+            averages,
+        )
+
+    def key_quantile(self, part: float) -> float:
+        """Return the average of its own that a part of all keys does not exceed."""
+        if not self.averages:
+            return 0.0
+        places = np.array(sorted(self.averages))
+        reached = np.cumsum([self.averages[place] for place in places.tolist()])
+        at = np.searchsorted(reached, part * reached[-1])
+        return min(float(middles()[places[at]]), float(self.most))
+
+    def shown_whole(self) -> dict[str, Any]:
+        """Return it in milliseconds, with how stale single keys were on average."""
+        keys = (("p50Ms", 0.5), ("p99Ms", 0.99), ("maxMs", 1.0))
+        of_keys = {name: round(self.key_quantile(part) / 1000, 3) for name, part in keys}
+        return {**self.shown(), "ofKeys": of_keys}
+
+    def shown(self) -> dict[str, float]:
+        """Return it in milliseconds, for the progress report."""
+        return {
+            "averageMs": round(self.average / 1000, 3),
+            "p50Ms": round(self.quantile(0.5) / 1000, 3),
+            "p99Ms": round(self.quantile(0.99) / 1000, 3),
+            "maxMs": round(self.most / 1000, 3),
+        }
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one shard, or all of them, did in a version."""
+
+    #: keys that were served, and calls of the step for that
+    served: int = 0
+    calls: int = 0
+    #: keys that wait, and keys that are known
+    waiting: int = 0
+    keys: int = 0
+    #: updates that newer ones replaced while they waited
+    superseded: int = 0
+    #: updates that were older than what their key had, and were dropped
+    outdated: int = 0
+    #: microseconds of serving; of several shards the longest
+    serving: Micros = 0
+    #: staleness of answers since the query began, and since the version before
+    stale: Stale = field(default_factory=Stale)
+    lately: Stale = field(default_factory=Stale)
+    #: staleness in the queue since the query began, and since the version before
+    queued: Stale = field(default_factory=Stale)
+    queued_lately: Stale = field(default_factory=Stale)
+    #: of windows: tuples that were processed, and microseconds that one takes
+    tuples: int = 0
+    each: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `from_json` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Told:
+        """Return what `to_json` wrote."""
+        names = ("stale", "lately", "queued", "queued_lately")
+        stale = {name: Stale(**value[name]) for name in names}
+        return cls(**{**value, **stale})
+
+    def shown(self) -> dict[str, Any]:
+        """Return it for the progress report."""
+        return {
+            "served": self.served,
+            "calls": self.calls,
+            "waiting": self.waiting,
+            "keys": self.keys,
+            "superseded": self.superseded,
+            "outdated": self.outdated,
+            "servingMs": round(self.serving / 1000, 1),
+            "staleness": self.lately.shown(),
+            "totalStaleness": self.stale.shown_whole(),
+            "queueStaleness": self.queued_lately.shown(),
+            "totalQueueStaleness": self.queued.shown_whole(),
+        }
+
+    def shown_windows(self, windows: UpdateWindows) -> dict[str, Any]:
+        """Return what windows add: what one costs beside its bounds.
+
+        `ms` is the time spent for each answer. The bounds are C_W with the measured tuples of a
+        window and time of a tuple: processed once, or once for every window that overlaps.
+        """
+        if not self.served:
+            return {}
+        tuples = self.tuples / self.served
+        least, most = windows.cost_bounds(self.each * tuples / windows.size)
+        return {
+            "windowCost": {
+                "tuples": round(tuples, 1),
+                "ms": round(self.serving / self.served / 1000, 4),
+                "leastMs": round(least / 1000, 4),
+                "mostMs": round(most / 1000, 4),
+            }
+        }
+
+
+def told(shards: Sequence[Told]) -> Told:
+    """Add up what shards tell."""
+    total = Told()
+    for each in shards:
+        total = replace(
+            total,
+            served=total.served + each.served,
+            calls=total.calls + each.calls,
+            waiting=total.waiting + each.waiting,
+            keys=total.keys + each.keys,
+            superseded=total.superseded + each.superseded,
+            outdated=total.outdated + each.outdated,
+            serving=max(total.serving, each.serving),
+            stale=total.stale.plus(each.stale),
+            lately=total.lately.plus(each.lately),
+            queued=total.queued.plus(each.queued),
+            queued_lately=total.queued_lately.plus(each.queued_lately),
+            tuples=total.tuples + each.tuples,
+            each=max(total.each, each.each),
+        )
+    return total

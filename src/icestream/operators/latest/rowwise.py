@@ -1,0 +1,73 @@
+"""Filter and map over update streams: row by row, the key and the time left as they are.
+
+Invariants:
+1. A filter keeps exactly the rows that meet its condition, in their order
+   (`test_oracle_filter_keeps_rows_that_meet_the_condition`).
+2. What a map makes has the key and the time of the row it was made of; a map that could change
+   them is refused when it is defined (`test_a_map_may_not_change_the_key`).
+
+Limits: as in any stream, a row that a filter drops is no news to the application: it goes on
+showing the last row of that key that passed.
+
+References: section 3.2 of the source named in `docs/papers.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError
+from icestream.operators.latest.update_stream import UpdateStream
+from icestream.sql.expressions.compile import Expression, Predicate, Projection, parse
+from icestream.sql.expressions.tree import Name
+
+
+class UpdateFilter:
+    """Keeps the rows that meet a condition."""
+
+    def __init__(self, stream: UpdateStream, condition: str, *, zone: str = "UTC") -> None:
+        """Bind a SQL condition."""
+        self.result = stream
+        self._predicate = Predicate.bind(stream.schema, condition, zone=zone)
+
+    def on_rows(self, port: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that meet the condition."""
+        return self._predicate.filter(rows)
+
+
+class UpdateMap:
+    """Computes other columns; key and time stay."""
+
+    def __init__(self, stream: UpdateStream, columns: Sequence[str], *, zone: str = "UTC") -> None:
+        """Bind a list of SQL expressions as in SELECT, `*` for all columns.
+
+        DefinitionError if a key column or the time is missing, or is anything but itself.
+        """
+        self._projection = Projection.bind(stream.schema, columns, zone=zone)
+        named: dict[str, Expression] = {}
+        for text in columns:
+            if text.strip() != "*":
+                expression = parse(text)
+                named[expression.name.lower()] = expression
+        made = self._projection.schema
+        for name in (*stream.keys, stream.time):
+            what = "update key" if name in stream.keys else "time"
+            if made.get_field_index(name) < 0:
+                msg = f"a map must keep the {what} {name!r}: add it to {list(columns)}"
+                raise DefinitionError(msg)
+            made_by = named.get(name.lower())
+            if made_by is not None and not (
+                isinstance(made_by.root, Name) and made_by.root.parts == (name.lower(),)
+            ):
+                msg = (
+                    f"a map may not change the {what}: {name!r} is made by {made_by.text!r}; give "
+                    "the result another name and keep the column as it is"
+                )
+                raise DefinitionError(msg)
+        self.result = UpdateStream(made, stream.keys, stream.time)
+
+    def on_rows(self, port: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows with the columns computed."""
+        return self._projection.evaluate(rows)

@@ -1,0 +1,311 @@
+"""Update streams in one shard: take what came, serve while there is time, keep the rest.
+
+Idea: the updates of a batch enter the queue; then keys are served in the order of the schedule, a
+slice of many keys at a time, until the time of the batch is used. Several steps over one stream
+share the queue: each is served in an order of its own, and they take turns in the time there is.
+What still waits stays in the arena and on the log.
+
+Invariants:
+1. The newest value of every key is served in the end, to every step, also after a restart at any
+   batch (`test_oracle_every_keys_newest_value_is_served`,
+   `test_oracle_steps_share_a_queue_as_if_it_were_their_own`).
+2. Keys are served in the order of the schedule (`test_oracle_keys_are_served_in_schedule_order`).
+
+Cost: the batch of a shard, folded to one row for each key, is in memory once beside the queue.
+
+Limits: the batch of a shard must fit into its memory, keys need not; BudgetError says who holds
+what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ids
+from icestream.core.clock import Clock
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
+from icestream.operators.latest.coalescing import Folded, Folder, folded, joined
+from icestream.operators.latest.identities import newest
+from icestream.operators.latest.pacing import Pace
+from icestream.operators.latest.pre_queue import Front, FrontOperator
+from icestream.operators.latest.report import Told
+from icestream.operators.latest.serving_log import LIFETIMES, RECORD_ROWS, ServingLog
+from icestream.operators.latest.staleness_totals import Books
+from icestream.operators.latest.step import UpdateStep
+from icestream.operators.latest.waiting_keys import Waiting
+from icestream.operators.lifetimes.consolidate import numbered
+from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What a shard is told of a version."""
+
+    #: columns of the values that wait
+    payload: pa.Schema
+    #: what is done to them, by number of the view
+    steps: Mapping[int, UpdateStep]
+    schedule: str
+    #: microseconds for serving
+    budget: Micros
+    #: when the rows of the version before reached the application; None if nobody knows
+    delivered: Micros | None
+    clock: Clock
+    #: column that says what a key's staleness counts
+    importance: str | None = None
+    #: microseconds without news after which a key is forgotten
+    forget: Micros | None = None
+    #: whether every update is processed, not only the newest
+    whole: bool = False
+    #: trust in each input of a union, 0 for most
+    ranks: tuple[int, ...] | None = None
+    #: the tree whose rows are the updates
+    front: Front | None = None
+
+
+class ServingOperator:
+    """Serves the keys of one shard."""
+
+    def __init__(self, spec: Serving, shard: Shard) -> None:
+        """Attach to the shard's state."""
+        self._spec = spec
+        self._shard = shard
+        self._header: dict[str, Any] = shard.arena.header
+        readers = len(spec.steps)
+        self._waiting = Waiting(
+            spec.payload, spec.schedule, shard.arena, shard.account, readers, spec.importance
+        )
+        self._front = None if spec.front is None else FrontOperator(spec.front, shard)
+        self._log = ServingLog(shard, self._waiting, spec.payload, self._front)
+        self._books = [
+            Books(shard.arena, reader, f"books{number}", self._waiting.cold)
+            for number, reader in enumerate(self._waiting.readers)
+        ]
+        learnt = self._header.get("pace", [[0.0] * 6] * readers)
+        self._paces = [Pace(list(sums)) for sums in learnt]
+        self._batch: Folded | None = None
+        #: updates of the batch that newer ones of it superseded, where all are processed
+        self._older: pa.RecordBatch | None = None
+        #: what a join in front took
+        self._taken: pa.RecordBatch | None = None
+        self._told = Told()
+        #: microseconds of the version's time that others have used
+        self.spent: Micros = 0
+
+    @property
+    def waiting(self) -> Waiting:
+        """Return the keys that are known, for whoever looks at them."""
+        return self._waiting
+
+    @property
+    def front(self) -> FrontOperator | None:
+        """Return the arcs before the queue, for whoever looks at them."""
+        return self._front
+
+    # -- a version -------------------------------------------------------------------------
+
+    def on_batch(self, inputs: Inputs) -> None:
+        """Let the updates of the batch enter the queue."""
+        at = self._spec.delivered
+        self._waiting.delivered(self._spec.clock.now() if at is None else at)
+        if self._spec.whole:
+            self._hold(inputs)
+            return
+        outdated = self._waiting.late
+        found, rows, dropped = self._matches(inputs) if self._front else self._newest(inputs)
+        self._batch = found
+        replaced = 0
+        if found is not None:
+            self._shard.account.reserve(found.rows.nbytes)
+            replaced = self._waiting.take_in(found)
+            replaced += rows - found.rows.num_rows
+        dropped += self._waiting.late - outdated
+        self._told = Told(superseded=replaced, outdated=dropped)
+
+    def _hold(self, inputs: Inputs) -> None:
+        """Tell the newest of each key from what comes before it; all of it is processed."""
+        parts = list(inputs.tuples())
+        if not parts:
+            return
+        updates = Folded(joined(parts))
+        self._shard.account.reserve(2 * updates.rows.nbytes)
+        order = np.argsort(updates.last, kind="stable")
+        fresh = order[self._waiting.is_fresh(updates)[order]]
+        self._told = Told(outdated=updates.rows.num_rows - len(fresh))
+        if len(fresh):
+            updates = updates.take(fresh)
+            self._batch = folded(updates)
+            chosen, _, _ = newest(*updates.identity, updates.last)
+            older = np.setdiff1d(np.arange(len(fresh)), chosen)
+            self._older = updates.take(older).payload if len(older) else None
+
+    def _newest(self, inputs: Inputs) -> tuple[Folded | None, int, int]:
+        """Return the newest of each key, rows that it stands for, and rows that came too late."""
+        ranks = None if self._spec.ranks is None else np.array(self._spec.ranks, dtype=np.int64)
+        folder, rows = Folder(ranks), 0
+        for batch in inputs.tuples():
+            folder.take(Folded(batch))
+            rows += batch.num_rows
+        found = folder.finish()
+        if found is None or ranks is None:
+            return found, rows, 0
+        # a union gives nothing more for a time that it has given
+        young = np.flatnonzero(self._waiting.is_newer(found))
+        dropped = found.rows.num_rows - len(young)
+        return (found.take(young) if len(young) else None), rows - dropped, dropped
+
+    def _matches(self, inputs: Inputs) -> tuple[Folded | None, int, int]:
+        """Return the newest match of each key, matches it stands for, and rows that were late."""
+        parts = [Folded(batch).payload for batch in inputs.tuples()]
+        if not parts or self._front is None:
+            return None, 0, 0
+        late = self._front.late
+        self._taken = joined(parts)
+        self._shard.account.reserve(2 * self._taken.nbytes)
+        found = self._front.take(self._taken)
+        return found, 0 if found is None else found.rows.num_rows, self._front.late - late
+
+    def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
+        """Serve until the time of the batch is used, then write the log."""
+        served: list[list[tuple[Ids, Ids]]] = [[] for _ in self._paces]
+        if self._spec.whole:
+            yield from self._serve_all(served)
+        else:
+            yield from self._serve(served)
+        costs = [sum(pace.cost) for pace in self._paces]
+        forgot = self._forget()
+        keys = [_joined(each) for each in served]
+        self._log.write(self._batch, keys, self._taken, forgot)
+        self._waiting.clean()
+        if self._front is not None:
+            self._front.save()
+        for reader, cost in zip(self._waiting.readers, costs, strict=True):
+            reader.cost = cost
+        self._header.update(cost=costs, pace=[pace.sums for pace in self._paces])
+        now = self._spec.clock.now()
+        told = replace(self._told, waiting=len(self._waiting), keys=self._waiting.keys)
+        for books in self._books:
+            application, queue = books.close(now)
+            told = replace(
+                told,
+                stale=told.stale.plus(application.whole),
+                lately=told.lately.plus(application.lately),
+                queued=told.queued.plus(queue.whole),
+                queued_lately=told.queued_lately.plus(queue.lately),
+            )
+        self._told = told
+
+    def _forget(self) -> Micros:
+        """Forget keys without news for long; return since when."""
+        known = self._waiting.keys
+        if self._spec.forget is None or not known:
+            return MINUS_INFINITY
+        before = self._waiting.cells.newest - self._spec.forget
+        self._waiting.forget(before)
+        return before if self._waiting.keys < known else MINUS_INFINITY
+
+    def _serve_all(self, served: list[list[tuple[Ids, Ids]]]) -> Iterator[Emitted]:
+        """Process what waited, then every update of the batch, whatever time it takes."""
+        yield from self._serve(served)
+        waited = self._told
+        began = self._spec.clock.monotonic()
+        if self._older is not None:
+            for view, step in self._spec.steps.items():
+                for first in range(0, self._older.num_rows, RECORD_ROWS):
+                    rows = self._older.slice(first, RECORD_ROWS)
+                    yield view, step(rows.select(step.payload.names))
+        took = int(1e6 * (self._spec.clock.monotonic() - began))
+        if self._batch is not None:
+            self._waiting.take_in(self._batch)
+            yield from self._serve(served)
+        older = 0 if self._older is None else self._older.num_rows
+        more = self._told if self._batch is not None else Told()
+        self._told = replace(
+            waited,
+            served=waited.served + more.served + older * len(self._spec.steps),
+            calls=waited.calls + more.calls,
+            serving=waited.serving + more.serving + took,
+        )
+
+    def _serve(self, served: list[list[tuple[Ids, Ids]]]) -> Iterator[Emitted]:
+        """Let the steps take turns, a slice each, until the time is used."""
+        clock = self._spec.clock
+        began = clock.monotonic()
+        before = sum(len(hi) for each in served for hi, _ in each)
+        views, steps = zip(*self._spec.steps.items(), strict=True)
+        made: list[list[pa.RecordBatch]] = [[] for _ in steps]
+        calls = [0] * len(steps)
+        turns = [reader for reader in range(len(steps)) if len(self._waiting.readers[reader])]
+        while turns:
+            for reader in list(turns):
+                started = clock.monotonic()
+                budget = INFINITY if self._spec.whole else self._spec.budget
+                left = int(budget - self.spent - 1e6 * (started - began))
+                pace = self._paces[reader]
+                count = pace.slice(left // len(turns), first=not calls[reader])
+                if not count:
+                    turns.remove(reader)
+                    continue
+                taken = self._waiting.serve(reader, count, clock.now())
+                made[reader].append(steps[reader](taken.rows.select(steps[reader].payload.names)))
+                pace.learn(len(taken), 1e6 * (clock.monotonic() - started))
+                served[reader].append((taken.hi, taken.lo))
+                calls[reader] += 1
+                if not len(self._waiting.readers[reader]):
+                    turns.remove(reader)
+                if sum(each.num_rows for each in made[reader]) >= RECORD_ROWS:
+                    yield views[reader], joined(made[reader])
+                    made[reader] = []
+        for view, rows in zip(views, made, strict=True):
+            if any(each.num_rows for each in rows):
+                yield view, joined(rows)
+        took = int(1e6 * (clock.monotonic() - began))
+        keys = sum(len(hi) for each in served for hi, _ in each) - before
+        self._told = replace(self._told, served=keys, calls=sum(calls), serving=took)
+
+    def restore(self, history: Sequence[PastVersion]) -> None:
+        """Come back from the log."""
+        self._log.restore(history, self._spec.clock.now())
+
+    # -- telling ---------------------------------------------------------------------------
+
+    @property
+    def took_snapshot(self) -> bool:
+        """Tell whether the version just written stands without those before it."""
+        return self._log.took_snapshot
+
+    @property
+    def released(self) -> tuple[int, ...]:
+        """Return ordinals of segments that a snapshot has replaced."""
+        return self._log.released
+
+    @property
+    def told(self) -> Told:
+        """Return what the version did."""
+        return self._told
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Return what the progress report tells of this shard."""
+        return {
+            "groups": self._waiting.keys,
+            "partitions": 1,
+            "updates": self._told.to_json(),
+        }
+
+
+def _joined(parts: Sequence[tuple[Ids, Ids]]) -> tuple[Ids, Ids]:
+    """Return keys that were served one slice after the other, each once."""
+    if not parts:
+        return np.empty(0, np.uint64), np.empty(0, np.uint64)
+    hi, lo = (np.concatenate(part) for part in zip(*parts, strict=True))
+    _, first = numbered(hi, lo)
+    return hi[first], lo[first]
+
+
+__all__ = ["LIFETIMES", "Serving", "ServingOperator"]

@@ -1,0 +1,293 @@
+"""What a shard of an update stream writes to its log, and how it comes back from it.
+
+Idea: a version logs one row for each waiting key that changed, and one without a value for each
+that was served: what is superseded is never written. A snapshot has every known key, the values of
+those that wait, and the places in which they wait for each reader; keys and values that are not in
+memory go from file to file, some at a time.
+
+Invariants:
+1. A version logs one row for each key that changed or was served
+   (`test_bounded_a_version_logs_one_row_for_each_key`).
+2. A queue that was brought back serves the same keys in the same order, for every reader
+   (`test_oracle_a_restored_queue_goes_on_as_the_one_before`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ids
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.latest.coalescing import COUNT, FIRST, HI, LAST, LO, Folded, joined
+from icestream.operators.latest.identities import places_among
+from icestream.operators.latest.pre_queue import FrontOperator
+from icestream.operators.latest.saved_arrays import records_of, state_of
+from icestream.operators.latest.waiting_keys import (
+    EVENNESS,
+    GAP,
+    HEFT,
+    PLACE,
+    SINCE_FIRST,
+    TURNS,
+    Waiting,
+    importances,
+)
+from icestream.operators.protocol import PastVersion, Shard
+from icestream.state.log.format import Record, SegmentInfo
+from icestream.state.log.ipc import read_batch, write_table
+from icestream.state.snapshot_schedule import SnapshotSchedule
+from icestream.state.versions.commits import BASE
+
+#: lifetime classes of segments: changes of a version, and snapshots
+CHANGED = "updates"
+LIFETIMES = (CHANGED, BASE)
+#: kinds of records: facts as JSON, waiting keys with values, keys without, rows that a join in
+#: front took, and what it knows
+FACTS, VALUES, KEYS, TAKEN, KNOWN = range(5)
+#: rows of a record
+RECORD_ROWS = 16_384
+#: bytes of a key in a snapshot, and of one that waits for a reader
+KEY_BYTES = 56
+ORDER_BYTES = 24
+
+#: types of what is told of keys
+_TYPES = {
+    **dict.fromkeys((HI, LO), pa.uint64()),
+    **dict.fromkeys((FIRST, LAST, COUNT, SINCE_FIRST, PLACE, TURNS), pa.int64()),
+    **dict.fromkeys((GAP, HEFT, EVENNESS), pa.float64()),
+}
+
+#: keys that were served to each reader
+Served = Sequence[tuple[Ids, Ids]]
+
+
+class ServingLog:
+    """The log of one shard's queue."""
+
+    def __init__(
+        self, shard: Shard, waiting: Waiting, payload: pa.Schema, front: FrontOperator | None = None
+    ) -> None:
+        """Go on in the shard's log."""
+        self._front = front
+        self._shard = shard
+        self._waiting = waiting
+        self._payload = payload
+        self._snapshots = SnapshotSchedule(shard.arena.header)
+        #: ordinals of the segments since the last snapshot
+        self._segments: list[int] = shard.arena.header.setdefault("changed", [])
+        self.released: tuple[int, ...] = ()
+
+    @property
+    def took_snapshot(self) -> bool:
+        """Tell whether the version just written stands without those before it."""
+        return self._snapshots.taken
+
+    # -- writing ---------------------------------------------------------------------------
+
+    def write(
+        self,
+        batch: Folded | None,
+        served: Served,
+        taken: pa.RecordBatch | None = None,
+        forgot: Micros = MINUS_INFINITY,
+    ) -> None:
+        """Write what a version changed, and what a join took; now and then everything.
+
+        Keys without news since `forgot` were forgotten.
+        """
+        if self._snapshots.version_ends(self._size):
+            self._write_snapshot()
+            self._snapshots.take()
+            self.released = tuple(self._segments)
+            self._segments.clear()
+            return
+        if batch is None and taken is None and not any(len(hi) for hi, _ in served):
+            return
+        facts = {**self._waiting.facts(), "forgot": forgot}
+        self._append(CHANGED, FACTS, json.dumps(facts).encode(), 0)
+        self._write_changes(batch, served)
+        if taken is not None:
+            self._append_rows(CHANGED, TAKEN, taken)
+        info = self._shard.seal(CHANGED)
+        if info is not None:
+            self._segments.append(info.ordinal)
+            self._snapshots.log(info.bytes)
+
+    @property
+    def _size(self) -> int:
+        """Return about how many bytes a snapshot takes."""
+        waiting, cells = self._waiting, self._waiting.cells
+        ordered = sum(len(reader) for reader in waiting.readers)
+        values = 8 * cells.codec.width * (cells.pages.used + waiting.cold.waiting)
+        return KEY_BYTES * waiting.keys + ORDER_BYTES * ordered + values
+
+    def _write_changes(self, batch: Folded | None, served: Served) -> None:
+        wanted = None if batch is None else self._waiting.has(batch)
+        for number, (hi, lo) in enumerate(served):
+            # what the batch brought of keys whose values are not logged is told once
+            told = batch if number == 0 else None
+            rows = _keys(hi, lo, told, wanted, self._waiting.importance)
+            self._append_rows(CHANGED, KEYS, rows, number)
+        if batch is not None and wanted is not None:
+            self._append_rows(CHANGED, VALUES, batch.take(np.flatnonzero(wanted)).rows)
+
+    def _write_snapshot(self) -> None:
+        waiting = self._waiting
+        self._append(BASE, FACTS, json.dumps(waiting.facts()).encode(), 0)
+        for kind in (KEYS, VALUES):
+            for rows, values in waiting.portions(RECORD_ROWS, waiting=kind == VALUES):
+                columns = waiting.described(rows)
+                if values is not None:
+                    columns += waiting.ordered(rows)
+                arrays = [pa.array(column) for _, column in columns]
+                names = [name for name, _ in columns]
+                if values is not None:
+                    arrays += values.columns
+                    names += [f"v{place}" for place in range(values.num_columns)]
+                self._append_rows(BASE, kind, pa.RecordBatch.from_arrays(arrays, names))
+        for payload in records_of({} if self._front is None else self._front.state()):
+            self._append(BASE, KNOWN, payload, 0)
+        self._shard.seal(BASE)
+
+    def _append_rows(self, lifetime: str, kind: int, rows: pa.RecordBatch, reader: int = 0) -> None:
+        for first in range(0, rows.num_rows, RECORD_ROWS):
+            part = rows.slice(first, RECORD_ROWS)
+            self._append(lifetime, kind, write_table(part), part.num_rows, reader)
+
+    def _append(self, lifetime: str, kind: int, payload: Any, rows: int, reader: int = 0) -> None:
+        segment = self._shard.segment(lifetime)
+        segment.append(payload, operator=reader, synopsis=kind, rows=rows)
+
+    # -- coming back -----------------------------------------------------------------------
+
+    def restore(self, history: Sequence[PastVersion], now: Micros) -> None:
+        """Take in the snapshot, then what each version after it changed."""
+        logged = 0
+        for past in history:
+            for lifetime, info in past.segments:
+                if lifetime == BASE:
+                    self._restore_snapshot(info)
+                elif lifetime == CHANGED:
+                    self._restore_changes(info, now)
+                    self._segments.append(info.ordinal)
+                    logged += info.bytes
+        based = bool(history) and any(lifetime == BASE for lifetime, _ in history[0].segments)
+        self._snapshots.resume(len(history) - based, logged)
+
+    def _restore_snapshot(self, info: SegmentInfo) -> None:
+        facts, records = self._records(info)
+        same = facts["schedule"] == self._waiting.readers[0].schedule
+        self._waiting.recall(facts)
+        for kind in (KEYS, VALUES):
+            for rows in (_typed(read_batch(bytes(each.payload))) for each in records[kind]):
+                described = _described(rows)
+                values = None
+                if kind == VALUES:
+                    columns = rows.columns[len(described) :]
+                    values = pa.RecordBatch.from_arrays(columns, schema=self._payload)
+                self._waiting.bring_back(described, values, same=same)
+        if self._front is not None:
+            self._front.recall(state_of(bytes(each.payload) for each in records[KNOWN]))
+
+    def _restore_changes(self, info: SegmentInfo, now: Micros) -> None:
+        """Let the same updates come and the same keys go."""
+        facts, records = self._records(info)
+        for served, learnt in zip(self._waiting.readers, facts["readers"], strict=True):
+            served.cost = learnt["cost"]
+        taken = [read_batch(bytes(each.payload)) for each in records[TAKEN]]
+        if taken and self._front is not None:
+            self._front.take(joined(taken))
+        parts = [_typed(read_batch(bytes(each.payload))) for each in records[VALUES]]
+        for rows in _of_reader(records[KEYS], 0):
+            changed = rows.filter(pa.array(np.asarray(rows.column(COUNT).to_numpy()) > 0))
+            if changed.num_rows:
+                parts.append(_without_values(changed, self._payload, self._waiting.importance))
+        if parts:
+            self._waiting.take_in(Folded(joined(parts)))
+        for reader in range(len(self._waiting.readers)):
+            for rows in _of_reader(records[KEYS], reader):
+                found = _described(rows)
+                self._waiting.take_out(reader, found[HI], found[LO], now)
+        self._waiting.recall(facts)
+        if facts["forgot"] > MINUS_INFINITY:
+            self._waiting.delivered(now)
+            self._waiting.forget(facts["forgot"])
+
+    def _records(self, info: SegmentInfo) -> tuple[Mapping[str, Any], dict[int, list[Record]]]:
+        """Return facts, and the records of each kind."""
+        with closing(self._shard.reader(info)) as reader:
+            facts: Mapping[str, Any] = {}
+            found: dict[int, list[Record]] = {kind: [] for kind in range(VALUES, KNOWN + 1)}
+            for record in reader.read_many(reader.directory["marker"]):
+                if record.synopsis == FACTS:
+                    facts = json.loads(bytes(record.payload))
+                else:
+                    found[record.synopsis].append(record)
+        return facts, found
+
+
+def _of_reader(records: Sequence[Record], reader: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of records that are a reader's."""
+    for record in records:
+        if record.operator == reader:
+            yield _typed(read_batch(bytes(record.payload)))
+
+
+def _typed(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows that were read; ValueError if what kernels take of them is of another type."""
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        # of several readers each has columns of its own
+        kind = _TYPES.get(name.rstrip("0123456789"), column.type)
+        if column.type != kind or (name.startswith("__") and column.null_count):
+            msg = f"column {name} is of type {column.type}, or has nulls"
+            raise ValueError(msg)
+    return rows
+
+
+def _described(rows: pa.RecordBatch) -> dict[str, Any]:
+    """Return the columns that are told of keys, by name."""
+    names = [name for name in rows.schema.names if name.startswith("__")]
+    return {name: np.asarray(rows.column(name).to_numpy()) for name in names}
+
+
+def _keys(
+    hi: Ids, lo: Ids, batch: Folded | None, wanted: Any, importance: str | None
+) -> pa.RecordBatch:
+    """Return keys that were served, with what the batch brought of those nobody waits for now."""
+    first = np.full(len(hi), MINUS_INFINITY)
+    last, count = first.copy(), np.zeros(len(hi), dtype=np.int64)
+    weights = np.ones(len(hi))
+    if batch is not None and len(hi):
+        places = places_among(hi, lo, *batch.identity)
+        found = places >= 0
+        found[found] = ~wanted[places[found]]
+        first[found], last[found] = batch.first[places[found]], batch.last[places[found]]
+        count[found] = batch.count[places[found]]
+        if importance is not None:
+            weights[found] = importances(batch, importance)[places[found]]
+    columns: list[Any] = [hi, lo, first, last, count, weights]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(each) for each in columns], [HI, LO, FIRST, LAST, COUNT, HEFT]
+    )
+
+
+def _without_values(
+    keys: pa.RecordBatch, payload: pa.Schema, importance: str | None
+) -> pa.RecordBatch:
+    """Return keys as updates whose values nobody needs any more, but for their importance."""
+    columns = [
+        keys.column(HEFT).cast(each.type)
+        if each.name == importance
+        else pa.nulls(keys.num_rows, each.type)
+        for each in payload
+    ]
+    nothing = pa.RecordBatch.from_arrays(columns, schema=payload)
+    names = (HI, LO, FIRST, LAST, COUNT)
+    hi, lo, first, last, count = (np.asarray(keys.column(name).to_numpy()) for name in names)
+    return Folded.of(hi, lo, first, last, count, nothing).rows

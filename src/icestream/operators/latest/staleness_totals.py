@@ -1,0 +1,139 @@
+"""How stale the answers of a shard were: since the beginning, and since the version before.
+
+Idea: the queue keeps exact integrals and profiles of the staleness of the application and of the
+queue since it began; what they were at the end of the version before is kept beside them in the
+arena, so that the difference is the time between.
+
+Invariants:
+1. Versions together have the area of all of them (`test_oracle_versions_add_up_to_the_whole`).
+2. No average exceeds its largest value (`test_an_average_is_never_above_the_largest`).
+
+Cost: a look at every key in memory, and at every one outside that waits, once in a version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.core.arrays import Ints
+from icestream.core.times import Micros
+from icestream.kernels.queue.order import APPLICATION, BOOKS, QUEUE
+from icestream.kernels.queue.queue import COUNT
+from icestream.kernels.queue.staleness import BINS, PROFILE, bin_edges
+from icestream.operators.latest.report import Stale
+from icestream.state.arena import Arena
+from icestream.state.queue.cold_keys import ColdKeys
+from icestream.state.queue.reader import QueueReader
+from icestream.state.queue.staleness import add_ramps, averages_of_bins, bins_of_areas, ramps
+
+Reals = npt.NDArray[np.float64]
+
+
+class Closed(NamedTuple):
+    """Staleness of one kind, since the beginning and since the version before."""
+
+    whole: Stale
+    lately: Stale
+
+
+@dataclass
+class _Sums:
+    """What the keys of a reader come to, for one kind of staleness."""
+
+    profile: Reals
+    #: keys by bin of their areas
+    spread: Ints
+    area: float = 0.0
+    #: largest value of all, and of the ramps that are open
+    most: Micros = 0
+    open_most: Micros = 0
+
+    def add(self, keys: Ints, kind: int, now: Micros) -> None:
+        """Add keys, with their ramps that are open."""
+        areas, most, begins, ends = ramps(keys, kind, now)
+        add_ramps(self.profile, begins, ends)
+        np.add.at(self.spread, bins_of_areas(areas), 1)
+        self.area += float(areas.sum())
+        self.most = max(self.most, int(most.max(initial=0)))
+        self.open_most = max(self.open_most, int(ends.max(initial=0.0)))
+
+
+class Books:
+    """The staleness of the answers that one reader gives in a shard."""
+
+    def __init__(
+        self, arena: Arena, queue: QueueReader, name: str = "books", cold: ColdKeys | None = None
+    ) -> None:
+        """Attach to the arena's arrays, or begin; `cold` has keys that are not in memory."""
+        self._queue = queue
+        self._cold = cold
+        self._last: dict[str, Any] = arena.header.setdefault(
+            name, {"areas": [0.0] * len(BOOKS), "at": None}
+        )
+        self._profiles = arena.array(f"{name}.profiles", np.float64, PROFILE, len(BOOKS) * BINS)
+
+    def close(self, now: Micros) -> tuple[Closed, Closed]:
+        """Return the staleness of the application and of the queue up to now."""
+        here = np.flatnonzero(self._queue.cells.column(COUNT) > 0)
+        count = len(here) + (0 if self._cold is None else len(self._cold))
+        if not count:
+            nothing = Closed(Stale(), Stale())
+            return nothing, nothing
+        reader = self._queue.order.kernel
+        kinds = (APPLICATION, QUEUE)
+        sums = [self._settled(kind) for kind in kinds]
+        for keys in chain((reader.keys[here],), self._open_rows()):
+            for kind in kinds:
+                sums[kind].add(keys, kind, now)
+        application, queue = (self._closed(kind, sums[kind], count, now) for kind in kinds)
+        self._last["at"] = now
+        return application, queue
+
+    def _settled(self, kind: int) -> _Sums:
+        """Return what is known without a look at single keys."""
+        reader, bit = self._queue.order.kernel, self._queue.order.bit
+        profile = reader.application_profile if kind == APPLICATION else reader.queue_profile
+        found = _Sums(profile.copy(), np.zeros(BINS, dtype=np.int64))
+        if self._cold is not None:
+            found.area, found.most = self._cold.idle_staleness(bit, kind)
+            for place, keys in self._cold.idle_spread(bit, kind).items():
+                found.spread[place] = keys
+        return found
+
+    def _closed(self, kind: int, sums: _Sums, count: int, now: Micros) -> Closed:
+        began, before = self._queue.order.began, self._last["at"]
+        extent = count * float(now - began)
+        averages = averages_of_bins(sums.spread, now - began)
+        whole = Stale.of(sums.area, extent, sums.most, sums.profile, averages)
+        kept = self._profiles.view[kind * BINS : (kind + 1) * BINS]
+        since = sums.profile - kept
+        time = float(max(0, now - (began if before is None else before)))
+        # an update may be told of long after it was due: then it was stale for longer than `at`
+        lately = Stale.of(
+            sums.area - self._last["areas"][kind],
+            max(count * time, float(since[:, 1].sum())),
+            min(max(sums.open_most, _largest(since)), whole.most),
+            since,
+        )
+        self._last["areas"][kind] = sums.area
+        kept[:] = sums.profile
+        return Closed(whole, lately)
+
+    def _open_rows(self) -> Iterator[Ints]:
+        """Yield what is known of keys outside memory with something open."""
+        if self._cold is not None:
+            for rows in self._cold.open_rows():
+                yield self._cold.of_reader(rows, self._queue.order.bit)
+
+
+def _largest(profile: Reals) -> int:
+    """Return the end of the last bin in which a ramp ends."""
+    ended = np.flatnonzero(profile[:, 0] > 0)
+    edges = bin_edges()
+    return int(np.ceil(edges[min(ended[-1], len(edges) - 1)])) if len(ended) else 0

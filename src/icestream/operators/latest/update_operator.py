@@ -1,0 +1,123 @@
+"""Steps done to every event, in the batch that brings it: what append streams are.
+
+Idea: the baseline of update streams, in the same program. Nothing is kept and nothing is left out,
+so a batch lasts as long as its events take. Beside steps over the newest values, these go first:
+what time they leave is for the others.
+
+Invariant: every step gets every event once
+(`test_steps_over_all_and_over_the_newest_side_by_side`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from icestream.core.clock import Clock
+from icestream.core.times import Micros
+from icestream.operators.latest.coalescing import Folded
+from icestream.operators.latest.report import Told
+from icestream.operators.latest.serving import ServingOperator
+from icestream.operators.latest.step import UpdateStep
+from icestream.operators.protocol import Emitted, Inputs, PastVersion
+
+
+@dataclass(frozen=True)
+class UpdateInputs:
+    """What came for a shard: the newest of each key, and every event."""
+
+    newest: Inputs
+    every: Inputs
+
+
+class AppendOperator:
+    """Runs steps over all events of a batch."""
+
+    #: every version stands without those before it
+    took_snapshot = True
+    released: tuple[int, ...] = ()
+
+    def __init__(self, steps: Mapping[int, UpdateStep], clock: Clock) -> None:
+        """Have seen nothing yet; steps are by number of the view."""
+        self._steps = steps
+        self._clock = clock
+        self._inputs: Inputs | None = None
+        #: what the version did
+        self.told = Told()
+
+    def on_batch(self, inputs: UpdateInputs) -> None:
+        """Remember what the batch brought."""
+        self._inputs = inputs.every
+
+    def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
+        """Serve every event."""
+        if self._inputs is None:
+            return
+        began = self._clock.monotonic()
+        served = calls = 0
+        for batch in self._inputs.tuples():
+            for view, step in self._steps.items():
+                yield view, step(Folded(batch).payload)
+                served, calls = served + batch.num_rows, calls + 1
+        took = int(1e6 * (self._clock.monotonic() - began))
+        self.told = Told(served=served, calls=calls, serving=took)
+
+    def restore(self, history: Sequence[PastVersion]) -> None:
+        """Have nothing to come back to."""
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Return what the progress report tells of this shard."""
+        return {"groups": 0, "partitions": 1, "updates": self.told.to_json()}
+
+
+class NewestOperator:
+    """Serves the newest values, and every event too where steps ask for that."""
+
+    def __init__(self, newest: ServingOperator, every: AppendOperator | None) -> None:
+        """Put the two side by side; the state is that of the newest."""
+        self._newest = newest
+        self._every = every
+
+    def on_batch(self, inputs: UpdateInputs) -> None:
+        """Take in what the batch brought."""
+        self._newest.on_batch(inputs.newest)
+        if self._every is not None:
+            self._every.on_batch(inputs)
+
+    def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
+        """Serve every event, then the newest in the time that is left."""
+        if self._every is not None:
+            yield from self._every.on_watermark(watermark)
+            self._newest.spent = self._every.told.serving
+        yield from self._newest.on_watermark(watermark)
+
+    def restore(self, history: Sequence[PastVersion]) -> None:
+        """Come back from the log."""
+        self._newest.restore(history)
+
+    @property
+    def took_snapshot(self) -> bool:
+        """Tell whether the version just written stands without those before it."""
+        return self._newest.took_snapshot
+
+    @property
+    def released(self) -> tuple[int, ...]:
+        """Return ordinals of segments that a snapshot has replaced."""
+        return self._newest.released
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Return what the progress report tells of this shard."""
+        found = self._newest.statistics
+        if self._every is None:
+            return found
+        told, more = self._newest.told, self._every.told
+        both = replace(
+            told,
+            served=told.served + more.served,
+            calls=told.calls + more.calls,
+            serving=told.serving + more.serving,
+        )
+        return {**found, "updates": both.to_json()}

@@ -1,0 +1,141 @@
+"""What an update stream is: rows with a key and a time, each an update of the one before it.
+
+Idea: every operator over update streams takes record batches in the order of arrival and returns
+record batches; key and time columns go along unchanged. `KeyDirectory` gives keys dense numbers, so
+that what an operator knows of them lies in flat arrays.
+
+Invariants:
+1. Equal keys have equal numbers, others others (`test_oracle_keys_are_numbered_as_by_a_dict`).
+
+Cost: one lookup in an open-addressing table per row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ids, Ints
+from icestream.core.errors import DefinitionError, InputError
+from icestream.kernels.lookup import find, insert_all
+from icestream.operators.folding.columns import Column
+from icestream.operators.lifetimes.consolidate import numbered
+from icestream.operators.payload_identity import identified
+
+
+@dataclass(frozen=True)
+class UpdateStream:
+    """Columns of an update stream, and which of them are its key and its time."""
+
+    schema: pa.Schema
+    #: columns of the update key; none: every row updates the one before it
+    keys: tuple[str, ...]
+    #: column of integers or timestamps by which the rows of a key are in order
+    time: str
+
+    def __post_init__(self) -> None:
+        """Check that the columns are there."""
+        for name in (*self.keys, self.time):
+            if self.schema.get_field_index(name) < 0:
+                msg = f"an update stream of {self.schema.names} has no column {name!r}"
+                raise DefinitionError(msg)
+        kind = self.schema.field(self.time).type
+        if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):
+            msg = f"the time of updates is an integer or a timestamp; {self.time!r} is {kind}"
+            raise DefinitionError(msg)
+        if self.time in self.keys:
+            msg = f"{self.time!r} is the time of the stream and cannot be part of its key"
+            raise DefinitionError(msg)
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The columns that are neither key nor time."""
+        return tuple(n for n in self.schema.names if n not in self.keys and n != self.time)
+
+    def identify(self, rows: pa.RecordBatch) -> tuple[Ids, Ids]:
+        """Return the identity of each row's key."""
+        if not self.keys:
+            zeros = np.zeros(rows.num_rows, dtype=np.uint64)
+            return zeros, zeros
+        return identified(rows, self.keys)
+
+    def times(self, rows: pa.RecordBatch) -> Ints:
+        """Return the time of each row; InputError if one has none."""
+        column = rows.column(self.time)
+        if column.null_count:
+            msg = f"column {self.time!r} has no value in some rows; updates are ordered by it"
+            raise InputError(msg)
+        return Column(column).integers
+
+
+class UpdateOperator(Protocol):
+    """An operator over update streams."""
+
+    @property
+    def result(self) -> UpdateStream:
+        """What it makes."""
+        ...
+
+    def on_rows(self, port: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Take rows of one of its inputs, in the order of arrival, and return what follows."""
+        ...
+
+
+class KeyDirectory:
+    """Numbers of keys: 0, 1, 2, ... in the order in which they came first."""
+
+    def __init__(self) -> None:
+        """Know no key."""
+        self._index = np.zeros(64, dtype=np.int32)
+        self._rows = np.zeros((32, 2), dtype=np.int64)
+        self._used = 0
+
+    def __len__(self) -> int:
+        """Return how many keys there are."""
+        return self._used
+
+    def numbers(self, hi: Ids, lo: Ids) -> Ints:
+        """Return the number of each key; new keys get the next ones."""
+        found = np.empty(len(hi), dtype=np.int64)
+        if not find(self._index, self._rows, hi, lo, found):
+            return found
+        fresh = np.flatnonzero(found < 0)
+        among, heads = numbered(hi[fresh], lo[fresh])
+        self._enter(hi[fresh[heads]], lo[fresh[heads]])
+        found[fresh] = self._used - len(heads) + among
+        return found
+
+    def state(self) -> Ints:
+        """Return the keys in the order of their numbers, for `recall`."""
+        found: Ints = self._rows[: self._used]
+        return found
+
+    def recall(self, keys: Ints) -> None:
+        """Number the keys of `state` as they were."""
+        hi, lo = np.ascontiguousarray(keys.T)
+        self._enter(hi.view(np.uint64), lo.view(np.uint64))
+
+    def _enter(self, hi: Ids, lo: Ids) -> None:
+        needed = self._used + len(hi)
+        if needed > len(self._rows):
+            rows = np.zeros((2 * needed, 2), dtype=np.int64)
+            rows[: self._used] = self._rows[: self._used]
+            self._rows = rows
+        fresh = np.arange(self._used, needed)
+        self._rows[fresh, 0], self._rows[fresh, 1] = hi.view(np.int64), lo.view(np.int64)
+        self._used = needed
+        if 2 * needed > len(self._index):
+            self._index = np.zeros(1 << (4 * needed - 1).bit_length(), dtype=np.int32)
+            fresh = np.arange(needed)
+        insert_all(self._index, self._rows, fresh)
+
+
+def grown(array: Ints, size: int, fill: int) -> Ints:
+    """Return an array with room for `size` numbers, new ones being `fill`."""
+    if size <= len(array):
+        return array
+    more = np.full(max(size, 2 * len(array)) - len(array), fill, dtype=array.dtype)
+    return np.concatenate([array, more])

@@ -1,0 +1,401 @@
+"""The keys of a shard that wait, with what a log needs to bring them back.
+
+Idea: an update queue in the shard's arena, with a reader for each step that is behind it. What
+arrives is folded: of several updates of a key the queue sees the first, which says since when the
+key waits, and the last, which has the value; the mean gap between updates is what all of them would
+have made it.
+
+Invariants:
+1. Rates are those of all updates, also of those that were folded
+   (`test_parity_folded_updates_make_the_rates_of_all`).
+2. A queue that was brought back serves the same keys in the same order
+   (`test_oracle_a_restored_queue_goes_on_as_the_one_before`).
+
+Cost: that of two arrivals for each key of a batch.
+
+Limits: an update that is folded with others and is older than what its key has is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.core.arrays import Ids, Ints
+from icestream.core.errors import InputError
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
+from icestream.kernels.queue import queue as k
+from icestream.kernels.queue.order import (
+    APPLICATION_BOOK,
+    BACK,
+    FLYING,
+    FRONT,
+    LACKS,
+    LATEST,
+    LIST,
+    QUEUE_BOOK,
+    READER_WORDS,
+    SCORED,
+    SETTINGS,
+    SINCE,
+    TURN,
+    UNEVEN,
+    WAITING,
+    WEIGHT,
+    class_of,
+)
+from icestream.kernels.queue.restore import take_cells
+from icestream.kernels.queue.staleness import FROM, NONE
+from icestream.operators.latest.coalescing import COUNT, HI, LAST, LO, Folded
+from icestream.state.arena import Arena
+from icestream.state.budget import Account
+from icestream.state.identities import distinct, identities
+from icestream.state.queue.cells import KeyCells
+from icestream.state.queue.cold_keys import ColdKeys
+from icestream.state.queue.eviction import Residence
+from icestream.state.queue.reader import Dequeued, QueueReader
+from icestream.state.queue.sharing import SharedQueue
+
+#: updates whose gaps are averaged
+SMOOTHING = 32
+#: columns of known keys in a snapshot, beside identity, last update and number of updates
+GAP = "__gap"
+HEFT = "__weight"
+EVENNESS = "__uneven"
+#: columns of keys that wait, for each reader: since when, in which of its lists (-1 for none), and
+#: the number of the place there
+SINCE_FIRST = "__since"
+PLACE = "__list"
+TURNS = "__turn"
+
+
+class Waiting:
+    """The update queue of one shard."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        schedule: str,
+        arena: Arena,
+        account: Account,
+        readers: int = 1,
+        importance: str | None = None,
+    ) -> None:
+        """Attach to the arena's arrays, or start without keys.
+
+        `account` holds the work buffers; its budget says how many keys are in memory. `importance`
+        is a column of the values that says what a key's staleness counts.
+        """
+        self._schema = schema
+        #: column of the values that says what a key's staleness counts
+        self.importance = importance
+        self._queue = SharedQueue(schema, arrays=arena, smoothing=SMOOTHING)
+        costs = arena.header.get("cost", [0.0] * readers)
+        #: one for each step, in order
+        self.readers: tuple[QueueReader, ...] = tuple(
+            self._queue.reader(f"reader{number}", schedule=schedule, cost=cost)
+            for number, cost in enumerate(costs)
+        )
+        self._residence = Residence(self.cells, self.readers, arena, account)
+
+    @property
+    def cold(self) -> ColdKeys:
+        """Return the keys that are not in memory."""
+        return self._residence.cold
+
+    @property
+    def keys(self) -> int:
+        """Return how many keys are known."""
+        return self.cells.keys + len(self.cold)
+
+    @property
+    def cells(self) -> KeyCells:
+        """Return keys and values."""
+        return self._queue.cells
+
+    @property
+    def late(self) -> int:
+        """Return how many updates were older than what their key had."""
+        return self.cells.fact(k.LATE)
+
+    def __len__(self) -> int:
+        """Return how many keys wait, for one reader or several."""
+        if len(self.readers) == 1:
+            return len(self.readers[0])
+        here = int(np.count_nonzero(self.cells.column(k.WAITED_FOR)))
+        return here + self.cold.waiting
+
+    def take_in(self, updates: Folded) -> int:
+        """Let updates arrive, one row for each key; return how many waiting values they replace."""
+        residence, (hi, lo) = self._residence, updates.identity
+        known = residence.look(hi, lo)
+        replaced, before = int((known[:, k.WAITED_FOR] != 0).sum()), known[:, k.COUNT]
+        several = np.flatnonzero(updates.count > 1)
+        rows = np.concatenate([several, np.arange(len(hi))])
+        times = np.concatenate([updates.first[several], updates.last])
+        order = np.argsort(times, kind="stable")
+        rows, times = rows[order], times[order]
+        payload = updates.payload
+        for piece in residence.pieces(len(rows)):
+            some = rows[piece]
+            residence.enqueue(hi[some], lo[some], times[piece], payload.take(pa.array(some)))
+        for piece in residence.pieces(len(several)):
+            some = several[piece]
+            residence.admit(hi[some], lo[some])
+            self._correct_rates(updates, some, before)
+        if self.importance is not None:
+            for piece in residence.pieces(len(hi)):
+                residence.admit(hi[piece], lo[piece])
+                self._weigh(Folded(updates.rows.slice(piece.start, piece.stop - piece.start)))
+        return replaced
+
+    def _weigh(self, updates: Folded) -> None:
+        """Let keys count as much as their newest update says."""
+        slots = self.cells.find(*updates.identity)
+        newest = np.flatnonzero(self.cells.column(k.ARRIVED)[slots] == updates.last)
+        weights = importances(updates, self.importance)[newest]
+        hi, lo = updates.identity
+        for reader in self.readers:
+            reader.weigh(hi[newest], lo[newest], importance=weights)
+
+    def forget(self, before: Micros) -> None:
+        """Forget keys without news since `before`, whose answers are delivered."""
+        old = self.cells.idle_since(before)
+        for reader in self.readers:
+            old = old[reader.order.kernel.keys[old, FLYING] == NONE]
+        for number, reader in enumerate(self.readers):
+            self.cold.keep_staleness(number, reader.order.kernel.keys[old])
+        self.cells.drop(old)
+        self.cold.forget(before)
+
+    def has(self, updates: Folded) -> npt.NDArray[np.bool_]:
+        """Tell of updates that were taken in which are what somebody waits for."""
+        known = self._residence.look(*updates.identity)
+        newest = known[:, k.ARRIVED] == updates.last
+        wanted: npt.NDArray[np.bool_] = newest & (known[:, k.WAITED_FOR] != 0)
+        return wanted
+
+    def is_newer(self, updates: Folded) -> npt.NDArray[np.bool_]:
+        """Tell of updates that were not taken in which are newer than all their keys had."""
+        newer: npt.NDArray[np.bool_] = updates.last > self._latest(updates)
+        return newer
+
+    def is_fresh(self, updates: Folded) -> npt.NDArray[np.bool_]:
+        """Tell of updates that were not taken in which are as new as all their keys had."""
+        fresh: npt.NDArray[np.bool_] = updates.last >= self._latest(updates)
+        return fresh
+
+    def _latest(self, updates: Folded) -> Ints:
+        """Return the time of what the keys of updates had last."""
+        known = self._residence.look(*updates.identity)
+        return np.where(known[:, k.COUNT] > 0, known[:, k.ARRIVED], MINUS_INFINITY)
+
+    def serve(self, reader: int, count: int, now: Micros) -> Dequeued:
+        """Take the keys that are next for a reader."""
+        return self._residence.dequeue(reader, count, now)
+
+    def delivered(self, at: Micros) -> None:
+        """Tell that all that was taken has reached the application."""
+        for reader in self.readers:
+            flying = reader.order.kernel.keys[: self.cells.seen, FLYING] != NONE
+            reader.delivered(*self.cells.identities(np.flatnonzero(flying)), at)
+        self.cold.delivered(at)
+
+    # -- log -------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is not told by single keys."""
+        facts = self.cells.kernel.facts
+        return {
+            "schedule": self.readers[0].schedule,
+            "first": int(facts[k.FIRST]),
+            "newest": int(facts[k.NEWEST]),
+            "accepted": int(facts[k.ACCEPTED]),
+            "late": int(facts[k.LATE]),
+            "readers": [
+                {
+                    "cost": reader.cost,
+                    "learnt": reader.order.kernel.settings[:SETTINGS].tolist(),
+                    "scored": int(reader.order.kernel.facts[SCORED]),
+                    "turns": reader.order.kernel.facts[[FRONT, BACK]].tolist(),
+                }
+                for reader in self.readers
+            ],
+        }
+
+    def recall(self, facts: Mapping[str, Any]) -> None:
+        """Set what `facts` said."""
+        kept = self.cells.kernel.facts
+        kept[k.FIRST], kept[k.NEWEST] = facts["first"], facts["newest"]
+        kept[k.ACCEPTED], kept[k.LATE] = facts["accepted"], facts["late"]
+        for reader, learnt in zip(self.readers, facts["readers"], strict=True):
+            if facts["schedule"] == reader.schedule:
+                reader.order.kernel.settings[:SETTINGS] = learnt["learnt"]
+                reader.order.kernel.facts[SCORED] = learnt["scored"]
+            front, back = learnt["turns"]
+            turns = reader.order.kernel.facts
+            turns[FRONT], turns[BACK] = min(front, turns[FRONT]), max(back, turns[BACK])
+            reader.cost = learnt["cost"]
+
+    def portions(self, size: int, *, waiting: bool) -> Iterator[tuple[Ints, pa.RecordBatch | None]]:
+        """Yield rows of all keys that wait, with their values, or of all others, some at a time."""
+        return self._residence.portions(size, waiting=waiting)
+
+    def described(self, rows: Ints) -> list[tuple[str, Any]]:
+        """Return what a snapshot says of keys beside their values, by name."""
+        reader = self.cold.of_reader(rows, 0).view(np.float64)
+        hi, lo = identities(rows)
+        return [
+            (HI, hi),
+            (LO, lo),
+            (LAST, rows[:, k.ARRIVED]),
+            (COUNT, rows[:, k.COUNT]),
+            (GAP, np.ascontiguousarray(rows[:, k.GAP]).view(np.float64)),
+            (HEFT, reader[:, WEIGHT]),
+            (EVENNESS, reader[:, UNEVEN]),
+        ]
+
+    def ordered(self, rows: Ints) -> list[tuple[str, Any]]:
+        """Return what a snapshot says of the order in which keys wait, by name."""
+        columns = []
+        for reader in range(len(self.readers)):
+            keys = self.cold.of_reader(rows, reader)
+            words = ((SINCE_FIRST, keys[:, SINCE]), (PLACE, keys[:, LIST] - 1))
+            columns += [(f"{name}{reader}", column) for name, column in words]
+            columns.append((f"{TURNS}{reader}", keys[:, TURN]))
+        return columns
+
+    def since(self, rows: Ints) -> Ints:
+        """Return since when keys wait, for the reader that waits longest."""
+        readers = range(len(self.readers))
+        waits = [self.cold.of_reader(rows, reader)[:, SINCE] for reader in readers]
+        since: Ints = np.min([np.where(each == NONE, INFINITY, each) for each in waits], axis=0)
+        return since
+
+    def bring_back(
+        self, described: Mapping[str, Any], values: pa.RecordBatch | None, *, same: bool
+    ) -> None:
+        """Take in keys of a snapshot: some that wait, with values and their order, or others.
+
+        Where the schedule is not the same, keys are put into the lists where this one has them.
+        """
+        for piece in self._residence.pieces(len(described[HI])):
+            some = {name: column[piece] for name, column in described.items()}
+            part = None if values is None else values.slice(piece.start, len(some[HI]))
+            self._bring_back(some, part, same)
+
+    def _bring_back(
+        self, described: Mapping[str, Any], values: pa.RecordBatch | None, same: bool
+    ) -> None:
+        hi, lo = described[HI], described[LO]
+        repeated = len(distinct(hi, lo)[0]) < len(hi)
+        if repeated or (self._residence.look(hi, lo)[:, k.COUNT] > 0).any():
+            msg = "a snapshot has a key twice"
+            raise ValueError(msg)
+        rows = np.zeros((len(hi), self.cold.width), dtype=np.int64)
+        rows[:, k.HI], rows[:, k.LO] = hi.view(np.int64), lo.view(np.int64)
+        rows[:, k.ARRIVED], rows[:, k.COUNT] = described[LAST], described[COUNT]
+        rows[:, k.GAP] = described[GAP].view(np.int64)
+        offsets = words = np.zeros(1, dtype=np.int64)
+        if values is not None:
+            encoded = self.cells.codec.encode(values)
+            words, offsets = encoded.words, encoded.offsets
+            rows[:, k.SIZE] = np.diff(offsets)
+        for number in range(len(self.readers)):
+            first = k.CELL_WORDS + number * READER_WORDS
+            keys = self._row_of(number, described, is_waiting=values is not None, same=same)
+            rows[:, first : first + READER_WORDS] = keys
+            rows[:, k.WAITED_FOR] |= (keys[:, LIST] > 0).astype(np.int64) << number
+        if values is not None and not (rows[:, k.WAITED_FOR] != 0).all():
+            msg = "a snapshot has values of keys that do not wait"
+            raise ValueError(msg)
+        self._residence.make_room(len(rows))
+        self._residence.install(rows, words, offsets)
+
+    def _row_of(
+        self, number: int, described: Mapping[str, Any], *, is_waiting: bool, same: bool
+    ) -> Ints:
+        """Return the words of keys in a snapshot for a reader, which counts those that wait."""
+        reader = self.readers[number].order
+        keys = np.zeros((len(described[HI]), READER_WORDS), dtype=np.int64)
+        keys[:, [SINCE, LACKS, FLYING]] = NONE
+        keys[:, LATEST] = described[LAST]
+        keys.view(np.float64)[:, WEIGHT] = described[HEFT]
+        keys.view(np.float64)[:, UNEVEN] = described[EVENNESS]
+        if is_waiting:
+            places, since = described[f"{PLACE}{number}"], described[f"{SINCE_FIRST}{number}"]
+            if not same:
+                lists = self._places(number, described[GAP], described[HEFT])
+                places = np.where(places < 0, -1, lists)
+            if (places < -1).any() or (places >= len(reader.kernel.lists)).any():
+                msg = "a snapshot has keys in lists that there are none of"
+                raise ValueError(msg)
+            waits = places >= 0
+            keys[:, LIST], keys[:, TURN] = places + 1, described[f"{TURNS}{number}"]
+            keys[waits, SINCE] = keys[waits, LACKS] = since[waits]
+            reader.kernel.facts[WAITING] += int(waits.sum())
+            if reader.began == MINUS_INFINITY:
+                k.begin_measuring(reader.kernel, self.cells.seen, self.cells.newest)
+        keys[:, [QUEUE_BOOK + FROM, APPLICATION_BOOK + FROM]] = reader.began
+        return keys
+
+    def take_out(self, reader: int, hi: Ids, lo: Ids, now: Micros) -> None:
+        """Take chosen keys out, as when they were served to a reader."""
+        for piece in self._residence.pieces(len(hi)):
+            self._residence.admit(hi[piece], lo[piece])
+            slots = self.cells.find(hi[piece], lo[piece])
+            order = self.readers[reader].order.kernel
+            take_cells(self.cells.kernel, order, slots[slots >= 0], now)
+
+    def clean(self) -> None:
+        """Clean files of what is out of date, at the end of a version."""
+        self.cold.clean()
+
+    def _places(
+        self, reader: int, gaps: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]
+    ) -> Ints:
+        """Return the lists in which a reader has keys."""
+        if self.readers[reader].schedule != "index":
+            return np.zeros(len(gaps), dtype=np.int64)
+        pairs = zip(gaps.tolist(), weights.tolist(), strict=True)
+        return np.array([class_of(gap, weight) for gap, weight in pairs], dtype=np.int64)
+
+    # -- rates -----------------------------------------------------------------------------
+
+    def _correct_rates(self, updates: Folded, several: Ints, before: Ints) -> None:
+        """Let the mean gap of keys be what it were had all their updates come one by one."""
+        cells = self.cells
+        hi, lo = updates.identity
+        slots = cells.find(hi[several], lo[several])
+        counts = cells.column(k.COUNT)[slots]
+        both = counts == before[several] + 2
+        several, slots, counts = several[both], slots[both], counts[both]
+        if not len(slots):
+            return
+        span = (updates.last - updates.first)[several].astype(np.float64)
+        more = updates.count[several] - 1
+        last_part = 1 / np.minimum(counts, SMOOTHING)
+        after_first = (cells.gaps[slots] - span * last_part) / (1 - last_part)
+        arrived = counts - 1
+        averaged = np.minimum(arrived + more, np.maximum(arrived, SMOOTHING))
+        kept = (arrived / averaged) * (1 - 1 / SMOOTHING) ** (arrived + more - averaged)
+        mean = span / more
+        cells.gaps[slots] = mean + (after_first - mean) * kept
+        cells.column(k.COUNT)[slots] = counts + more - 1
+
+
+def importances(updates: Folded, column: str | None) -> npt.NDArray[np.float64]:
+    """Return what the keys of updates count; InputError unless all are positive."""
+    values = updates.rows.column(column).cast(pa.float64())
+    weights = np.asarray(values.to_numpy(zero_copy_only=False))
+    if not (weights > 0).all():
+        msg = (
+            f"the importance of a key is a positive number; column {column!r} has "
+            f"{weights[~(weights > 0)][0]}: fix it, or filter such rows out"
+        )
+        raise InputError(msg)
+    return weights

@@ -1,0 +1,325 @@
+"""Aggregates over windows under update semantics: an answer for the newest window of every key.
+
+Idea: a window queue in front and an operator behind it that obeys the queue's marks. The operator
+has one open window for each key at most; tuples of a batch are folded into slots of open windows,
+field by field, and the windows that end are lowered to rows. How many tuples are served is up to
+the caller: under overload older windows are passed over, never cut. The group-by columns may be
+more than the update key: `key_clocks` tells what supersedes what then.
+
+Invariants:
+1. Each answer is over all tuples of its key in its window, whatever was passed over before and
+   however input and service are cut (`test_oracle_answers_are_over_whole_windows`).
+2. Windows of a key are delivered in their order (the same test).
+
+Cost: O(tuples served x fields); a slot for each open window.
+
+Limits: functions whose state is words.
+
+References: section 6.1.3 of the source named in `docs/papers.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints
+from icestream.core.errors import DefinitionError
+from icestream.kernels.queue.windows.marks import NOWHERE, obey_marks
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.folding.columns import ARRIVAL, TIME, Column
+from icestream.operators.folding.fields import ENTRY_FIELDS, Layout
+from icestream.operators.folding.fold import fold_field
+from icestream.operators.latest.key_clocks import KeyClocks
+from icestream.operators.latest.saved_arrays import State, bytes_of, table_of
+from icestream.operators.latest.update_stream import UpdateStream
+from icestream.operators.payload_identity import identified
+from icestream.state.keys import KeyCodec
+from icestream.state.queue.pages import PagePool
+from icestream.state.queue.windows.queue import Late, WindowQueue, WindowTuples
+from icestream.state.queue.windows.spec import UpdateWindows
+
+#: columns of a window in the results: first and last instant
+START = "window_start"
+END = "window_end"
+
+
+class MarkedAggregate:
+    """Folds marked tuples and answers for the windows that end."""
+
+    def __init__(self, payload: pa.Schema, aggregates: Sequence[Aggregate]) -> None:
+        """Aggregate columns of a payload; DefinitionError for functions without words."""
+        self._types = {_inner(field.name): field.type for field in payload}
+        self._aggregates = tuple(_renamed(each) for each in aggregates)
+        self._layout = Layout.of(
+            field for each in self._aggregates for field in each.fields(self._types)
+        )
+        self._table = np.tile(self._layout.entry_identity, (1, 1))
+        self._free: Ints = np.zeros(0, dtype=np.int64)
+        self._slot_of: Ints = np.zeros(0, dtype=np.int64)
+        self._end_of: Ints = np.zeros(0, dtype=np.int64)
+        self._arrivals = 0
+        #: columns of the answers
+        self.result = pa.schema(
+            [pa.field(each.alias, each.result_type(self._types)) for each in self._aggregates]
+        )
+
+    @property
+    def open_windows(self) -> int:
+        """Windows that began and did not end."""
+        return int(np.count_nonzero(self._slot_of))
+
+    def state(self) -> State:
+        """Return the open windows, for `recall`."""
+        return {
+            "open.table": self._table,
+            "open.free": self._free,
+            "open.slots": self._slot_of,
+            "open.ends": self._end_of,
+            "open.arrivals": np.array([self._arrivals]),
+        }
+
+    def recall(self, state: State) -> None:
+        """Go on where `state` was asked for."""
+        table, free = state["open.table"], state["open.free"]
+        slots, ends = state["open.slots"], state["open.ends"]
+        used = np.concatenate([free, slots[slots != NOWHERE]])
+        whole = (table.dtype, *table.shape[1:]) == (self._table.dtype, *self._table.shape[1:])
+        whole &= all(each.dtype == np.int64 and each.ndim == 1 for each in (free, slots, ends))
+        if (
+            not whole
+            or len(slots) != len(ends)
+            or len(np.unique(used)) < len(used)
+            or not ((used > NOWHERE) & (used < len(table))).all()
+        ):
+            msg = "open windows share slots, or have some that there are not"
+            raise ValueError(msg)
+        self._table, self._free, self._slot_of, self._end_of = table, free, slots, ends
+        self._arrivals = int(state["open.arrivals"][0])
+
+    def on_tuples(self, read: WindowTuples) -> tuple[Ints, Ints, pa.RecordBatch]:
+        """Return (number of the key, last instant, answers) of the windows that end."""
+        slots, emitted = self._slots(read)
+        self._fold(read, slots[read.is_tuple])
+        ended = slots[emitted]
+        merged = np.ascontiguousarray(self._table[ended, ENTRY_FIELDS:])
+        answers = [each.lower(merged, self._layout, self._types) for each in self._aggregates]
+        columns = [
+            answer.cast(field.type) if answer.type != field.type else answer
+            for answer, field in zip(answers, self.result, strict=True)
+        ]
+        self._free = np.concatenate([self._free, ended])
+        rows = pa.RecordBatch.from_arrays(columns, schema=self.result)
+        return read.cells[emitted], read.times[emitted], rows
+
+    def _slots(self, read: WindowTuples) -> tuple[Ints, Ints]:
+        opens = int(np.count_nonzero(read.marks > 0))
+        keys = int(read.cells.max(initial=-1)) + 1
+        if keys > len(self._slot_of):
+            more = np.zeros(max(keys, 2 * len(self._slot_of)) - len(self._slot_of), dtype=np.int64)
+            self._slot_of = np.concatenate([self._slot_of, more])
+            self._end_of = np.concatenate([self._end_of, more])
+        if opens > len(self._free):
+            known = len(self._table)
+            fresh = np.tile(self._layout.entry_identity, (max(opens, known), 1))
+            self._table = np.concatenate([self._table, fresh])
+            self._free = np.concatenate([self._free, np.arange(known, len(self._table))])
+        slots = np.empty(len(read), dtype=np.int64)
+        opened = np.empty(opens, dtype=np.int64)
+        emitted = np.empty(len(read), dtype=np.int64)
+        left, opened_count, emits = obey_marks(
+            read.cells, read.times, read.marks, self._slot_of, self._end_of,
+            self._free, len(self._free), slots, opened, emitted,
+        )  # fmt: skip
+        self._free = self._free[:left]
+        self._table[opened[:opened_count]] = self._layout.entry_identity
+        return slots, emitted[:emits]
+
+    def _fold(self, read: WindowTuples, slots: Ints) -> None:
+        columns = {_inner(name): Column(read.rows.column(name)) for name in read.rows.schema.names}
+        if self._layout.needs_order:
+            numbers = np.arange(self._arrivals, self._arrivals + len(slots))
+            columns[TIME] = Column(pa.array(read.times[read.is_tuple]))
+            columns[ARRIVAL] = Column(pa.array(numbers))
+        self._arrivals += len(slots)
+        for field, place in zip(self._layout.fields, self._layout.places.tolist(), strict=True):
+            fold_field(field, place, self._table, slots, columns, 0, len(slots))
+        self._table[NOWHERE] = self._layout.entry_identity
+
+
+class WindowedUpdates:
+    """Update streams through windows: the newest window of every key, as fresh as can be served."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        keys: Sequence[str],
+        time: str,
+        windows: UpdateWindows,
+        aggregates: Sequence[Aggregate],
+        by: Sequence[str] | None = None,
+        schedule: Literal["inplace", "fifo"] = "inplace",
+        late: Late = "drop",
+        pool: PagePool | None = None,
+    ) -> None:
+        """Make an operator without a tuple.
+
+        Args:
+            schema: of the input.
+            keys: columns of the update key.
+            time: column of integers or timestamps that windows are over.
+            windows: size and slide in the unit of the time column, and semantics.
+            aggregates: columns of the answers.
+            by: group-by columns, the key or more than it; the key if left out.
+            schedule: order of groups that wait.
+            late: what happens to tuples that are older than their key's latest.
+            pool: where window buffers take their memory.
+        """
+        groups = tuple(keys if by is None else by)
+        if not aggregates:
+            msg = "an aggregate over windows needs one function at least"
+            raise DefinitionError(msg)
+        if not set(keys) <= set(groups):
+            msg = (
+                f"an aggregate over an update stream groups by its key {list(keys)} and more, if "
+                f"wanted, so that its rows say whose news they are; got {list(groups)}"
+            )
+            raise DefinitionError(msg)
+        names = [*groups, START, END, *(each.alias for each in aggregates)]
+        if len(set(names)) < len(names):
+            msg = f"results need columns with names of their own, got {names}: rename some"
+            raise DefinitionError(msg)
+        self._stream = UpdateStream(schema, tuple(keys), time)
+        self._groups = groups
+        self._clocks = KeyClocks(self._stream, late) if set(groups) != set(keys) else None
+        self._spec = windows
+        needed = {name for each in aggregates for name in each.columns}
+        self._payload = pa.schema([field for field in schema if field.name in needed])
+        self._queue = WindowQueue(self._payload, windows, schedule=schedule, late=late, pool=pool)
+        self._operator = MarkedAggregate(self._payload, aggregates)
+        self._codec = KeyCodec(pa.schema([schema.field(name) for name in groups]))
+        self._known = self._codec.schema.empty_table()
+        #: tuples that were processed
+        self.processed = 0
+        #: numbers of the keys whose windows were committed to by the last call of `serve`
+        self.committed: Ints = np.zeros(0, dtype=np.int64)
+        kind = schema.field(time).type
+        bounds = [pa.field(START, kind), pa.field(END, kind)]
+        columns = [*self._codec.schema, *bounds, *self._operator.result]
+        #: group-by columns, which are the key of the results, bounds of the window, answers
+        self.result = UpdateStream(pa.schema(columns), groups, END)
+
+    @property
+    def queue(self) -> WindowQueue:
+        """The queue in front."""
+        return self._queue
+
+    @property
+    def keys(self) -> int:
+        """Groups that are known."""
+        return int(self._known.num_rows)
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """Counts of the queue, and windows that are open in the operator."""
+        facts = {**self._queue.facts, "open": self._operator.open_windows}
+        if self._clocks is not None:
+            facts["late"] += self._clocks.late
+        return facts
+
+    @property
+    def payload(self) -> pa.Schema:
+        """Columns of the tuples that wait, beside group and time."""
+        return self._payload
+
+    def known(self, cells: Ints) -> list[pa.Array]:
+        """Return the group-by columns of groups, given by number."""
+        keys = self._known.take(pa.array(cells)).combine_chunks()
+        return [_one_chunk(column) for column in keys.columns]
+
+    def state(self) -> State:
+        """Return what is known beside the queue, which is in its arrays, for `recall`."""
+        clocks = {} if self._clocks is None else self._clocks.state()
+        return {**self._operator.state(), **clocks, "keys": bytes_of(self._known)}
+
+    def recall(self, state: State) -> None:
+        """Go on where `state` was asked for."""
+        self._operator.recall(state)
+        known = table_of(state["keys"])
+        if known.schema != self._known.schema or known.num_rows != len(self._queue.table):
+            msg = f"{known.num_rows} keys of windows are told for {len(self._queue.table)}"
+            raise ValueError(msg)
+        if self._clocks is not None:
+            _check_clocks(state, known.num_rows)
+            self._clocks.recall(state)
+        self._known = known
+
+    def enqueue(self, batch: pa.RecordBatch, arrived: Ints) -> None:
+        """Take tuples, in the order of arrival."""
+        if self._clocks is not None:
+            kept = self._clocks.in_order(batch)
+            batch, arrived = batch.take(pa.array(kept)), arrived[kept]
+        times = self._stream.times(batch)
+        hi, lo = identified(batch, self._groups)
+        rows = batch.select(self._payload.names)
+        cells = self._queue.cells(hi, lo)
+        self._remember(batch, cells)
+        self._queue.enqueue(hi, lo, times, arrived, rows)
+        if self._clocks is not None:
+            self._clocks.tell(self._queue, batch, cells, arrived)
+
+    def _remember(self, batch: pa.RecordBatch, cells: Ints) -> None:
+        """Keep the key columns of keys that are new, in the order of their numbers."""
+        before = self._known.num_rows
+        fresh = np.flatnonzero(cells >= before)
+        if len(fresh):
+            _, first = np.unique(cells[fresh], return_index=True)
+            keys = self._codec.canonical(batch.take(pa.array(fresh[first])))
+            self._known = pa.concat_tables([self._known, pa.Table.from_batches([keys])])
+
+    def serve(self, count: int) -> pa.RecordBatch:
+        """Process up to `count` tuples and return the windows that end with them."""
+        read = self._queue.dequeue(count)
+        self.processed += len(read)
+        self.committed = read.cells[read.marks > 0]
+        cells, ends, answers = self._operator.on_tuples(read)
+        starts = ends - self._spec.size + 1
+        kind = self.result.schema.field(END).type
+        bounds = [pa.array(each).cast(kind) for each in (starts, ends)]
+        columns = [*self.known(cells), *bounds, *answers.columns]
+        return pa.RecordBatch.from_arrays(columns, schema=self.result.schema)
+
+
+def _check_clocks(state: State, groups: int) -> None:
+    """Refuse lists of groups that go in circles: each leads to earlier ones only."""
+    first, after, last = (state[f"clocks.{name}"] for name in ("first", "after", "last"))
+    linked = int(state["clocks.counts"][0])
+    whole = (
+        all(each.dtype == np.int64 and each.ndim == 1 for each in (first, after, last))
+        and 0 <= linked <= min(groups, len(after))
+        and ((first >= -1) & (first < linked)).all()
+        and ((after[:linked] >= -1) & (after[:linked] < np.arange(linked))).all()
+    )
+    if not whole:
+        msg = "groups that share a clock do not follow each other"
+        raise ValueError(msg)
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _inner(name: str) -> str:
+    return f"input.{name}"
+
+
+def _renamed(aggregate: Aggregate) -> Aggregate:
+    if aggregate.column is None:
+        return aggregate
+    others = tuple(_inner(name) for name in aggregate.others)
+    return replace(aggregate, column=_inner(aggregate.column), others=others)

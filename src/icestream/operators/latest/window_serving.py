@@ -1,0 +1,345 @@
+"""Windows under update semantics in one shard: the newest window of every key, whole, in time.
+
+Idea: the tuples of a batch enter the window queue in the order of time; then tuples of windows that
+are committed to are processed, slice by slice, until the time of the batch is used, and what
+windows answer goes through the step. All state is arrays of the arena. The queue does the same to
+the same calls, so a version logs its tuples and how many were processed in each call; a snapshot
+tells what the queue holds, without addresses.
+
+Invariants:
+1. Every answer is over all tuples of its key in its window, also over restarts at any batch
+   (`test_oracle_windows_are_whole_over_restarts`).
+2. A restored queue goes on as the one before (the same test: rows are equal).
+3. Signed nonsense in a snapshot is damage, never an endless walk
+   (`test_signed_nonsense_in_any_state_is_an_error_of_ours`).
+
+Cost: tuples that wait, with 24 bytes each; a version logs its tuples.
+
+Limits: keys are remembered for good and must fit into the shard's memory, as must the tuples of
+windows that wait. A key's tuples of one instant but the first, and those older than its latest, are
+dropped and counted as outdated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.clock import Clock
+from icestream.core.times import Micros
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.latest.coalescing import Folded, joined
+from icestream.operators.latest.pacing import Pace
+from icestream.operators.latest.pre_queue import Front, FrontOperator
+from icestream.operators.latest.report import Told
+from icestream.operators.latest.rowwise import UpdateFilter
+from icestream.operators.latest.saved_arrays import Kept, records_of, state_of
+from icestream.operators.latest.serving_log import CHANGED, RECORD_ROWS
+from icestream.operators.latest.step import UpdateStep
+from icestream.operators.latest.update_operator import UpdateInputs
+from icestream.operators.latest.window_aggregate import WindowedUpdates
+from icestream.operators.latest.window_staleness_totals import WindowBooks
+from icestream.operators.protocol import Emitted, PastVersion, Shard
+from icestream.state.log.format import SegmentInfo
+from icestream.state.log.ipc import read_batch, write_table
+from icestream.state.queue.pages import PagePool
+from icestream.state.queue.windows.snapshot import bring_back, content_of
+from icestream.state.queue.windows.spec import UpdateWindows
+from icestream.state.snapshot_schedule import SnapshotSchedule
+from icestream.state.versions.commits import BASE
+
+#: kinds of records: tuples as they came, counts as JSON, arrays of the queue, other arrays, what
+#: the arcs before the windows know
+TUPLES, CALLS, QUEUE, OTHERS, BEFORE = range(5)
+
+
+@dataclass(frozen=True)
+class WindowedBy:
+    """What windows are over and what is asked of them."""
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    time: str
+    windows: UpdateWindows
+    aggregates: tuple[Aggregate, ...]
+    #: group-by columns, the key or more than it
+    by: tuple[str, ...]
+    #: SQL that answers must fulfil to be delivered
+    having: tuple[str, ...] = ()
+    zone: str = "UTC"
+
+    def filters(self) -> list[UpdateFilter]:
+        """Return what answers must pass; DefinitionError for what cannot be."""
+        result = self.operator("inplace").result
+        return [UpdateFilter(result, each, zone=self.zone) for each in self.having]
+
+    def operator(self, schedule: str, pool: PagePool | None = None) -> WindowedUpdates:
+        """Return the operator; DefinitionError for what cannot be."""
+        order: Literal["inplace", "fifo"] = "fifo" if schedule == "fifo" else "inplace"
+        return WindowedUpdates(
+            self.schema,
+            keys=self.keys,
+            time=self.time,
+            windows=self.windows,
+            aggregates=self.aggregates,
+            by=self.by,
+            schedule=order,
+            pool=pool,
+        )
+
+
+@dataclass(frozen=True)
+class WindowServing:
+    """What a shard is told of a version."""
+
+    windowed: WindowedBy
+    step: UpdateStep
+    schedule: str
+    #: microseconds for serving
+    budget: Micros
+    clock: Clock
+    #: the tree whose rows are seen through windows
+    front: Front | None = None
+    #: when the rows of the version before reached the application; None if nobody knows
+    delivered: Micros | None = None
+
+
+class WindowServingOperator:
+    """Serves the windows of one shard."""
+
+    def __init__(self, spec: WindowServing, shard: Shard) -> None:
+        """Look at the shard's state; it is opened with the first batch, or when it is restored."""
+        self._spec = spec
+        self._shard = shard
+        self._header: dict[str, Any] = shard.arena.header
+        self._kept = Kept(shard.arena, shard.account)
+        self._filters = spec.windowed.filters()
+        self._front = None if spec.front is None else FrontOperator(spec.front, shard)
+        self._core: tuple[WindowedUpdates, WindowBooks] | None = None
+        self._pace = Pace(list(self._header.get("pace", [0.0] * 6)))
+        self._snapshots = SnapshotSchedule(self._header)
+        self._segments: list[int] = self._header.setdefault("changed", [])
+        self._batch: pa.RecordBatch | None = None
+        self._told = Told()
+        self.released: tuple[int, ...] = ()
+
+    @property
+    def _windows(self) -> WindowedUpdates:
+        """Return the operator over the arena's arrays."""
+        return self._opened[0]
+
+    @property
+    def _books(self) -> WindowBooks:
+        """Return the staleness of its answers."""
+        return self._opened[1]
+
+    @property
+    def _opened(self) -> tuple[WindowedUpdates, WindowBooks]:
+        if self._core is None:
+            pool = PagePool(self._shard.arena, name="windows.pool")
+            windows = self._spec.windowed.operator(self._spec.schedule, pool)
+            known = self._kept.load()
+            if known is not None:
+                windows.recall(known)
+            self._core = windows, WindowBooks(self._shard.arena, windows.queue)
+        return self._core
+
+    @property
+    def windows(self) -> WindowedUpdates:
+        """Return the windows, for whoever looks at them."""
+        return self._windows
+
+    @property
+    def front(self) -> FrontOperator | None:
+        """Return the arcs before the windows, for whoever looks at them."""
+        return self._front
+
+    # -- a version -------------------------------------------------------------------------
+
+    def on_batch(self, inputs: UpdateInputs) -> None:
+        """Let the tuples of the batch enter the queue, in the order of time."""
+        at = self._spec.delivered
+        self._books.delivered(self._spec.clock.now() if at is None else at)
+        parts = [Folded(batch).rows for batch in inputs.newest.tuples()]
+        late = self._late
+        if parts:
+            updates = Folded(joined(parts))
+            self._shard.account.reserve(2 * updates.rows.nbytes)
+            order = np.argsort(updates.last, kind="stable")
+            self._batch = updates.take(order).payload
+            self._take(self._batch)
+        self._told = Told(outdated=self._late - late)
+
+    @property
+    def _late(self) -> int:
+        """Return how many tuples came too late, here or before."""
+        front = 0 if self._front is None else self._front.late
+        return self._windows.facts["late"] + front
+
+    def _take(self, rows: pa.RecordBatch) -> None:
+        if self._front is not None:
+            rows = self._front.rows(rows)
+        times = np.asarray(rows.column(self._spec.windowed.time).cast(pa.int64()).to_numpy())
+        if len(times):
+            self._books.begins(int(times.min()))
+        self._windows.enqueue(rows, times)
+
+    def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
+        """Serve until the time of the batch is used, then write the log."""
+        calls: list[int] = []
+        yield from self._serve(calls)
+        answers, queue = self._books.close(self._spec.clock.now())
+        self._told = replace(
+            self._told,
+            stale=answers.whole,
+            lately=answers.lately,
+            queued=queue.whole,
+            queued_lately=queue.lately,
+        )
+        self._header["pace"] = self._pace.sums
+        known = self._windows.state()
+        self._kept.save(known)
+        if self._front is not None:
+            self._front.save()
+        self._write(calls)
+        facts = self._windows.facts
+        self._told = replace(self._told, waiting=facts["waiting"] + facts["ready"])
+
+    def _serve(self, calls: list[int]) -> Iterator[Emitted]:
+        clock, windows = self._spec.clock, self._windows
+        began = clock.monotonic()
+        made: list[pa.RecordBatch] = []
+        rows, processed = 0, windows.processed
+        while True:
+            started = clock.monotonic()
+            left = int(self._spec.budget - 1e6 * (started - began))
+            count = self._pace.slice(left, first=not calls)
+            before, now = windows.processed, clock.now()
+            answers = windows.serve(count) if count else None
+            if answers is None or windows.processed == before:
+                break
+            calls.append(count)
+            self._books.committed(windows.committed, now)
+            for each in self._filters:
+                answers = each.on_rows(0, answers)
+            if answers.num_rows:
+                made.append(self._spec.step(answers))
+                rows += answers.num_rows
+            self._pace.learn(windows.processed - before, 1e6 * (clock.monotonic() - started))
+            if sum(each.num_rows for each in made) >= RECORD_ROWS:
+                yield 0, joined(made)
+                made = []
+        if any(each.num_rows for each in made):
+            yield 0, joined(made)
+        took = int(1e6 * (clock.monotonic() - began))
+        self._told = replace(
+            self._told,
+            served=rows,
+            calls=len(calls),
+            serving=took,
+            tuples=windows.processed - processed,
+            each=self._pace.cost[1],
+        )
+
+    # -- log -------------------------------------------------------------------------------
+
+    def _write(self, calls: Sequence[int]) -> None:
+        """Write what the version did; now and then everything."""
+        if self._snapshots.version_ends(self._size):
+            others = {
+                **self._windows.state(),
+                **self._books.state(),
+                "pace": np.array(self._pace.sums),
+            }
+            queue = content_of(self._windows.queue.arrays)
+            before = {} if self._front is None else self._front.state()
+            states = ((QUEUE, queue), (OTHERS, others), (BEFORE, before))
+            for kind, state in states:
+                for payload in records_of(state):
+                    self._shard.segment(BASE).append(payload, synopsis=kind)
+            self._shard.seal(BASE)
+            self._snapshots.take()
+            self.released = tuple(self._segments)
+            self._segments.clear()
+            return
+        if self._batch is None and not calls:
+            return
+        segment = self._shard.segment(CHANGED)
+        rows = 0 if self._batch is None else self._batch.num_rows
+        for first in range(0, rows, RECORD_ROWS):
+            assert self._batch is not None
+            part = self._batch.slice(first, RECORD_ROWS)
+            segment.append(write_table(part), synopsis=TUPLES, rows=part.num_rows)
+        told = {"calls": list(calls), "pace": self._pace.sums}
+        segment.append(json.dumps(told).encode(), synopsis=CALLS)
+        info = self._shard.seal(CHANGED)
+        if info is not None:
+            self._segments.append(info.ordinal)
+            self._snapshots.log(info.bytes)
+
+    @property
+    def _size(self) -> int:
+        """Return about how many bytes a snapshot takes."""
+        queue = self._windows.queue
+        return int(queue.table.nbytes + queue.arrays.zone_bytes)
+
+    def restore(self, history: Sequence[PastVersion]) -> None:
+        """Take in the snapshot, then do what each version after it did."""
+        logged = 0
+        for past in history:
+            for lifetime, info in past.segments:
+                found = self._records(info)
+                if lifetime == BASE:
+                    bring_back(self._windows.queue.arrays, state_of(found[QUEUE]))
+                    others = state_of(found[OTHERS])
+                    self._windows.recall(others)
+                    self._books.recall(others)
+                    self._pace.sums[:] = others["pace"].tolist()
+                    if self._front is not None:
+                        self._front.recall(state_of(found[BEFORE]))
+                    continue
+                self._replay(found)
+                self._segments.append(info.ordinal)
+                logged += info.bytes
+        based = bool(history) and any(lifetime == BASE for lifetime, _ in history[0].segments)
+        self._snapshots.resume(len(history) - based, logged)
+
+    def _replay(self, found: dict[int, list[bytes]]) -> None:
+        parts = [read_batch(payload) for payload in found[TUPLES]]
+        if parts:
+            self._take(joined(parts))
+        for payload in found[CALLS]:
+            told = json.loads(payload)
+            self._books.delivered(None)
+            for count in told["calls"]:
+                self._windows.serve(count)
+            self._pace.sums[:] = told["pace"]
+
+    def _records(self, info: SegmentInfo) -> dict[int, list[bytes]]:
+        found: dict[int, list[bytes]] = {kind: [] for kind in range(BEFORE + 1)}
+        with closing(self._shard.reader(info)) as reader:
+            for record in reader.read_many(reader.directory["marker"]):
+                found[record.synopsis].append(bytes(record.payload))
+        return found
+
+    # -- telling ---------------------------------------------------------------------------
+
+    @property
+    def took_snapshot(self) -> bool:
+        """Tell whether the version just written stands without those before it."""
+        return self._snapshots.taken
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Return what the progress report tells of this shard."""
+        return {
+            "groups": self._windows.keys,
+            "partitions": 1,
+            "updates": replace(self._told, keys=self._windows.keys).to_json(),
+        }

@@ -1,0 +1,166 @@
+"""How stale the answers over windows are in one shard: to the application, and in the queue.
+
+Idea: the queue notes, key by key, since when an answer is due (a window after the delivered one is
+full) and since when a key waits. A ramp is settled when rows reach the application, when a key is
+committed to, and at the end of every version; its area, its end and its place in a profile are
+added to sums that live in the arena with the queue.
+
+Invariants:
+1. Areas are those of the definition (`test_oracle_staleness_of_windows_beside_its_definition`).
+2. Versions together have the area of all of them (the same test).
+
+Cost: a look at every key, once in a version; 32 bytes for each.
+
+Limits: what was settled after the last snapshot is settled again after a restart, up to then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.core.arrays import Ints
+from icestream.core.times import Micros
+from icestream.kernels.queue.order import APPLICATION, QUEUE
+from icestream.kernels.queue.staleness import BINS, PROFILE, bin_edges
+from icestream.kernels.queue.windows import zones as z
+from icestream.kernels.queue.windows.lists import WAIT
+from icestream.operators.latest.report import Stale
+from icestream.operators.latest.saved_arrays import State
+from icestream.operators.latest.staleness_totals import Closed
+from icestream.state.queue.arrays import Arrays, grow_ahead
+from icestream.state.queue.staleness import add_ramps, averages_of_bins, bins_of_areas
+from icestream.state.queue.windows.queue import WindowQueue
+
+Reals = npt.NDArray[np.float64]
+
+#: numbers of each kind: area, keys times time, largest; then when all was settled last
+AREA, EXTENT, MOST = range(3)
+_AT = 6
+_TOTALS = 7
+
+
+class WindowBooks:
+    """The staleness of the keys of one queue of windows."""
+
+    def __init__(self, arrays: Arrays, queue: WindowQueue) -> None:
+        """Attach to the arrays `books.*`, or begin."""
+        self._queue = queue
+        #: up to when ramps of each key are settled, and their areas, by kind
+        self._settled = arrays.array("books.settled", np.int64, 2)
+        self._areas = arrays.array("books.areas", np.float64, 2)
+        #: sums, and what they were when the version before ended
+        self._profile = arrays.array("books.profile", np.float64, PROFILE, 2 * BINS)
+        self._profile_before = arrays.array("books.profile_before", np.float64, PROFILE, 2 * BINS)
+        self._totals = arrays.array("books.totals", np.float64, 1, _TOTALS)
+        self._totals_before = arrays.array("books.totals_before", np.float64, 1, _TOTALS)
+
+    def state(self) -> State:
+        """Return all sums, for `recall`."""
+        keys = len(self._queue.table)
+        self._make_room()
+        busy = np.flatnonzero(self._profile.view.any(axis=1))
+        return {
+            "books.settled": self._settled.view[:keys],
+            "books.areas": self._areas.view[:keys],
+            "books.places": busy,
+            "books.profile": self._profile.view[busy],
+            "books.totals": self._totals.view,
+        }
+
+    def recall(self, state: State) -> None:
+        """Go on where `state` was asked for; ValueError if it is of other keys."""
+        self._make_room()
+        keys = len(self._queue.table)
+        self._settled.view[:keys] = state["books.settled"]
+        self._areas.view[:keys] = state["books.areas"]
+        for array in (self._profile, self._profile_before):
+            array.view[:] = 0.0
+            array.view[state["books.places"]] = state["books.profile"]
+        for array in (self._totals, self._totals_before):
+            array.view[:] = state["books.totals"]
+
+    def _make_room(self) -> None:
+        keys = len(self._queue.table)
+        grow_ahead([(self._settled, keys), (self._areas, keys)])
+
+    def areas(self, kind: int) -> Reals:
+        """Return the area of each key, in microseconds squared."""
+        areas: Reals = self._areas.view[: len(self._queue.table), kind]
+        return areas
+
+    def begins(self, at: Micros) -> None:
+        """Note the first instant that counts, unless there was one."""
+        if self._totals.view[_AT] == 0:
+            self._totals.view[_AT] = at
+
+    def delivered(self, at: Micros | None) -> None:
+        """Tell that all answers reached the application; at an instant, if that is known."""
+        cells = self._queue.table
+        flying = np.flatnonzero(cells[:, z.FLYING] != z.NONE)
+        if at is not None:
+            due = flying[cells[flying, z.LACKS] != z.NONE]
+            self._settle(APPLICATION, due, cells[due, z.LACKS], at)
+        cells[flying, z.LACKS] = cells[flying, z.LACKS_NEXT]
+        cells[flying, z.SHOWN] = cells[flying, z.FLYING]
+        cells[flying, z.FLYING] = z.NONE
+        cells[flying, z.LACKS_NEXT] = z.NONE
+
+    def committed(self, keys: Ints, at: Micros) -> None:
+        """Tell that keys stopped waiting."""
+        self._settle(QUEUE, keys, self._queue.table[keys, z.SINCE], at)
+
+    def close(self, now: Micros) -> tuple[Closed, Closed]:
+        """Return the staleness of the application and of the queue up to now."""
+        cells, totals = self._queue.table, self._totals.view
+        due = np.flatnonzero(cells[:, z.LACKS] != z.NONE)
+        self._settle(APPLICATION, due, cells[due, z.LACKS], now)
+        waiting = np.flatnonzero(cells[:, z.STATES] & WAIT)
+        self._settle(QUEUE, waiting, cells[waiting, z.SINCE], now)
+        for kind in (APPLICATION, QUEUE):
+            totals[3 * kind + EXTENT] += len(cells) * max(0.0, now - totals[_AT])
+        totals[_AT] = max(totals[_AT], now)
+        profile, before = self._profile_before.view, self._totals_before.view
+        application, queue = (
+            Closed(self._whole(kind), self._since(kind, before, profile))
+            for kind in (APPLICATION, QUEUE)
+        )
+        before[:], profile[:] = totals, self._profile.view
+        return application, queue
+
+    def _whole(self, kind: int) -> Stale:
+        """Return the staleness of a kind since the beginning."""
+        nothing = np.zeros_like(self._totals.view), np.zeros_like(self._profile.view)
+        keys = max(1, len(self._queue.table))
+        span = int(self._totals.view[3 * kind + EXTENT] / keys)
+        spread = np.bincount(bins_of_areas(self.areas(kind)), minlength=BINS)
+        return replace(self._since(kind, *nothing), averages=averages_of_bins(spread, span))
+
+    def _since(self, kind: int, totals: Reals, profile: Reals) -> Stale:
+        """Return the staleness of a kind beyond earlier sums."""
+        mine = slice(kind * BINS, (kind + 1) * BINS)
+        more = self._profile.view[mine] - profile[mine]
+        now = self._totals.view
+        area, extent = (now[3 * kind + n] - totals[3 * kind + n] for n in (AREA, EXTENT))
+        ends = np.flatnonzero(more[:, 0] > 0)
+        edges = bin_edges()
+        largest = float(edges[min(ends[-1], len(edges) - 1)]) if len(ends) else 0.0
+        most = min(float(now[3 * kind + MOST]), np.ceil(largest))
+        return Stale.of(float(area), max(float(extent), float(more[:, 1].sum())), int(most), more)
+
+    def _settle(self, kind: int, keys: Ints, opens: Ints, at: Micros) -> None:
+        """Close the ramps of keys at an instant."""
+        self._make_room()
+        settled, totals = self._settled.view, self._totals.view
+        begin = np.maximum(settled[keys, kind], opens)
+        live = at > begin
+        keys, opens, begin = keys[live], opens[live], begin[live]
+        ends, begins = (at - opens).astype(np.float64), (begin - opens).astype(np.float64)
+        areas = (ends - begins) * (ends + begins) / 2
+        self._areas.view[keys, kind] += areas
+        totals[3 * kind + AREA] += areas.sum()
+        totals[3 * kind + MOST] = max(totals[3 * kind + MOST], ends.max(initial=0.0))
+        add_ramps(self._profile.view[kind * BINS : (kind + 1) * BINS], begins, ends)
+        settled[keys, kind] = at

@@ -1,0 +1,122 @@
+"""Aggregates over lifetimes: at each instant, of the events of a group that are alive then.
+
+Idea: the answer is a step function over time, told as events that last as long as their value does.
+Answers that are told once, when they are final, are read off the events then (`final_aggregate`).
+Where they are revised, fields that can be taken back are kept as edges (`edge_aggregate`); others
+need the events that are alive (`alive`). Float sums are taken back too: they keep 106 bits and are
+exactly zero over no values (`lift`), so that a group costs a few words, not its history.
+
+Invariants: those of `final_aggregate`, `edge_aggregate` and `alive`.
+
+Limits: functions whose state is no words (percentiles, collections) are told once, in any mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.lifetimes.changes import PromptOperator, TemporalOperator
+from icestream.operators.lifetimes.final_aggregate import FinalAggregate
+from icestream.operators.lifetimes.invertible_aggregate import EdgeAggregate
+from icestream.operators.lifetimes.lift import Lifting
+from icestream.operators.lifetimes.non_invertible_aggregate import AliveAggregate
+from icestream.operators.object_aggregates.functions import needs_objects
+from icestream.state.groups.spec import Groups
+
+#: `changes` tells revisions at once, `final` only what no change can revise any more
+Mode = Literal["changes", "final"]
+
+
+class TemporalAggregate:
+    """A grouped aggregate: changes in, changes to one event for each instant and group out."""
+
+    tells_at_once = True
+
+    def __init__(
+        self,
+        payload: pa.Schema,
+        aggregates: Sequence[Aggregate],
+        keys: Sequence[str] = (),
+        *,
+        mode: Mode = "changes",
+        empty: bool = False,
+        grows: bool = False,
+    ) -> None:
+        """Aggregate events of a payload.
+
+        `keys` are columns with one value for each group, shown before the aggregates. With `empty`
+        a group has an answer, a count of 0 for example, at all instants from its first event on.
+        An input that `grows` never takes an event out.
+        """
+        names = [*keys, *(each.alias for each in aggregates)]
+        if not aggregates or len(set(names)) < len(names):
+            msg = f"an aggregate needs columns with names of their own, got {names}: rename some"
+            raise DefinitionError(msg)
+        if mode not in ("changes", "final"):
+            msg = f"unknown mode {mode!r}: choose 'changes' or 'final'"
+            raise DefinitionError(msg)
+        types = {field.name: field.type for field in payload}
+        #: text of an aggregate that can only be told once, if there is one
+        self.only_final = next((a.text for a in aggregates if needs_objects(a, types)), None)
+        final = mode == "final" or self.only_final is not None
+        lifting = None if final else Lifting(payload, aggregates)
+        if empty and (lifting is None or not lifting.inverts):
+            msg = (
+                "answers over no events need aggregates that can be taken back, counts and sums, "
+                "and a mode that revises them"
+            )
+            raise DefinitionError(msg)
+        self._made_of = payload, tuple(aggregates), tuple(keys)
+        self._kept: TemporalOperator
+        if lifting is None:
+            grows |= mode == "changes"
+            self._kept = FinalAggregate(payload, aggregates, tuple(keys), grows=grows)
+        elif lifting.inverts:
+            self._kept = EdgeAggregate(payload, lifting, tuple(keys), empty=empty)
+        else:
+            self._kept = AliveAggregate(payload, lifting, tuple(keys))
+        self.synopses = self._kept.synopses
+        self.result = self._kept.result
+
+    def told_once(self, *, grows: bool) -> TemporalAggregate:
+        """Return the same aggregate in mode `final`."""
+        return TemporalAggregate(*self._made_of, mode="final", grows=grows)
+
+    def on_changes(
+        self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Tell how the answers of the groups touched change."""
+        return self._kept.on_changes(port, changes, groups, watermark)
+
+    @property
+    def is_prompt(self) -> bool:
+        """Tell whether it has nothing to say at a watermark."""
+        return isinstance(self._kept, PromptOperator) and self._kept.is_prompt
+
+    @property
+    def forgets(self) -> bool:
+        """Tell whether it keeps nothing of groups that are over."""
+        return isinstance(self._kept, PromptOperator) and self._kept.forgets
+
+    def on_last_changes(
+        self,
+        port: int,
+        changes: pa.RecordBatch,
+        groups: Groups,
+        watermark: Micros,
+        over: Micros,
+    ) -> Iterator[pa.RecordBatch]:
+        """Tell how answers change, keeping nothing of groups that are over by an instant."""
+        if isinstance(self._kept, PromptOperator):
+            return self._kept.on_last_changes(port, changes, groups, watermark, over)
+        return self._kept.on_changes(port, changes, groups, watermark)
+
+    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Tell what became final, in mode `final`."""
+        return self._kept.on_watermark(groups, watermark)

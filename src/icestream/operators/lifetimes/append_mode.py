@@ -1,0 +1,104 @@
+"""Append-only answers: events of any sub-query are held back until no change can revise them.
+
+Idea: changes concern instants from the watermark on, so an event whose end the watermark has
+reached stays as it is. Changes are only added to what is held, and groups wake when the first of
+their events ends. Lifetimes come out as they came in; where an event was taken out in part only,
+its kind is levelled first.
+
+Invariants:
+1. What is told adds up to the events that ended by the watermark, each told once and never taken
+   back (`test_oracle_settled_events_are_those_that_ended`).
+2. Nothing that was told is kept (`test_bounded_settled_events_leave_the_state`).
+
+Cost: changes are added without a read; a group is read at the watermark after it was touched, and
+when an event of it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Slots
+from icestream.core.times import INFINITY, Micros
+from icestream.operators.lifetimes.changes import changes_of
+from icestream.operators.lifetimes.changes import payload_of as payload_of_changes
+from icestream.operators.lifetimes.consolidate import identities, numbered
+from icestream.operators.lifetimes.counted_intervals import Stretches
+from icestream.operators.lifetimes.revisable_output import (
+    LIFETIME,
+    payload_of,
+    rows_of,
+    stretches_of,
+)
+from icestream.operators.lifetimes.rows_by_group import END, BySlot, located, woken
+from icestream.state.groups.spec import Groups, Synopsis
+
+
+class Settle:
+    """Holds events until they are final."""
+
+    def __init__(self, payload: pa.Schema) -> None:
+        """Hold events of a payload."""
+        self.result = payload
+        held = Synopsis("held", pa.schema([*LIFETIME, *payload]))
+        self.synopses: tuple[Synopsis, ...] = (held,)
+
+    def on_changes(
+        self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Hold changes, also to events that ended: one may just have been shortened so far."""
+        if changes.num_rows == 0:
+            return
+        slots = located(changes, groups)
+        payload = payload_of_changes(changes).columns
+        head = [changes.column(field.name) for field in LIFETIME]
+        rows = pa.RecordBatch.from_arrays([*head, *payload], schema=self.synopses[0].schema)
+        groups.append(0, slots, rows)
+        touched = BySlot(slots).distinct
+        groups.remind(touched, np.full(len(touched), watermark))
+        yield from ()
+
+    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Tell events that ended."""
+        for portion in woken(groups, watermark):
+            held = groups.read(0, portion)
+            payload = payload_of(held.rows, self.result)
+            kinds, heads = numbered(*identities(payload))
+            events = _told_apart(stretches_of(held.rows, held.owners, kinds).consolidated())
+            ended = events.re <= watermark
+            done, left = events.where(ended), events.where(~ended)
+            one_each = payload.take(pa.array(heads))
+            self._keep(groups, portion, left, one_each, watermark)
+            done = done.where(done.count > 0)
+            if len(done):
+                hi, lo = groups.identities(portion[done.owner])
+                final = one_each.take(pa.array(done.kind))
+                yield changes_of(final, done.le, done.re, done.count, hi, lo)
+
+    def _keep(
+        self,
+        groups: Groups,
+        portion: Slots,
+        left: Stretches,
+        kinds: pa.RecordBatch,
+        watermark: Micros,
+    ) -> None:
+        payload = kinds.take(pa.array(left.kind))
+        groups.rewrite(0, portion, rows_of(left, payload, schema=self.synopses[0].schema))
+        due = np.full(len(portion), INFINITY)
+        np.minimum.at(due, left.owner, np.minimum(left.re, END))
+        groups.remind(portion, np.where(due > watermark, due, INFINITY))
+
+
+def _told_apart(events: Stretches) -> Stretches:
+    """Level the kinds of groups of which some event was taken out in part."""
+    below = events.where(events.count < 0)
+    if len(below) == 0:
+        return events
+    width = int(events.kind.max()) + 1
+    mixed = np.isin(events.owner * width + events.kind, below.owner * width + below.kind)
+    both = events.where(~mixed).and_(events.where(mixed).levelled(cut=True))
+    return both.at(np.argsort(both.owner, kind="stable"))

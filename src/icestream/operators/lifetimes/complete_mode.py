@@ -1,0 +1,105 @@
+"""Complete answers: all events that are alive at the watermark, told anew in every version.
+
+Idea: changes are only added to what is held. At the end of a version all groups are read; what is
+alive is told, what a change has taken out goes. Groups wake by the number of the version, not by an
+instant, because a version may come without the watermark moving.
+
+Invariants:
+1. A version tells exactly the events alive at its watermark
+   (`test_oracle_every_version_tells_what_is_alive`).
+2. Nothing is held of events that are over (`test_bounded_events_that_are_over_are_not_held`).
+
+Cost: every version reads all groups, whether they are in memory or not; for answers that are small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ids
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
+from icestream.operators.lifetimes.changes import changes_of
+from icestream.operators.lifetimes.changes import payload_of as payload_of_changes
+from icestream.operators.lifetimes.consolidate import identities, numbered
+from icestream.operators.lifetimes.counted_intervals import Flags, Stretches
+from icestream.operators.lifetimes.revisable_output import (
+    LIFETIME,
+    payload_of,
+    rows_of,
+    stretches_of,
+)
+from icestream.operators.lifetimes.rows_by_group import BySlot, located
+from icestream.operators.lifetimes.stored_rows import rewrite_some
+from icestream.state.groups.spec import Groups, Synopsis
+
+
+class Current:
+    """Holds events and tells those that are alive."""
+
+    def __init__(self, payload: pa.Schema) -> None:
+        """Hold events of a payload."""
+        self.result = payload
+        held = Synopsis("current", pa.schema([*LIFETIME, *payload]))
+        self.synopses: tuple[Synopsis, ...] = (held,)
+
+    def on_changes(
+        self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Hold changes."""
+        del watermark
+        if changes.num_rows:
+            slots = located(changes, groups)
+            head = [changes.column(field.name) for field in LIFETIME]
+            payload = payload_of_changes(changes).columns
+            rows = pa.RecordBatch.from_arrays([*head, *payload], schema=self.synopses[0].schema)
+            groups.append(0, slots, rows)
+            touched = BySlot(slots).distinct
+            groups.remind(touched, np.zeros(len(touched), dtype=np.int64))
+        yield from ()
+
+    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Tell nothing: whoever knows the version calls `on_version` instead."""
+        del groups, watermark
+        return iter(())
+
+    def on_version(
+        self, groups: Groups, watermark: Micros, version: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Tell what is alive; versions must be numbered upwards."""
+        while len(due := groups.due(version)):
+            for portion in groups.portions(due):
+                held = groups.read(0, portion)
+                payload = payload_of(held.rows, self.result)
+                kinds, heads = numbered(*identities(payload))
+                events = stretches_of(held.rows, held.owners, kinds)
+                left = events.levelled()
+                left = left.where(_lasting(left, watermark))
+                one_each = payload.take(pa.array(heads))
+                rows = rows_of(
+                    left, one_each.take(pa.array(left.kind)), schema=self.synopses[0].schema
+                )
+                sizes = [np.bincount(each.owners, minlength=len(portion)) for each in (held, rows)]
+                rewrite_some(0, portion, sizes[0] != sizes[1], rows, groups)
+                groups.remind(portion, np.where(sizes[1] > 0, version + 1, INFINITY))
+                yield from _told(left, watermark, one_each, groups.identities(portion))
+            # those named so far may leave the directory; rows that the watermark expires stay
+            groups.begin(MINUS_INFINITY)
+
+
+def _lasting(events: Stretches, watermark: Micros) -> Flags:
+    """Tell which events end past the watermark; at the end of time, those without an end."""
+    return np.asarray((events.re > watermark) | (events.re == INFINITY))
+
+
+def _told(
+    events: Stretches, watermark: Micros, kinds: pa.RecordBatch, ids: tuple[Ids, Ids]
+) -> Iterator[pa.RecordBatch]:
+    """Yield those of lasting events that have begun."""
+    alive = events.where((events.le <= watermark) & (events.count > 0))
+    if len(alive):
+        hi, lo = (each[alive.owner] for each in ids)
+        payload = kinds.take(pa.array(alive.kind))
+        yield changes_of(payload, alive.le, alive.re, alive.count, hi, lo)

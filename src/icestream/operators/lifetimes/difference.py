@@ -1,0 +1,232 @@
+"""The difference of two streams: left events, at the instants at which no right one is alive.
+
+Its counterpart has them at the instants at which some right one is.
+
+Idea: the right events of a group cover some stretches of time. Left changes are limited to the gaps
+between them; right changes make stretches that are newly covered, where left events go, and
+stretches that are free again, where they come back. Either is a pairing of lifetimes, as in a join.
+Instants before the watermark are left out of both: what covered them is no longer known, and the
+changes of a batch come to nothing there.
+
+Invariants:
+1. What comes out adds up, at every instant, to the left events where the right count is zero, at
+   most (`test_oracle_difference_in_any_chunks`), or, the counterpart, where it is not
+   (`test_oracle_difference_over_long_stories`).
+2. A row is kept only while the watermark is before its end (`test_bounded_expired_rows_are_gone`).
+3. Left changes do not read the left side; right changes that cover nothing new and free nothing
+   read only the right side (`test_left_rows_are_read_only_when_the_cover_changes`).
+
+Cost: O(changes + right rows of touched groups x log + left rows where the cover changes + output).
+
+Limits: what goes and comes back are the instants concerned, so a lifetime comes out in pieces, and
+may be taken back in others.
+
+References: streaming set difference over lifetimes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints, Slots
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
+from icestream.kernels.lifetimes.pairs import stretches
+from icestream.operators.lifetimes.changes import (
+    DIFF,
+    HEAD,
+    LE,
+    RE,
+    TemporalOperator,
+    changes_of,
+    column_of,
+    payload_of,
+)
+from icestream.operators.lifetimes.pairs import (
+    Lifetimes,
+    Touched,
+    bounds_of,
+    lifetimes_of,
+    pairs_of,
+)
+from icestream.operators.lifetimes.stored_rows import (
+    ids_of,
+    keep_alive,
+    kept,
+    kept_payload,
+    read_summed,
+)
+from icestream.state.groups.spec import Groups, Synopsis
+
+#: sides of a difference: its ports and its synopses
+LEFT, RIGHT = 0, 1
+
+_NOTHING = pa.schema([])
+
+
+class Counted(NamedTuple):
+    """Lifetimes that count in a cover, each for the group at a position."""
+
+    owners: Ints
+    le: Ints
+    re: Ints
+    counts: Ints
+
+
+class Stretches(NamedTuple):
+    """Where two covers differ: 1 where only the first holds, -1 where only the second does."""
+
+    lifetimes: Lifetimes
+    signs: Ints
+
+
+class StreamDifference(TemporalOperator):
+    """Left events at the instants at which no right event of their group is alive, or some is."""
+
+    synopses: tuple[Synopsis, ...]
+    is_prompt = True
+    tells_at_once = False
+    forgets = True
+    #: left events need not wait for what covers them if that is known
+    first_port = RIGHT
+
+    def __init__(self, left: pa.Schema, *, present: bool = False) -> None:
+        """Take left events of a payload, and right events of any.
+
+        Left events are there without a right one, or in the presence of one (`present`).
+        """
+        self.result = left
+        self._present = present
+        self.synopses = (kept("left", left), kept("right", _NOTHING))
+
+    def on_changes(
+        self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Limit left changes to the gaps; or cover and free what right changes do."""
+        return self.on_last_changes(port, changes, groups, watermark, watermark)
+
+    def on_last_changes(
+        self,
+        port: int,
+        changes: pa.RecordBatch,
+        groups: Groups,
+        watermark: Micros,
+        over: Micros,
+    ) -> Iterator[pa.RecordBatch]:
+        """Do the same, keeping nothing that ends by an instant."""
+        changes = changes.filter(pa.array(column_of(changes, RE) > watermark))
+        if not changes.num_rows:
+            return
+        touched = Touched(changes, groups)
+        if port == LEFT:
+            keep_alive(LEFT, changes, touched.slots, groups, max(watermark, over))
+        for portion in groups.portions(touched.distinct):
+            mine, bounds = touched.of(portion)
+            rows = changes.take(pa.array(mine))
+            if port == LEFT:
+                yield from self._limited(rows, bounds, portion, groups, watermark)
+            else:
+                yield from self._covered(rows, bounds, portion, groups, watermark)
+        if port == RIGHT:
+            bare = changes.select([field.name for field in HEAD])
+            keep_alive(RIGHT, bare, touched.slots, groups, max(watermark, over))
+
+    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Say nothing: rows past their end are forgotten, and the past stands."""
+        del groups, watermark
+        return iter(())
+
+    def _limited(
+        self,
+        changes: pa.RecordBatch,
+        bounds: Ints,
+        portion: Slots,
+        groups: Groups,
+        watermark: Micros,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield left changes where nothing covers them, or something does."""
+        count, right = len(portion), _kept_right(portion, groups)
+        always = Counted(
+            np.arange(count),
+            np.full(count, MINUS_INFINITY),
+            np.full(count, INFINITY),
+            np.ones(count, dtype=np.int64),
+        )
+        sides = ([right], []) if self._present else ([always], [right])
+        free = _where_they_differ(*sides, count).lifetimes
+        le, re, diffs = (column_of(changes, name) for name in (LE, RE, DIFF))
+        probes = Lifetimes(np.maximum(le, watermark), re, bounds)
+        for pairs in pairs_of(probes, free):
+            yield changes_of(
+                payload_of(changes).take(pa.array(pairs.probes)),
+                pairs.le,
+                pairs.re,
+                diffs[pairs.probes],
+                *ids_of(changes, pairs.probes),
+            )
+
+    def _covered(
+        self,
+        changes: pa.RecordBatch,
+        bounds: Ints,
+        portion: Slots,
+        groups: Groups,
+        watermark: Micros,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield left events that go or come where right changes cover or free them."""
+        before = _kept_right(portion, groups)
+        owners = np.repeat(np.arange(len(portion)), np.diff(bounds))
+        le, re, diffs = (column_of(changes, name) for name in (LE, RE, DIFF))
+        added = Counted(owners, np.maximum(le, watermark), re, diffs)
+        turned = _where_they_differ([before], [before, added], len(portion))
+        differ = np.diff(turned.lifetimes.bounds) > 0
+        if not differ.any():
+            return
+        where = portion[differ]
+        left = read_summed(LEFT, where, groups)
+        starts, ends = turned.lifetimes.bounds[:-1][differ], turned.lifetimes.bounds[1:][differ]
+        probes = Lifetimes(
+            turned.lifetimes.le, turned.lifetimes.re, np.concatenate([starts, ends[-1:]])
+        )
+        hi, lo = groups.identities(where)
+        payload = kept_payload(left.rows)
+        counts = column_of(left.rows, DIFF)
+        sign = -1 if self._present else 1
+        for pairs in pairs_of(probes, lifetimes_of(left.rows, bounds_of(left.owners, len(where)))):
+            owners = left.owners[pairs.stored]
+            yield changes_of(
+                payload.take(pa.array(pairs.stored)),
+                pairs.le,
+                pairs.re,
+                sign * turned.signs[pairs.probes] * counts[pairs.stored],
+                hi[owners],
+                lo[owners],
+            )
+
+
+def _kept_right(portion: Slots, groups: Groups) -> Counted:
+    found = read_summed(RIGHT, portion, groups)
+    return Counted(found.owners, *(column_of(found.rows, name) for name in (LE, RE, DIFF)))
+
+
+def _where_they_differ(before: list[Counted], after: list[Counted], groups: int) -> Stretches:
+    """Compare two covers of groups, each the sum of some lifetimes."""
+    parts = [*before, *after]
+    rows_before = sum(len(part.owners) for part in before)
+    le, re, owners, counts = (
+        np.concatenate([part[place] for part in parts]) for place in (1, 2, 0, 3)
+    )
+    was, now = counts.copy(), counts
+    was[rows_before:] = 0
+    now[:rows_before] = 0
+    owners, times = np.concatenate([owners, owners]), np.concatenate([le, re])
+    was, now = np.concatenate([was, -was]), np.concatenate([now, -now])
+    order = np.lexsort((times, owners))
+    out = [np.empty(len(owners), dtype=np.int64) for _ in range(4)]
+    edges = (part[order] for part in (owners, times, was, now))
+    count = stretches(*edges, *out)
+    owners, starts, ends, signs = (part[:count] for part in out)
+    return Stretches(Lifetimes(starts, ends, bounds_of(owners, groups)), signs)

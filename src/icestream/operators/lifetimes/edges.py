@@ -1,0 +1,260 @@
+"""Edges: events told in two parts, a start and later an end, made into changes.
+
+Idea: a start edge is an event without an end, kept until its end edge names its instant and its key
+columns; then the endless lifetime is taken out and the shorter one added. An end edge that comes
+first, while its start is not late yet, waits. Points and intervals pass.
+
+Invariants:
+1. The bag that comes out is that of the starts, the k-th of an instant and key ended by the k-th of
+   its end edges, whatever the chunks (`test_oracle_edges_in_any_chunks`).
+2. A start that has ended, and an end that has found its start, are kept no longer
+   (`test_bounded_nothing_is_kept_of_ended_events`).
+3. An end edge is given up exactly when the watermark is past its start's instant
+   (`test_an_end_without_a_start_is_told_or_counted`).
+
+Cost: O(edges + rows kept of groups with an end edge); groups with start edges only are not read,
+but for ends that wait.
+
+Limits: an event ends once; an end before the watermark is moved to it, as the past stands.
+
+References: start and end edges, insertions and revisions of streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.core.arrays import Ids, Ints, Mask, Slots
+from icestream.core.errors import DefinitionError, InputError
+from icestream.core.times import INFINITY, Micros
+from icestream.operators.folding.fold import HI, LO
+from icestream.operators.lifetimes.changes import (
+    DIFF,
+    HEAD,
+    LE,
+    RE,
+    TemporalOperator,
+    changes_schema,
+    column_of,
+)
+from icestream.operators.lifetimes.consolidate import consolidated, identities, numbered
+from icestream.operators.lifetimes.pairs import Touched
+from icestream.operators.lifetimes.stored_rows import rewrite_some
+from icestream.state.groups.spec import GroupRows, Groups, Synopsis
+
+#: the first column of the payload of edges: which kind each is
+KIND = "__kind"
+START, END, POINT, INTERVAL = range(4)
+
+_OPEN, _WAITING = 0, 1
+_OWNER = "__owner"
+
+
+def edges_schema(payload: pa.Schema) -> pa.Schema:
+    """Return the columns of edges of events of a payload."""
+    return changes_schema(pa.schema([pa.field(KIND, pa.int8(), nullable=False), *payload]))
+
+
+class _Matches(NamedTuple):
+    """Which start each end has found; positions among all of them."""
+
+    starts: Ints
+    ends: Ints
+
+
+class Edges(TemporalOperator):
+    """Makes changes of edges; `keys` tell which start, of a group and instant, an end is for."""
+
+    def __init__(self, payload: pa.Schema, keys: Sequence[str], *, strict: bool = True) -> None:
+        """Take edges of events of a payload; an end without a start is an error if `strict`."""
+        unknown = sorted(set(keys) - set(payload.names))
+        if unknown:
+            msg = f"edges cannot be told by {', '.join(unknown)}: have {', '.join(payload.names)}"
+            raise DefinitionError(msg)
+        self.result = payload
+        self._keys = [LE, *keys]
+        self._strict = strict
+        head = [field for field in HEAD if field.name in {LE, RE}]
+        schema = pa.schema([*head, *payload])
+        self.synopses = (Synopsis("open", schema), Synopsis("waiting", schema))
+        #: end edges given up, for want of a start, since this object was made
+        self.dropped = 0
+
+    def on_changes(
+        self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Take edges; yield the events they begin, end and are."""
+        del port
+        if not changes.num_rows:
+            return
+        edges = _one_each(_checked(changes))
+        kinds = np.asarray(edges.column(KIND).to_numpy())
+        passing = self._passing(edges, kinds)
+        if passing.num_rows:
+            yield passing
+        edged = edges.filter(pa.array((kinds == START) | (kinds == END)))
+        if not edged.num_rows:
+            return
+        touched = Touched(edged, groups)
+        for portion in groups.portions(touched.distinct):
+            mine, bounds = touched.of(portion)
+            owners = np.repeat(np.arange(len(portion)), np.diff(bounds))
+            rows = edged.take(pa.array(mine))
+            yield from self._edged(rows, owners, portion, groups, watermark)
+
+    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Give up ends whose start can no longer come."""
+        due = groups.due(watermark)
+        for portion in groups.portions(due) if len(due) else ():
+            waiting = groups.read(_WAITING, portion)
+            self._settle(portion, waiting, groups, watermark, changed=np.full(len(portion), False))
+        return iter(())
+
+    def _passing(self, edges: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> pa.RecordBatch:
+        """Return the changes of all but end edges."""
+        passing = kinds != END
+        begun = edges.filter(pa.array(passing))
+        le, re, kinds = column_of(begun, LE), column_of(begun, RE), kinds[passing]
+        ends = np.where(kinds == START, INFINITY, np.where(kinds == POINT, le + 1, re))
+        return self._made(begun, ends, 1)
+
+    def _edged(
+        self, edged: pa.RecordBatch, owners: Ints, portion: Slots, groups: Groups, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Match starts and ends of some groups, and yield what the ends change."""
+        is_end = np.asarray(edged.column(KIND).to_numpy()) == END
+        new = edged.drop_columns([DIFF, HI, LO, KIND])
+        if not is_end.all():
+            groups.append(_OPEN, portion[owners[~is_end]], new.filter(pa.array(~is_end)))
+        waited = groups.read(_WAITING, portion)
+        ends = _together(waited, GroupRows(owners[is_end], new.filter(pa.array(is_end))))
+        asked = np.zeros(len(portion), dtype=np.bool_)
+        asked[ends.owners] = True
+        if not asked.any():
+            return
+        held = groups.read(_OPEN, portion[asked])
+        starts = GroupRows(np.flatnonzero(asked)[held.owners], held.rows)
+        found = self._matched(starts, ends)
+        if len(found.starts):
+            loses = np.zeros(len(portion), dtype=np.bool_)
+            loses[starts.owners[found.starts]] = True
+            rewrite_some(_OPEN, portion, loses, _without(starts, found.starts), groups)
+            begun = starts.rows.take(pa.array(found.starts))
+            ids = groups.identities(portion[starts.owners[found.starts]])
+            end = np.maximum(column_of(ends.rows, RE)[found.ends], watermark)
+            yield self._ended(begun, *ids, np.maximum(end, column_of(begun, LE)))
+        self._settle(portion, _without(ends, found.ends), groups, watermark, changed=asked)
+
+    def _ended(self, begun: pa.RecordBatch, hi: Ids, lo: Ids, re: Ints) -> pa.RecordBatch:
+        """Return the changes that end events."""
+        for name, part in ((HI, hi), (LO, lo)):
+            begun = begun.append_column(name, pa.array(part))
+        endless = self._made(begun, np.full(begun.num_rows, INFINITY), -1)
+        return consolidated(pa.concat_batches([endless, self._made(begun, re, 1)]))
+
+    def _matched(self, starts: GroupRows, ends: GroupRows) -> _Matches:
+        """Find, for the k-th end of an instant and key, the k-th start."""
+        told = [
+            each.rows.select(self._keys).append_column(_OWNER, pa.array(each.owners))
+            for each in (starts, ends)
+        ]
+        numbers, _ = numbered(*identities(pa.concat_batches(told)))
+        split = len(starts.owners)
+        # a pair is told by its number and how many of that number came before
+        one, two = (
+            part * len(numbers) + _occurrence(part) for part in (numbers[:split], numbers[split:])
+        )
+        _, in_starts, in_ends = np.intersect1d(one, two, assume_unique=True, return_indices=True)
+        return _Matches(in_starts, in_ends)
+
+    def _settle(
+        self, portion: Slots, ends: GroupRows, groups: Groups, watermark: Micros, *, changed: Mask
+    ) -> None:
+        """Give up hopeless ends, keep the others waiting, and ask to be woken for them.
+
+        `changed` groups may have other ends than are kept.
+        """
+        le = column_of(ends.rows, LE)
+        hopeless = le < watermark
+        if hopeless.any():
+            self._give_up(ends.rows.filter(pa.array(hopeless)))
+            changed[ends.owners[hopeless]] = True
+        if not changed.any():
+            return
+        staying = _without(ends, np.flatnonzero(hopeless))
+        waiting = rewrite_some(_WAITING, portion, changed, staying, groups)
+        due = np.full(int(changed.sum()), INFINITY)
+        np.minimum.at(due, waiting.owners, column_of(waiting.rows, LE) + 1)
+        groups.remind(portion[changed], due)
+
+    def _give_up(self, ends: pa.RecordBatch) -> None:
+        if self._strict:
+            first = {name: ends.column(name)[0].as_py() for name in self._keys}
+            msg = (
+                f"{ends.num_rows} end edges have no start, the first is {first}; send the start "
+                "edge first or within the slack, or let such edges be dropped"
+            )
+            raise InputError(msg)
+        self.dropped += ends.num_rows
+
+    def _made(self, rows: pa.RecordBatch, re: Ints, sign: int) -> pa.RecordBatch:
+        """Return changes that add, or take out, events with these ends."""
+        schema = changes_schema(self.result)
+        parts = {RE: pa.array(re), DIFF: pa.array(np.full(rows.num_rows, sign))}
+        columns = [parts[n] if n in parts else rows.column(n) for n in schema.names]
+        made = pa.RecordBatch.from_arrays(columns, schema=schema)
+        return made.filter(pc.less(made.column(LE), made.column(RE)))
+
+
+def _checked(edges: pa.RecordBatch) -> pa.RecordBatch:
+    """Refuse kinds that are none, ends before starts, and edges taken back."""
+    kinds = np.asarray(edges.column(KIND).to_numpy())
+    if not ((kinds >= START) & (kinds <= INTERVAL)).all():
+        odd = sorted({int(kind) for kind in kinds} - set(range(4)))
+        msg = f"{KIND} is 0 (start), 1 (end), 2 (point) or 3 (interval); got {odd}"
+        raise InputError(msg)
+    ended = (kinds == END) | (kinds == INTERVAL)
+    if (column_of(edges, RE)[ended] < column_of(edges, LE)[ended]).any():
+        msg = "an event ends before it begins; send the end, not the length, of its lifetime"
+        raise InputError(msg)
+    if (column_of(edges, DIFF) < 0).any():
+        msg = "an edge cannot be taken back; send an end edge at the instant of the start instead"
+        raise InputError(msg)
+    return edges
+
+
+def _one_each(edges: pa.RecordBatch) -> pa.RecordBatch:
+    """Repeat edges that count more than once."""
+    diffs = column_of(edges, DIFF)
+    if (diffs == 1).all():
+        return edges
+    return edges.take(pa.array(np.repeat(np.arange(len(diffs)), diffs)))
+
+
+def _occurrence(numbers: Ints) -> Ints:
+    """Return how many rows before each have its number."""
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    before = np.empty(len(numbers), dtype=np.int64)
+    before[order] = np.arange(len(numbers)) - np.searchsorted(ordered, ordered)
+    return before
+
+
+def _together(first: GroupRows, second: GroupRows) -> GroupRows:
+    """Put rows of the same groups together, those of the first before those of the second."""
+    owners = np.concatenate([first.owners, second.owners])
+    order = np.argsort(owners, kind="stable")
+    rows = pa.concat_batches([first.rows, second.rows]).take(pa.array(order))
+    return GroupRows(owners[order], rows)
+
+
+def _without(rows: GroupRows, gone: Ints) -> GroupRows:
+    stays = np.ones(len(rows.owners), dtype=np.bool_)
+    stays[gone] = False
+    return GroupRows(rows.owners[stays], rows.rows.filter(pa.array(stays)))

@@ -1,0 +1,265 @@
+"""Aggregates over lifetimes that are told once, when no change can revise them any more.
+
+Idea: events are kept as they come, each with its two edges; nothing is computed for the future. A
+group wakes when the watermark reaches its next edge. Between that edge and the last one told its
+answer is read off the events that are alive, for all segments at once, and equal answers in a row
+are one. Nothing is subtracted: a segment is merged from the events that span it.
+
+Invariants:
+1. What is told adds up to the aggregate at each instant before the watermark, each stretch once
+   (`test_oracle_final_segments_come_once`).
+2. Neighbouring stretches differ unless the watermark stood between them
+   (`test_equal_answers_in_a_row_are_one`).
+3. A change is logged as one row, whatever the group holds, without reading it
+   (`test_bounded_a_change_is_added_without_a_read`).
+4. Nothing is kept of a group whose events are over (`test_bounded_groups_that_are_over_are_gone`),
+   and events that ended, or that end together and have begun, are few rows
+   (`test_bounded_events_that_end_together_become_one_row`).
+
+Cost: O(1) rows logged for each change; O(n log s) for the n events alive in a group and the s
+segments told, whenever one of them ends.
+
+References: add-only access without a read (ICE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints, Slots
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
+from icestream.kernels import words as operations
+from icestream.kernels.lifetimes.spans import merge_spans
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.lifetimes.changes import changes_of
+from icestream.operators.lifetimes.consolidate import identities, numbered
+from icestream.operators.lifetimes.event_rows import EventRows, EventWords, Flags, Found
+from icestream.operators.lifetimes.lift import Lifting
+from icestream.operators.lifetimes.object_spans import ObjectSpans, Spans
+from icestream.operators.lifetimes.rows_by_group import END, clipped, located, woken
+from icestream.state.groups.spec import GroupRows, Groups, Synopsis
+
+#: what words are for where all aggregates are objects
+_EVENTS = Aggregate("count", None, "")
+#: rows of a group that are not worth merging
+_FEW = 4
+#: odd numbers that spread groups and instants over all bits: pairs stay apart
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_STIR = np.uint64(0xD1B54A32D192ED03)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cuts:
+    """The times of groups up to the watermark, cut wherever an event begins or ends."""
+
+    #: group and lifetime of each segment, and whether it has not ended
+    owner: Ints
+    le: Ints
+    re: Ints
+    is_open: Flags
+    #: segments that events begin and end with, of those that have begun
+    first: Ints
+    last: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """Longest times in which answers of groups do not change."""
+
+    owner: Ints
+    le: Ints
+    re: Ints
+    is_open: Flags
+    answers: pa.RecordBatch
+
+
+class FinalAggregate:
+    """An aggregate whose answers are only ever added; see `TemporalAggregate`."""
+
+    def __init__(
+        self,
+        payload: pa.Schema,
+        aggregates: Sequence[Aggregate],
+        keys: tuple[str, ...],
+        *,
+        grows: bool,
+    ) -> None:
+        """Keep events as rows; `grows` says that none is ever taken out."""
+        self._objects = objects = ObjectSpans(payload, aggregates, grows=grows)
+        words = [each for each in aggregates if each.alias not in objects.results]
+        self._lifting = lifting = Lifting(payload, words or [_EVENTS])
+        self._rows = EventRows(payload, lifting, keys, grows=grows, inputs=objects.inputs)
+        self.synopses: tuple[Synopsis, ...] = (self._rows.synopsis,)
+        fields = {field.name: field for field in lifting.result}
+        fields |= {alias: pa.field(alias, kind) for alias, kind in objects.results.items()}
+        self._answered = pa.schema([fields[each.alias] for each in aggregates])
+        self._is_comparable = not any(map(_is_nested, self._answered.types))
+        self.result = pa.schema([*self._rows.keys, *self._answered])
+        self._identity = np.zeros(lifting.width, dtype=np.int64)
+        for op, place in zip(lifting.ops.tolist(), lifting.places.tolist(), strict=True):
+            self._identity[place : place + operations.WORDS[op]] = operations.IDENTITY[op]
+
+    def on_changes(
+        self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Keep changes until the watermark reaches them."""
+        changes, le, re = clipped(changes, watermark)
+        if changes.num_rows:
+            slots, le, rows = self._rows.taken(changes, located(changes, groups), le, re)
+            groups.append(0, slots, rows)
+            distinct, place = np.unique(slots, return_inverse=True)
+            due = np.full(len(distinct), INFINITY)
+            np.minimum.at(due, place, le)
+            groups.hasten(distinct, due)
+        return iter(())
+
+    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Tell answers whose end was reached."""
+        for portion in woken(groups, watermark):
+            found = self._rows.found(groups.read(0, portion), len(portion), watermark)
+            cuts = _cuts(found, events := self._rows.alive(found), watermark)
+            begun = events.where(events.le < watermark)
+            there, answers = self._answers(cuts, begun, found)
+            swept = self._stretches(cuts, there, answers)
+            self._keep(groups, portion, found, swept, watermark)
+            done = np.flatnonzero(~swept.is_open)
+            if len(done):
+                owner = swept.owner[done]
+                columns = swept.answers.take(pa.array(done)).columns
+                told = pa.RecordBatch.from_arrays(
+                    [*self._rows.keys_of(found, owner), *columns], schema=self.result
+                )
+                hi, lo = groups.identities(portion[owner])
+                ones = np.ones(len(done), dtype=np.int64)
+                yield changes_of(told, swept.le[done], swept.re[done], ones, hi, lo)
+
+    def _answers(self, cuts: _Cuts, begun: EventWords, found: Found) -> tuple[Ints, pa.RecordBatch]:
+        """Return the segments in which there are events, and their answers."""
+        segments = len(cuts.owner)
+        tree = np.tile(self._identity, (2 * segments, 1))
+        ops, places = self._lifting.ops, self._lifting.places
+        merge_spans(cuts.first, cuts.last, begun.words, ops, places, tree)
+        table = tree[segments:]
+        there = np.flatnonzero((table[:, 0] > 0) & (cuts.le < cuts.re))
+        names, lowered = self._lifting.result.names, self._lifting.lower(table[there])
+        columns = dict(zip(names, lowered, strict=True))
+        began, inputs = self._rows.inputs_of(found, begun)
+        spans = Spans(cuts.first, cuts.last, begun.count, began, inputs)
+        columns |= self._objects.answers(spans, there, segments)
+        shown = [columns[name] for name in self._answered.names]
+        return there, pa.RecordBatch.from_arrays(shown, schema=self._answered)
+
+    def _stretches(self, cuts: _Cuts, there: Ints, answers: pa.RecordBatch) -> _Answers:
+        """Return the answers of segments, equal ones that touch as one."""
+        fresh = np.ones(len(there), dtype=np.bool_)
+        touch = (np.diff(there) == 1) & (np.diff(cuts.owner[there]) == 0)
+        if touch.any() and self._is_comparable:
+            hi, lo = identities(answers)
+            fresh[1:] = ~touch | (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
+        first, last = there[fresh], there[np.roll(fresh, -1)]
+        return _Answers(
+            cuts.owner[first],
+            cuts.le[first],
+            cuts.re[last],
+            cuts.is_open[last],
+            answers.filter(pa.array(fresh)),
+        )
+
+    def _keep(
+        self, groups: Groups, portion: Slots, found: Found, swept: _Answers, watermark: Micros
+    ) -> None:
+        """Mark what was told, merge rows where that leaves half at most, and wait for the next."""
+        count, events = len(portion), found.events
+        due = _next_edges(events, count, watermark)
+        groups.remind(portion, due)
+        if watermark == INFINITY:
+            groups.rewrite(0, portion, self._rows.nothing)
+            return
+        start = np.full(count, watermark)
+        start[swept.owner[swept.is_open]] = swept.le[swept.is_open]
+        lasts = events.re > watermark
+        begun = lasts & (events.le < watermark)
+        # a group of which nothing was told and nothing ended is the same without a mark
+        marked = found.told > MINUS_INFINITY
+        marked[swept.owner[~swept.is_open]] = True
+        marked[events.owner[~lasts]] = True
+        worn, merged = self._merged(found, lasts, begun, watermark)
+        marked = (marked | worn) & (np.bincount(events.owner[begun], minlength=count) > 0)
+        rows = self._rows.rows(merged, np.flatnonzero(marked), start, due, watermark, found)
+        again = worn[rows.owners]
+        groups.append(0, portion[rows.owners[~again]], rows.rows.filter(pa.array(~again)))
+        if worn.any():
+            owners = (np.cumsum(worn) - 1)[rows.owners[again]]
+            rewritten = GroupRows(owners, rows.rows.filter(pa.array(again)))
+            groups.rewrite(0, portion[worn], rewritten)
+
+    def _merged(
+        self, found: Found, lasts: Flags, begun: Flags, watermark: Micros
+    ) -> tuple[Flags, EventWords]:
+        """Tell of which groups half of the rows can be spared, and return the rows instead."""
+        events, count = found.events, len(found.told)
+        rows = np.bincount(events.owner[lasts], minlength=count) + found.marks
+        mine, end = events.owner[begun], events.re[begun].view(np.uint64)
+        _, heads = numbered(end, mine.view(np.uint64) * _SPREAD + end * _STIR)
+        least = np.bincount(mine[heads], minlength=count) + 1
+        least += np.bincount(events.owner[lasts & ~begun], minlength=count)
+        worn = (rows >= _FEW) & (2 * least <= rows)
+        merged = self._rows.merged(found, worn[events.owner] & lasts, watermark)
+        worn &= 2 * np.bincount(merged.owner, minlength=count) <= rows
+        return worn, merged.where(worn[merged.owner])
+
+
+def _next_edges(events: EventWords, groups: int, watermark: Micros) -> Ints:
+    """Return when an event of each group begins or ends next."""
+    due = np.full(groups, INFINITY)
+    for edge in (events.le, events.re):
+        ahead = edge > watermark
+        np.minimum.at(due, events.owner[ahead], np.minimum(edge[ahead], END))
+    return due
+
+
+def _cuts(found: Found, events: EventWords, watermark: Micros) -> _Cuts:
+    """Cut the times of groups that were not told before, up to the watermark."""
+    groups = len(found.told)
+    owners = np.concatenate([events.owner, events.owner])
+    instants = np.concatenate([events.le, events.re])
+    inside = np.flatnonzero((instants >= found.told[owners]) & (instants <= watermark))
+    order = inside[np.lexsort((instants[inside], owners[inside]))]
+    owner, instant = owners[order], instants[order]
+    fresh = np.ones(len(order), dtype=np.bool_)
+    fresh[1:] = (np.diff(owner) != 0) | (np.diff(instant) != 0)
+    number = np.zeros(len(instants), dtype=np.int64)
+    number[order] = np.cumsum(fresh) - 1
+    owner, instant = owner[fresh], instant[fresh]
+    begins = instant < watermark
+    ends_there = np.zeros(groups, dtype=np.bool_)
+    ends_there[owner[~begins]] = True
+    # rows that end now are gone next time, also those that others go on from
+    ends_there[found.events.owner[found.events.re == watermark]] = True
+    # a segment for what came before the first cut, and one for each cut before the watermark
+    segment = np.append(np.cumsum(begins) + owner, 0)
+    bounds = np.zeros(groups + 1, dtype=np.int64)
+    np.cumsum(1 + np.bincount(owner[begins], minlength=groups), out=bounds[1:])
+    whose = np.repeat(np.arange(groups), np.diff(bounds))
+    le = found.start[whose]
+    le[segment[:-1][begins]] = instant[begins]
+    re = np.append(le[1:], watermark)
+    is_open = np.zeros(len(re), dtype=np.bool_)
+    re[bounds[1:] - 1] = watermark
+    is_open[bounds[1:] - 1] = ~ends_there
+    begun = np.flatnonzero(events.le < watermark)
+    mine = events.owner[begun]
+    first, last = segment[number[begun]], segment[number[begun + len(events.le)]]
+    first = np.where(events.le[begun] < found.told[mine], bounds[mine], first)
+    last = np.where(events.re[begun] >= watermark, bounds[mine + 1], last)
+    return _Cuts(whose, le, re, is_open, first, last)
+
+
+def _is_nested(kind: pa.DataType) -> bool:
+    """Tell whether answers of a type cannot be compared with those before."""
+    inner = kind.value_type if pa.types.is_list(kind) else kind
+    return bool(pa.types.is_nested(inner))

@@ -1,0 +1,295 @@
+"""Aggregates that can be taken back, kept as edges: what each instant adds to a running row.
+
+Idea: a change adds its words at the beginning of its lifetime and takes them back at the end. The
+edges of a group are its whole answer, past the watermark and into the future; edges that the
+watermark has reached are one, the *base*, at the instant where the segment alive then begins. New
+edges are swept together with the kept ones and only segments that differ come out. Edges are added
+to those kept, and all of a group rewritten only when that leaves half of them at most. Changes of a
+chunk with the same group and lifetime are added up first: they are one edge at either end.
+
+Invariants:
+1. After every chunk all changes told add up to the aggregate at each instant
+   (`test_oracle_aggregates_that_can_be_taken_back`).
+2. What is taken out was told before, lifetimes included (the same test).
+3. Running aggregates of events in order read few edges, however long the history
+   (`test_bounded_running_aggregates_read_few_edges`).
+4. Nothing is kept of a group whose events are over (`test_bounded_groups_that_are_over_are_gone`).
+
+Cost: O(edges past the watermark) for each group touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.core.arrays import Ints, Slots, Table
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
+from icestream.kernels.lifetimes.sweep import fold_equal, scale_rows, sweep_edges
+from icestream.operators.lifetimes.changes import DIFF, changes_of, column_of
+from icestream.operators.lifetimes.lift import Lifting, table_of
+from icestream.operators.lifetimes.rows_by_group import (
+    BySlot,
+    Rows,
+    clipped,
+    first_rows,
+    keep,
+    located,
+    woken,
+)
+from icestream.state.groups.spec import GroupRows, Groups, Synopsis
+
+_TIME = "__t"
+_NO_ROWS: Ints = np.empty(0, dtype=np.int64)
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class _Edges:
+    time: Ints
+    words: Table
+
+    def last_cuts(self, owners: Ints, count: int) -> Ints:
+        """Return when the last event of each of `count` owners ends."""
+        cuts, alive = np.full(count, MINUS_INFINITY), np.zeros(count, dtype=np.int64)
+        np.maximum.at(cuts, owners, self.time)
+        np.add.at(alive, owners, self.words[:, 0])
+        return np.where((alive == 0) & (cuts > MINUS_INFINITY), cuts, INFINITY)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Segments of step functions."""
+
+    owners: Ints
+    le: Ints
+    re: Ints
+    diff: Ints
+    words: Table
+
+    def unchanged(self, answers: Sequence[pa.Array]) -> Flags:
+        """Tell which segments are taken out and come again with the same answer."""
+        out = np.flatnonzero((self.diff[:-1] == -1) & (self.diff[1:] == 1))
+        for column in (self.owners, self.le, self.re):
+            out = out[column[out] == column[out + 1]]
+        same = np.ones(len(out), dtype=np.bool_)
+        for answer in answers:
+            before, after = answer.take(pa.array(out)), answer.take(pa.array(out + 1))
+            equal = pc.fill_null(pc.equal(before, after), fill_value=False)
+            either = pc.or_(equal, pc.and_(before.is_null(), after.is_null()))
+            same &= either.to_numpy(zero_copy_only=False)
+        found = np.zeros(len(self.diff), dtype=np.bool_)
+        found[out[same]] = found[out[same] + 1] = True
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _New:
+    """Edges that came: those chosen, the position of the group of each, and whether it lasts."""
+
+    edges: _Edges
+    chosen: Ints
+    owners: Ints
+    lasts: Flags
+
+
+@dataclass(frozen=True, slots=True)
+class _Swept:
+    """Edges that are left to keep, and the segments told."""
+
+    owners: Ints
+    time: Ints
+    words: Table
+    parts: _Parts
+
+
+class EdgeAggregate:
+    """An aggregate over fields that all have an inverse; see `TemporalAggregate`."""
+
+    is_prompt = True
+    tells_at_once = True
+
+    def __init__(
+        self,
+        payload: pa.Schema,
+        lifting: Lifting,
+        keys: tuple[str, ...],
+        *,
+        empty: bool,
+    ) -> None:
+        """Keep edges."""
+        self._lifting = lifting
+        self._empty = empty
+        self.forgets = not empty
+        self._keys = pa.schema([payload.field(name) for name in keys])
+        words = [pa.field(f"__w{n}", pa.int64(), nullable=False) for n in range(lifting.width)]
+        time = pa.field(_TIME, pa.int64(), nullable=False)
+        self._schema = pa.schema([time, *words])
+        self.synopses: tuple[Synopsis, ...] = (Synopsis("edges", self._schema),)
+        self._nothing = _Edges(_NO_ROWS, np.empty((0, lifting.width), dtype=np.int64))
+        self.result = pa.schema([*self._keys, *lifting.result])
+
+    def on_changes(
+        self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Sweep over the groups touched."""
+        return self.on_last_changes(port, changes, groups, watermark, watermark)
+
+    def on_last_changes(
+        self,
+        _port: int,
+        changes: pa.RecordBatch,
+        groups: Groups,
+        watermark: Micros,
+        over: Micros,
+    ) -> Iterator[pa.RecordBatch]:
+        """Do the same, keeping nothing of groups that are over by an instant."""
+        changes, le, re = clipped(changes, watermark)
+        if changes.num_rows == 0:
+            return
+        slots = located(changes, groups)
+        heads, words = self._folded(changes, slots, le, re)
+        slots, le, re = slots[heads], le[heads], re[heads]
+        ends = np.flatnonzero(re < INFINITY)
+        taken = words[ends]
+        ops, places = self._lifting.ops, self._lifting.places
+        scale_rows(taken, np.full(len(ends), -1), ops, places)
+        each = np.concatenate([np.arange(len(le)), ends])
+        edges = _Edges(np.concatenate([le, re[ends]]), np.concatenate([words, taken]))
+        keys, key_of = changes.select(self._keys.names), heads[each]
+        by_slot = BySlot(slots[each])
+        for portion in groups.portions(by_slot.distinct):
+            chosen, owners = by_slot.within(portion)
+            lasts = self._empty | (re[each[chosen]] > over)
+            new = _New(edges, chosen, owners, lasts)
+            swept = self._revised(groups, portion, new, watermark)
+            first = key_of[chosen[first_rows(owners, len(portion))]]
+            shown = keys.take(pa.array(first[swept.owners]))
+            yield from self._told(groups, portion, swept, shown)
+
+    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Forget groups that are over; the future was told already."""
+        for portion in woken(groups, watermark):
+            groups.rewrite(0, portion, GroupRows(_NO_ROWS, self._batch(self._nothing, _NO_ROWS)))
+            groups.remind(portion, np.full(len(portion), INFINITY))
+        yield from ()
+
+    def _folded(
+        self, changes: pa.RecordBatch, slots: Slots, le: Ints, re: Ints
+    ) -> tuple[Ints, Table]:
+        """Add up the words of changes with the same group and lifetime: first row of each, sum."""
+        words = self._lifting.lifted(changes)
+        ops, places = self._lifting.ops, self._lifting.places
+        scale_rows(words, column_of(changes, DIFF), ops, places)
+        heads = np.empty(len(slots), dtype=np.int64)
+        index = np.zeros(1 << max(4, (2 * len(slots)).bit_length()), dtype=np.int64)
+        count = fold_equal(slots, le, re, words, ops, places, index, heads)
+        return heads[:count], words[:count]
+
+    def _remind(
+        self,
+        groups: Groups,
+        portion: Slots,
+        edges: _Edges,
+        owners: Ints,
+        watermark: Micros,
+        lasts: Flags,
+    ) -> None:
+        """Ask to be woken when all of a group is over."""
+        if self._empty:
+            return
+        due = edges.last_cuts(owners, len(portion))
+        due = np.where(due > watermark, due, INFINITY)
+        groups.remind(portion[lasts], due[lasts])
+
+    def _revised(self, groups: Groups, portion: Slots, new: _New, watermark: Micros) -> _Parts:
+        """Sweep over kept and new edges of a few groups; keep those of groups that last."""
+        kept = groups.read(0, portion)
+        swept = self._swept(
+            self._edges(kept.rows), kept.owners, new.edges, new.chosen, new.owners, watermark
+        )
+        left = _Edges(swept.time, swept.words)
+        lasts = np.zeros(len(portion), dtype=np.bool_)
+        lasts[new.owners[new.lasts]] = True
+        lasts[kept.owners] = True
+        added = np.flatnonzero(lasts[new.owners])
+        chosen = new.chosen[added]
+        keep(
+            groups,
+            0,
+            portion,
+            kept.owners,
+            Rows(new.owners[added], lambda places: self._batch(new.edges, chosen[places])),
+            Rows(swept.owners, lambda places: self._batch(left, places)),
+        )
+        self._remind(groups, portion, left, swept.owners, watermark, lasts)
+        return swept.parts
+
+    def _swept(
+        self,
+        old: _Edges,
+        old_owners: Ints,
+        new: _Edges,
+        chosen: Ints,
+        new_owners: Ints,
+        watermark: Micros,
+    ) -> _Swept:
+        owners = np.concatenate([old_owners, new_owners])
+        time = np.concatenate([old.time, new.time[chosen]])
+        order = np.lexsort((time, owners))
+        row = np.concatenate([np.arange(len(old.time)), len(old.time) + chosen])
+        owners = owners[order]
+        count, width = len(owners), self._lifting.width
+        room = count + int(np.count_nonzero(np.diff(owners))) + 1
+        group, instant = (np.empty(room, dtype=np.int64) for _ in range(2))
+        words = np.empty((room, width), dtype=np.int64)
+        parts, part_words = (np.empty((2 * room, each), dtype=np.int64) for each in (4, width))
+        made, told = sweep_edges(
+            owners,
+            time[order],
+            row[order],
+            old.words,
+            new.words,
+            watermark,
+            self._lifting.ops,
+            self._lifting.places,
+            self._lifting.guards,
+            self._empty,
+            group,
+            instant,
+            words,
+            parts,
+            part_words,
+        )
+        owner, le, re, diff = parts[:told].T
+        segments = _Parts(owner, le, re, diff, part_words[:told])
+        return _Swept(group[:made], instant[:made], words[:made], segments)
+
+    def _told(
+        self, groups: Groups, portion: Slots, parts: _Parts, keys: pa.RecordBatch
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield segments as changes, without those whose answer stays as it was."""
+        answers = self._lifting.lower(parts.words)
+        chosen = ~parts.unchanged(answers)
+        if not chosen.any():
+            return
+        hi, lo = groups.identities(portion[parts.owners[chosen]])
+        columns = [column.filter(pa.array(chosen)) for column in (*keys.columns, *answers)]
+        payload = pa.RecordBatch.from_arrays(columns, schema=self.result)
+        le, re, diff = (column[chosen] for column in (parts.le, parts.re, parts.diff))
+        yield changes_of(payload, le, re, diff, hi, lo)
+
+    def _batch(self, edges: _Edges, places: Ints) -> pa.RecordBatch:
+        """Return the edges at some places as rows to keep."""
+        columns = [pa.array(np.ascontiguousarray(column[places])) for column in edges.words.T]
+        return pa.RecordBatch.from_arrays(
+            [pa.array(edges.time[places]), *columns], schema=self._schema
+        )
+
+    def _edges(self, rows: pa.RecordBatch) -> _Edges:
+        return _Edges(column_of(rows, _TIME), table_of(rows.columns[1 : 1 + self._lifting.width]))

@@ -1,0 +1,161 @@
+"""The join of two streams: every pair of events of a group, for the instants at which both live.
+
+Idea: a symmetric join over lifetimes. Changes of one side are paired with what is kept of the other
+and added to what is kept of their own side, which is not read for that. The answer is linear in
+both sides, so taking an event out is pairing it with a count below zero.
+
+Invariants:
+1. What comes out adds up to the pairs of what came in, exactly, whatever the chunks and the order
+   of the sides (`test_oracle_join_in_any_chunks`).
+2. A row is kept only while the watermark is before its end (`test_bounded_expired_rows_are_gone`);
+   one that ended before it came, by a lifetime cut short, is *late*: kept until the watermark
+   moves, as the other side may be in the middle of its changes.
+3. Only the other side is read (`test_adding_to_a_side_does_not_read_it`).
+4. Rows of groups of which half cancel out are replaced by their sum when they are read
+   (`test_bounded_cancelled_rows_are_summed_up`).
+
+Cost: O(changes + rows read + pairs); output in batches of at most 64K rows.
+
+Limits: equality of the key is the business of whoever groups; `residual` is asked of every pair.
+
+References: symmetric hash join; grouped cross product over lifetimes, add-only and read-only access
+to its synopses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
+from icestream.operators.lifetimes.changes import (
+    DIFF,
+    TemporalOperator,
+    changes_of,
+    column_of,
+    payload_of,
+)
+from icestream.operators.lifetimes.pairs import Pairs, Touched, bounds_of, lifetimes_of, pairs_of
+from icestream.operators.lifetimes.stored_rows import (
+    ids_of,
+    keep_alive,
+    keep_late,
+    kept,
+    kept_late,
+    kept_payload,
+    read_summed,
+)
+from icestream.state.groups.spec import Groups
+
+#: sides of a join: its ports and its synopses; those of late rows follow
+LEFT, RIGHT, LATE = 0, 1, 2
+#: says for each row of the joined columns whether it is in the answer; null is no
+Predicate = Callable[[pa.RecordBatch], pa.Array]
+
+
+class StreamJoin(TemporalOperator):
+    """All pairs of events of two streams that share a group and an instant."""
+
+    is_prompt = True
+    tells_at_once = False
+    forgets = True
+
+    def __init__(
+        self,
+        left: pa.Schema,
+        right: pa.Schema,
+        names: Sequence[str] | None = None,
+        residual: Predicate | None = None,
+        hidden: Sequence[str] = (),
+    ) -> None:
+        """Join payloads; `names` are those of the left columns, then the right ones.
+
+        `residual` sees all of them; those that are `hidden` are not in the result.
+        """
+        fields = [*left, *right]
+        names = [field.name for field in fields] if names is None else list(names)
+        _check(names, len(fields), hidden)
+        self._joined = pa.schema([f.with_name(n) for f, n in zip(fields, names, strict=True)])
+        self._shown = [name for name in names if name not in set(hidden)]
+        self._residual = residual
+        self.result = pa.schema([self._joined.field(name) for name in self._shown])
+        self.synopses = (
+            kept("left", left),
+            kept("right", right),
+            kept_late("late left", left),
+            kept_late("late right", right),
+        )
+
+    def on_changes(
+        self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Keep changes of one side; yield their pairs with the other."""
+        return self.on_last_changes(port, changes, groups, watermark, watermark)
+
+    def on_last_changes(
+        self,
+        port: int,
+        changes: pa.RecordBatch,
+        groups: Groups,
+        watermark: Micros,
+        over: Micros,
+    ) -> Iterator[pa.RecordBatch]:
+        """Do the same, keeping nothing that ends by an instant."""
+        if not changes.num_rows:
+            return
+        touched = Touched(changes, groups)
+        keep_alive(port, changes, touched.slots, groups, max(watermark, over))
+        if over <= watermark:
+            keep_late(LATE + port, changes, touched.slots, groups, watermark)
+        for portion in groups.portions(touched.distinct, (1 - port, LATE + 1 - port)):
+            mine, bounds = touched.of(portion)
+            probes = changes.take(pa.array(mine))
+            alive = read_summed(1 - port, portion, groups)
+            for other in (alive, groups.read(LATE + 1 - port, portion)):
+                if other.rows.num_rows:
+                    stored = lifetimes_of(other.rows, bounds_of(other.owners, len(portion)))
+                    for pairs in pairs_of(lifetimes_of(probes, bounds), stored):
+                        yield from self._answer(port, probes, other.rows, pairs)
+
+    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Say nothing: rows past their end are forgotten, and the past stands."""
+        del groups, watermark
+        return iter(())
+
+    def _answer(
+        self, port: int, probes: pa.RecordBatch, stored: pa.RecordBatch, pairs: Pairs
+    ) -> Iterator[pa.RecordBatch]:
+        sides = [
+            payload_of(probes).take(pa.array(pairs.probes)),
+            kept_payload(stored).take(pa.array(pairs.stored)),
+        ]
+        left, right = sides if port == LEFT else reversed(sides)
+        joined = pa.RecordBatch.from_arrays([*left.columns, *right.columns], schema=self._joined)
+        made = changes_of(
+            joined.select(self._shown),
+            pairs.le,
+            pairs.re,
+            column_of(probes, DIFF)[pairs.probes] * column_of(stored, DIFF)[pairs.stored],
+            *ids_of(probes, pairs.probes),
+        )
+        if self._residual is not None:
+            made = made.filter(pc.fill_null(self._residual(joined), pa.scalar(value=False)))
+        if made.num_rows:
+            yield made
+
+
+def _check(names: Sequence[str], columns: int, hidden: Sequence[str]) -> None:
+    if len(names) != columns:
+        msg = f"the join has {columns} columns but {len(names)} names; name each column once"
+        raise DefinitionError(msg)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        msg = f"both sides of the join have {', '.join(map(repr, twice))}; rename one of each"
+        raise DefinitionError(msg)
+    unknown = sorted(set(hidden) - set(names))
+    if unknown:
+        msg = f"the join cannot hide {', '.join(map(repr, unknown))}: it has {', '.join(names)}"
+        raise DefinitionError(msg)

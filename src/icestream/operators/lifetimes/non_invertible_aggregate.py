@@ -1,0 +1,185 @@
+"""Aggregates that cannot be taken back: the events that are alive are kept, as rows of words.
+
+Idea: a smallest value that leaves is replaced by one that only the other events tell. Events of a
+group are levelled to stretches of equal words; sums run over the segments between their ends, and
+each field that chooses (`min`, `max`, `first`, `last`, ...) is filled in from the best event down.
+
+Invariants:
+1. After every chunk all changes told add up to the aggregate at each instant
+   (`test_oracle_aggregates_that_keep_events`).
+2. What is taken out was told before, lifetimes included (the same test).
+
+Cost: O(n log n) for the n events of a group that are alive, for each chunk that touches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints, Slots, Table
+from icestream.core.times import Micros
+from icestream.kernels import words
+from icestream.kernels.lifetimes.sweep import scale_rows
+from icestream.kernels.lifetimes.top import cover_segments, fill_segments
+from icestream.kernels.ranges import numbers_of
+from icestream.operators.lifetimes.changes import DIFF, column_of
+from icestream.operators.lifetimes.consolidate import identities, numbered
+from icestream.operators.lifetimes.counted_intervals import Segments, Stretches
+from icestream.operators.lifetimes.lift import Lifting, table_of
+from icestream.operators.lifetimes.revisable_output import (
+    Shown,
+    events_synopsis,
+    payload_of,
+    rows_of,
+    stretches_of,
+)
+from icestream.operators.lifetimes.rows_by_group import (
+    BySlot,
+    Rows,
+    clipped,
+    first_rows,
+    keep,
+    located,
+)
+from icestream.state.groups.spec import Groups, Synopsis
+
+
+class AliveAggregate:
+    """An aggregate over fields of which some have no inverse; see `TemporalAggregate`."""
+
+    def __init__(self, payload: pa.Schema, lifting: Lifting, keys: tuple[str, ...]) -> None:
+        """Keep events as words, and the answers shown."""
+        self._lifting = lifting
+        self._keys = pa.schema([payload.field(name) for name in keys])
+        numbers = range(lifting.width)
+        self._words = pa.schema([pa.field(f"__w{n}", pa.int64(), nullable=False) for n in numbers])
+        self.result = pa.schema([*self._keys, *lifting.result])
+        self._shown = Shown(1, events_synopsis("shown", self.result))
+        alive = events_synopsis("alive", self._words)
+        self.synopses: tuple[Synopsis, ...] = (alive, self._shown.synopsis)
+        takes_back = np.isin(lifting.ops, [*words.INVERTIBLE, words.ADD_DD])
+        self._sums = tuple(
+            each[takes_back] for each in (lifting.ops, lifting.places, lifting.guards)
+        )
+        self._choices = [
+            (op, place)
+            for op, place in zip(lifting.ops.tolist(), lifting.places.tolist(), strict=True)
+            if op not in (*words.INVERTIBLE, words.ADD_DD)
+        ]
+
+    def on_changes(
+        self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Compute the answers of the groups touched anew, and tell what differs."""
+        changes, le, re = clipped(changes, watermark)
+        if changes.num_rows == 0:
+            return
+        lifted = self._lifting.lifted(changes)
+        diff, rows = column_of(changes, DIFF), self._batch(lifted)
+        keys = changes.select(self._keys.names)
+        by_slot = BySlot(located(changes, groups))
+        for portion in groups.portions(by_slot.distinct):
+            chosen, owners = by_slot.within(portion)
+            new = Stretches(owners, owners, le[chosen], re[chosen], diff[chosen])
+            first = chosen[first_rows(owners, len(portion))]
+            yield from self._revised(
+                groups,
+                portion,
+                new,
+                rows.take(pa.array(chosen)),
+                keys.take(pa.array(first)),
+                watermark,
+            )
+
+    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Tell nothing: the future was told already."""
+        return iter(())
+
+    def _revised(
+        self,
+        groups: Groups,
+        portion: Slots,
+        new: Stretches,
+        new_words: pa.RecordBatch,
+        keys: pa.RecordBatch,
+        watermark: Micros,
+    ) -> Iterator[pa.RecordBatch]:
+        kept, shown = (groups.read(number, portion) for number in (0, 1))
+        everything = pa.concat_batches([payload_of(kept.rows, self._words), new_words])
+        kinds, heads = numbered(*identities(everything))
+        old = stretches_of(kept.rows, kept.owners, kinds[: len(kept.owners)]).since(watermark)
+        new = Stretches(new.owner, kinds[len(kept.owners) :], new.le, new.re, new.count)
+        events = old.and_(new).levelled()
+        words_of_kinds = everything.take(pa.array(heads))
+        schema = self.synopses[0].schema
+
+        def added(places: Ints) -> pa.RecordBatch:
+            return rows_of(new.at(places), new_words.take(pa.array(places)), schema=schema).rows
+
+        def needed(places: Ints) -> pa.RecordBatch:
+            some = events.at(places)
+            return rows_of(some, words_of_kinds.take(pa.array(some.kind)), schema=schema).rows
+
+        after = Rows(events.owner, needed)
+        keep(groups, 0, portion, kept.owners, Rows(new.owner, added), after)
+        told = payload_of(shown.rows, self.result)
+        segments, table = self._swept(events, table_of(words_of_kinds.columns))
+        chosen = np.flatnonzero(table[:, 0] > 0)
+        owners = segments.owner[chosen]
+        answers = pa.RecordBatch.from_arrays(
+            [*keys.take(pa.array(owners)).columns, *self._lifting.lower(table[chosen])],
+            schema=self.result,
+        )
+        payloads = pa.concat_batches([told, answers])
+        answer_kinds, answer_heads = numbered(*identities(payloads))
+        count = told.num_rows
+        before = stretches_of(shown.rows, shown.owners, answer_kinds[:count])
+        answer = Stretches(
+            owners,
+            answer_kinds[count:],
+            segments.le[chosen],
+            segments.re[chosen],
+            np.ones(len(chosen), dtype=np.int64),
+        )
+        yield from self._shown.revise(
+            groups,
+            portion,
+            before,
+            answer,
+            payloads.take(pa.array(answer_heads)),
+            watermark,
+            watermark,
+        )
+
+    def _swept(self, events: Stretches, kinds: Table) -> tuple[Segments, Table]:
+        """Return the segments of groups and their merged words."""
+        there = events.where(events.count > 0)
+        segments = Segments.of(there)
+        first, last = segments.spans(there)
+        rows, size = kinds[there.kind], len(segments.owner)
+        table = np.zeros((size + 1, self._lifting.width), dtype=np.int64)
+        scaled = rows.copy()
+        ops, places, guards = self._sums
+        scale_rows(scaled, there.count, ops, places)
+        cover_segments(first, last, scaled, ops, places, guards, table)
+        for op, place in self._choices:
+            end = place + words.WORDS[op]
+            table[:, place:end] = words.IDENTITY[op]
+            choice = rows[:, place:end]
+            order = np.lexsort((~choice if op == words.MAX else choice).T[::-1])
+            runs = np.empty((size, 4), dtype=np.int64)
+            once = np.ones(len(there), dtype=np.int64)
+            made = fill_segments(
+                order, first, last, once, 1, np.arange(size + 1), np.ones(size, np.int64), runs
+            )
+            row, start, stop, _ = runs[:made].T
+            chosen = np.repeat(choice[row], stop - start, axis=0)
+            table[numbers_of(start, stop), place:end] = chosen
+        return segments, table[:-1]
+
+    def _batch(self, table: Table) -> pa.RecordBatch:
+        columns = [pa.array(np.ascontiguousarray(column)) for column in table.T]
+        return pa.RecordBatch.from_arrays(columns, schema=self._words)

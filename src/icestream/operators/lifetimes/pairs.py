@@ -1,0 +1,115 @@
+"""Rows of changes beside rows of state, group by group: the pairs whose lifetimes share an instant.
+
+Idea: changes are sorted by group once (`Touched`); state is read by portions of groups; a kernel
+hands out pairs of positions, a bounded number at a time, whatever the fan-out.
+
+Invariants:
+1. Each pair of a group with a common instant comes once (`test_oracle_join_in_any_chunks`).
+2. No list of pairs is longer than `PAIRS_AT_ONCE` (`test_bounded_output_comes_in_small_chunks`).
+
+Cost: O(changes log changes + rows read + pairs); rows of a group that are out of order are sorted
+if there are many comparisons to save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints, Slots
+from icestream.kernels.lifetimes.pairs import is_in_order, narrow, pair_up
+from icestream.kernels.ranges import numbers_of
+from icestream.operators.lifetimes.changes import LE, RE, column_of, identities_of
+from icestream.state.groups.spec import Groups
+
+#: pairs handed out together
+PAIRS_AT_ONCE = 1 << 16
+#: comparisons for each stored row from which on sorting the rows pays
+_WORTH_SORTING = 32
+
+
+@dataclass(frozen=True)
+class Lifetimes:
+    """Rows of several groups, those of a group side by side."""
+
+    le: Ints
+    re: Ints
+    #: where the rows of each group begin, and the end of the last
+    bounds: Ints
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Positions of probing and stored rows, and the instants that they share."""
+
+    probes: Ints
+    stored: Ints
+    le: Ints
+    re: Ints
+
+
+class Touched:
+    """The groups that changes are about, and the changes of each."""
+
+    def __init__(self, changes: pa.RecordBatch, groups: Groups) -> None:
+        """Locate the groups."""
+        hi, lo = identities_of(changes)
+        #: the slot of each change
+        self.slots = groups.locate(hi, lo)
+        #: the slots, each once, in order
+        self.distinct, members = np.unique(self.slots, return_inverse=True)
+        self._order = np.argsort(members, kind="stable")
+        self._bounds = bounds_of(members[self._order], len(self.distinct))
+
+    def of(self, portion: Slots) -> tuple[Ints, Ints]:
+        """Return the changes of some of the groups, in their order, and where each begins."""
+        places = np.searchsorted(self.distinct, portion)
+        starts, ends = self._bounds[places], self._bounds[places + 1]
+        rows, bounds = _ranges(starts, ends)
+        return self._order[rows], bounds
+
+
+def bounds_of(owners: Ints, count: int) -> Ints:
+    """Return where the rows of each of `count` owners begin, and the end; owners ascend."""
+    return np.searchsorted(owners, np.arange(count + 1))
+
+
+def lifetimes_of(rows: pa.RecordBatch, bounds: Ints) -> Lifetimes:
+    """Return the lifetimes of rows."""
+    return Lifetimes(column_of(rows, LE), column_of(rows, RE), bounds)
+
+
+def pairs_of(probes: Lifetimes, stored: Lifetimes) -> Iterator[Pairs]:
+    """Find pairs of rows, of the same group, that share an instant."""
+    members = np.repeat(np.arange(len(probes.bounds) - 1), np.diff(probes.bounds))
+    firsts, lasts = stored.bounds[members], stored.bounds[members + 1]
+    le, re, order = stored.le, stored.re, None
+    sorted_already = is_in_order(stored.bounds, le)
+    if not sorted_already and int((lasts - firsts).sum()) > _WORTH_SORTING * len(le):
+        owners = np.repeat(np.arange(len(stored.bounds) - 1), np.diff(stored.bounds))
+        order = np.lexsort((le, owners))
+        le, re = le[order], re[order]
+    if sorted_already or order is not None:
+        narrow(probes.le, probes.re, stored.bounds, le, re, firsts, lasts)
+    room = min(PAIRS_AT_ONCE, int((lasts - firsts).sum()))
+    state, count = np.zeros(2, dtype=np.int64), room
+    while count == room > 0:
+        left, right = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
+        count = pair_up(probes.le, probes.re, firsts, lasts, le, re, state, left, right)
+        left, right = left[:count], right[:count]
+        if count:
+            yield Pairs(
+                left,
+                right if order is None else order[right],
+                np.maximum(probes.le[left], le[right]),
+                np.minimum(probes.re[left], re[right]),
+            )
+
+
+def _ranges(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """Return the numbers from each start up to its end, in one array, and where each begins."""
+    bounds = np.concatenate([[0], np.cumsum(ends - starts)])
+    return numbers_of(starts, ends), bounds

@@ -1,0 +1,122 @@
+"""What an operator has shown and may have to revise: its answer past the watermark, kept as such.
+
+Idea: the answer of a group lies in a synopsis of its own, so that what is taken out is exactly what
+was told, whatever has expired since, and only what changed is told.
+
+Invariant: what was told adds up to what is kept and what has passed
+(`test_oracle_top_k_of_random_changes`, `test_oracle_aggregates_that_keep_events`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints, Slots
+from icestream.core.times import Micros
+from icestream.operators.lifetimes.changes import DIFF, HEAD, LE, RE, changes_of, column_of
+from icestream.operators.lifetimes.counted_intervals import Stretches, revised
+from icestream.state.groups.spec import GroupRows, Groups, Synopsis
+
+#: columns of kept events before their payload
+LIFETIME = HEAD[:3]
+
+
+def events_synopsis(
+    name: str, payload: pa.Schema, *more: pa.Field, rank: str | None = None
+) -> Synopsis:
+    """Return a synopsis of events that are garbage when their lifetime is over."""
+    return Synopsis(name, pa.schema([*LIFETIME, *payload, *more]), expiry=RE, rank=rank)
+
+
+def payload_of(rows: pa.RecordBatch, payload: pa.Schema) -> pa.RecordBatch:
+    """Return the payload of kept events."""
+    return pa.RecordBatch.from_arrays(
+        rows.columns[len(LIFETIME) : len(LIFETIME) + len(payload)], schema=payload
+    )
+
+
+def stretches_of(rows: pa.RecordBatch, owners: Ints, kinds: Ints) -> Stretches:
+    """Return events as stretches."""
+    le, re, diff = (column_of(rows, name) for name in (LE, RE, DIFF))
+    return Stretches(owners, kinds, le, re, diff)
+
+
+def rows_of(
+    stretches: Stretches, payload: pa.RecordBatch, *more: pa.Array, schema: pa.Schema
+) -> GroupRows:
+    """Return stretches as rows to keep; `payload` and `more` are those of each stretch."""
+    head = [pa.array(each) for each in (stretches.le, stretches.re, stretches.count)]
+    rows = pa.RecordBatch.from_arrays([*head, *payload.columns, *more], schema=schema)
+    return GroupRows(stretches.owner, rows)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A synopsis of what was shown."""
+
+    number: int
+    synopsis: Synopsis
+
+    def revise(
+        self,
+        groups: Groups,
+        slots: Slots,
+        before: Stretches,
+        answer: Stretches,
+        kinds: pa.RecordBatch,
+        watermark: Micros,
+        over: Micros,
+        *,
+        owed: tuple[Stretches, Stretches] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Tell how the answers of groups change, and keep what is shown past an instant.
+
+        `kinds` has the payload of each kind; `owed` are stretches kept beside the answers, as they
+        were and as they are to be.
+        """
+        after = revised(before, answer, watermark)
+        told = after.and_(before.negative()).consolidated()
+        lasting = after.where(after.re > over)
+        self._keep(groups, slots, told, before, lasting, kinds, owed)
+        if len(told):
+            told = told.at(np.argsort(told.count > 0, kind="stable"))
+            hi, lo = groups.identities(slots[told.owner])
+            payload = kinds.take(pa.array(told.kind))
+            yield changes_of(payload, told.le, told.re, told.count, hi, lo)
+
+    def _keep(
+        self,
+        groups: Groups,
+        slots: Slots,
+        told: Stretches,
+        before: Stretches,
+        after: Stretches,
+        kinds: pa.RecordBatch,
+        owed: tuple[Stretches, Stretches] | None,
+    ) -> None:
+        changed = np.zeros(len(slots), dtype=np.bool_)
+        changed[told.owner] = True
+        if owed is not None:
+            before = before.and_(owed[0])
+            after = after.and_(owed[1])
+            more = owed[1].and_(owed[0].negative()).consolidated()
+            changed[more.owner[more.count > 0]] = True
+            fresh = more.where(~changed[more.owner])
+            groups.append(self.number, slots[fresh.owner], self._rows(fresh, kinds).rows)
+        # of a group with nothing before and nothing after there is nothing to replace
+        there = np.zeros(len(slots), dtype=np.bool_)
+        there[before.owner] = there[after.owner] = True
+        changed &= there
+        kept = self._rows(after.where(changed[after.owner]), kinds)
+        owners = (np.cumsum(changed) - 1)[kept.owners]
+        order = np.argsort(owners, kind="stable")
+        rows = GroupRows(owners[order], kept.rows.take(pa.array(order)))
+        groups.rewrite(self.number, slots[changed], rows)
+
+    def _rows(self, stretches: Stretches, kinds: pa.RecordBatch) -> GroupRows:
+        payload = kinds.take(pa.array(stretches.kind))
+        return rows_of(stretches, payload, schema=self.synopsis.schema)

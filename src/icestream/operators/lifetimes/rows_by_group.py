@@ -1,0 +1,117 @@
+"""Rows of a chunk by the group they touch, for operators that go through groups in portions.
+
+Invariants:
+1. `within` finds every row of a portion's groups once, in the order of the chunk
+   (`test_rows_of_a_portion_are_found_in_order`).
+2. Clipped changes add up to the same bag from the watermark on
+   (`test_clipping_keeps_what_lies_ahead`). What lies behind it stays as it is once a batch is over,
+   so nothing is lost.
+3. `keep` leaves rows that mean the same, at most twice as many as needed and those of one chunk
+   (`test_bounded_kept_rows_are_at_most_twice_those_needed`).
+
+Cost: one stable sort of the slots, then O(rows found).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints, Slots
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
+from icestream.kernels.ranges import numbers_of
+from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, identities_of
+from icestream.state.groups.spec import GroupRows, Groups
+
+
+class BySlot:
+    """Which rows of a chunk belong to which slot."""
+
+    def __init__(self, slots: Slots) -> None:
+        """Take the slot of each row."""
+        self._order = np.argsort(slots, kind="stable")
+        ordered = slots[self._order]
+        fresh = np.flatnonzero(np.diff(ordered, prepend=-1))
+        #: the slots, each once, ascending
+        self.distinct: Slots = ordered[fresh]
+        self._bounds = np.append(fresh, len(slots))
+
+    def within(self, portion: Slots) -> tuple[Ints, Ints]:
+        """Return the rows of some of the slots, and each one's position in `portion`."""
+        at = np.searchsorted(self.distinct, portion)
+        begins, ends = self._bounds[at], self._bounds[at + 1]
+        owners = np.repeat(np.arange(len(portion)), ends - begins)
+        return self._order[numbers_of(begins, ends)], owners
+
+
+def located(changes: pa.RecordBatch, groups: Groups) -> Slots:
+    """Return the slot of the group of each change."""
+    return groups.locate(*identities_of(changes))
+
+
+def first_rows(owners: Ints, count: int) -> Ints:
+    """Return the place of the first row of each of `count` owners; all must have one."""
+    first = np.full(count, len(owners), dtype=np.int64)
+    np.minimum.at(first, owners, np.arange(len(owners)))
+    return first
+
+
+#: when to wake a group that waits for the end of time; INFINITY itself is never
+END = INFINITY - 1
+
+
+def woken(groups: Groups, watermark: Micros) -> Iterator[Slots]:
+    """Yield portions of the groups that are due; each must be reminded of a later instant."""
+    while len(due := groups.due(min(watermark, END))):
+        yield from groups.portions(due)
+        # those named so far may leave the directory; rows that the watermark expires stay
+        groups.begin(MINUS_INFINITY)
+
+
+def clipped(changes: pa.RecordBatch, watermark: Micros) -> tuple[pa.RecordBatch, Ints, Ints]:
+    """Return the changes that concern instants from the watermark on, and their parts there."""
+    le, re = np.maximum(column_of(changes, LE), watermark), column_of(changes, RE)
+    ahead = (le < re) & (column_of(changes, DIFF) != 0)
+    if ahead.all():
+        return changes, le, re
+    return changes.filter(pa.array(ahead)), le[ahead], re[ahead]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of groups that are only put together where they are wanted."""
+
+    #: position of the group of each row, ascending
+    owners: Ints
+    #: rows at some places
+    at: Callable[[Ints], pa.RecordBatch]
+
+
+def keep(
+    groups: Groups,
+    synopsis: int,
+    slots: Slots,
+    kept: Ints,
+    new: Rows,
+    after: Rows,
+    *,
+    worn: bool = False,
+) -> None:
+    """Add new rows to those kept, or rewrite those of a group where that leaves half at most.
+
+    `kept` are the owners of the rows that were read, `after` all rows a group needs from now on;
+    `worn` rewrites all groups.
+    """
+    sizes = np.bincount(kept, minlength=len(slots)) + np.bincount(new.owners, minlength=len(slots))
+    needed = np.bincount(after.owners, minlength=len(slots))
+    shrinks = (worn | (2 * needed <= sizes)) & (sizes > 0)
+    added = np.flatnonzero(~shrinks[new.owners])
+    if len(added):
+        groups.append(synopsis, slots[new.owners[added]], new.at(added))
+    if shrinks.any():
+        rewritten = np.flatnonzero(shrinks[after.owners])
+        owners = (np.cumsum(shrinks) - 1)[after.owners[rewritten]]
+        groups.rewrite(synopsis, slots[shrinks], GroupRows(owners, after.at(rewritten)))

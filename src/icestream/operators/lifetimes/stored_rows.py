@@ -1,0 +1,108 @@
+"""Rows kept of one input of an operator: events of each group while they live.
+
+Idea: what is kept are changes, appended without a look at what is there. Taking an event out adds a
+row that counts below zero; both go when the event ends. Groups in which such rows are many are
+summed up when they are read anyway.
+
+Invariant: rows kept and rows read add up to the same bag (`test_oracle_join_in_any_chunks`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ids, Ints, Mask, Slots
+from icestream.core.times import Micros
+from icestream.operators.folding.fold import HI, LO
+from icestream.operators.lifetimes.changes import DIFF, HEAD, LE, RE, column_of, identities_of
+from icestream.operators.lifetimes.consolidate import consolidated
+from icestream.state.groups.spec import GroupRows, Groups, Synopsis
+
+#: the instant from which on a late row is garbage
+UNTIL = "__until"
+_OWNER = "__owner"
+#: rows of a group that must cancel out before it is worth summing up
+_FEW = 4
+
+
+def kept(name: str, payload: pa.Schema) -> Synopsis:
+    """Return the synopsis that keeps events of a payload while they live."""
+    head = [field for field in HEAD if field.name in {LE, RE, DIFF}]
+    return Synopsis(name, pa.schema([*head, *payload]), expiry=RE)
+
+
+def kept_late(name: str, payload: pa.Schema) -> Synopsis:
+    """Return the synopsis that keeps events which ended before they came, for a batch."""
+    until = pa.field(UNTIL, pa.int64(), nullable=False)
+    return Synopsis(name, kept(name, payload).schema.append(until), expiry=UNTIL)
+
+
+def kept_payload(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the payload of kept rows."""
+    return rows.select([name for name in rows.schema.names if name not in {LE, RE, DIFF, UNTIL}])
+
+
+def keep_alive(
+    synopsis: int, changes: pa.RecordBatch, slots: Slots, groups: Groups, watermark: Micros
+) -> None:
+    """Add those changes whose events end past the watermark to what is kept."""
+    alive = column_of(changes, RE) > watermark
+    rows = changes.drop_columns([HI, LO])
+    if not alive.all():
+        slots, rows = slots[alive], rows.filter(pa.array(alive))
+    if rows.num_rows:
+        groups.append(synopsis, slots, rows)
+
+
+def keep_late(
+    synopsis: int, changes: pa.RecordBatch, slots: Slots, groups: Groups, watermark: Micros
+) -> None:
+    """Keep the other changes until the watermark moves."""
+    late = column_of(changes, RE) <= watermark
+    if late.any():
+        rows = changes.drop_columns([HI, LO]).filter(pa.array(late))
+        until = pa.array(np.full(rows.num_rows, watermark + 1))
+        field = pa.field(UNTIL, pa.int64(), nullable=False)
+        groups.append(synopsis, slots[late], rows.append_column(field, until))
+
+
+def read_summed(synopsis: int, slots: Slots, groups: Groups) -> GroupRows:
+    """Read rows of groups; those of which half cancel out are summed up for good on the way."""
+    found = groups.read(synopsis, slots)
+    taken = column_of(found.rows, DIFF) < 0
+    cancelled = 2 * np.bincount(found.owners[taken], minlength=len(slots))
+    worn = (cancelled >= _FEW) & (2 * cancelled >= np.bincount(found.owners, minlength=len(slots)))
+    if not worn.any():
+        return found
+    summed = _summed(found, worn[found.owners])
+    rewrite_some(synopsis, slots, worn, summed, groups)
+    return summed
+
+
+def rewrite_some(
+    synopsis: int, slots: Slots, which: Mask, rows: GroupRows, groups: Groups
+) -> GroupRows:
+    """Replace the rows of some of the groups by theirs among `rows`, and return these."""
+    mine = which[rows.owners]
+    places = np.cumsum(which) - 1
+    theirs = GroupRows(places[rows.owners[mine]], rows.rows.filter(pa.array(mine)))
+    groups.rewrite(synopsis, slots[which], theirs)
+    return theirs
+
+
+def _summed(found: GroupRows, worn: Mask) -> GroupRows:
+    """Sum up the rows of worn groups, leaving all others as they are."""
+    owned = found.rows.append_column(_OWNER, pa.array(found.owners))
+    parts = [owned.filter(pa.array(~worn)), consolidated(owned.filter(pa.array(worn)))]
+    together = pa.concat_batches(parts)
+    owners = column_of(together, _OWNER)
+    order = np.argsort(owners, kind="stable")
+    rows = together.drop_columns([_OWNER]).take(pa.array(order))
+    return GroupRows(owners[order], rows)
+
+
+def ids_of(changes: pa.RecordBatch, rows: Ints) -> tuple[Ids, Ids]:
+    """Return hi and lo of the groups of some changes."""
+    hi, lo = identities_of(changes)
+    return hi[rows], lo[rows]

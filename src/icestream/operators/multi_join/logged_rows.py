@@ -1,0 +1,90 @@
+"""Rows of a join as a record of the log has them: of one port, in the order of hi.
+
+Invariants:
+1. A record that does not hold such rows is refused before a kernel walks along it
+   (`test_a_record_that_makes_no_sense_is_damage`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from icestream.core.arrays import Ids, Ints
+from icestream.core.errors import DamageError
+from icestream.kernels.multi_join.rows import LOG_HEAD, LOG_HI, LOG_LE, LOG_LO, LOG_RE, log_starts
+from icestream.state.log.format import Record, show_marker
+from icestream.state.rows import RowCodec
+
+#: epochs there can be
+EPOCHS = 1 << 31
+
+
+@dataclass(frozen=True)
+class LoggedRows:
+    """Rows as the log has them."""
+
+    port: int
+    epoch: int
+    words: Ints
+    starts: Ints
+
+    @classmethod
+    def of(cls, record: Record, codecs: Sequence[RowCodec], folder: str) -> LoggedRows:
+        """Find the rows of a record, given those of each port; DamageError names the folder."""
+        words = checked_words(record, codecs, folder)
+        starts = np.empty(len(words) // (LOG_HEAD + 1) + 1, dtype=np.int64)
+        count = log_starts(words, starts)
+        if count < 1:
+            raise DamageError(folder, no_rows(record))
+        rows = cls(record.synopsis, record.group, words, starts[:count])
+        ends = np.append(rows.starts[1:], len(words))
+        fit = codecs[rows.port].fits(words, rows.payloads, ends)
+        if not fit or (rows.hi[1:] < rows.hi[:-1]).any():
+            raise DamageError(folder, no_rows(record))
+        return rows
+
+    @property
+    def hi(self) -> Ids:
+        """Return one half of the identities."""
+        return self.words[self.starts + LOG_HI].view(np.uint64)
+
+    @property
+    def lo(self) -> Ids:
+        """Return the other half."""
+        return self.words[self.starts + LOG_LO].view(np.uint64)
+
+    @property
+    def le(self) -> Ints:
+        """Return the first instants."""
+        return self.words[self.starts + LOG_LE]
+
+    @property
+    def re(self) -> Ints:
+        """Return the ends."""
+        return self.words[self.starts + LOG_RE]
+
+    @property
+    def payloads(self) -> Ints:
+        """Return where the payloads begin."""
+        return self.starts + LOG_HEAD
+
+    def where(self, chosen: Any) -> LoggedRows:
+        """Return some of the rows."""
+        return LoggedRows(self.port, self.epoch, self.words, self.starts[chosen])
+
+
+def checked_words(record: Record, codecs: Sequence[RowCodec], folder: str) -> Ints:
+    """Return the words of a record that says it has rows of a join; DamageError if it cannot."""
+    known = record.synopsis < len(codecs) and 0 <= record.group < EPOCHS
+    if not known or not len(record.payload) or len(record.payload) % 8:
+        raise DamageError(folder, no_rows(record))
+    return np.frombuffer(record.payload, dtype=np.int64)
+
+
+def no_rows(record: Record) -> str:
+    """Say that a record is not what it should be."""
+    return f"record {show_marker(record.marker)} does not hold rows of a join"

@@ -1,0 +1,241 @@
+"""A join's past on the log: what its partitions went through, snapshots, and coming back.
+
+Idea: rows are on the log anyway. Beside them a version logs which partitions were cut, cleaned or
+discarded, and at times a snapshot: the index of records, the cuts, and what is known of partitions.
+A restore loads the last snapshot, lets happen what happened since, notes the records written since,
+and reads the rows of resident generations back.
+
+Invariants:
+1. A restored join owes and emits what the one before would have
+   (`test_crash_restored_joins_emit_the_same_results`).
+
+Cost: a restore reads the last snapshot, everything since, and the records with resident rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from icestream.core.arrays import Ints, Mask, Table
+from icestream.core.times import INFINITY
+from icestream.kernels.multi_join import resident as k
+from icestream.operators.multi_join.flushing import record_of
+from icestream.operators.multi_join.generations import (
+    CLEANED,
+    DISCARDED,
+    ENDS,
+    EPOCH,
+    MARKER,
+    PORT,
+    RECORD,
+    ROWS,
+    WORDS,
+    Generations,
+    least_between,
+)
+from icestream.operators.multi_join.logged_rows import EPOCHS, LoggedRows
+from icestream.operators.multi_join.resident import Resident
+from icestream.operators.multi_join.spec import partitions_of
+from icestream.operators.protocol import PastVersion, Shard
+from icestream.state.log.format import MAX_PAYLOAD, Record, SegmentInfo, whole
+from icestream.state.log.reader import SegmentReader
+from icestream.state.rows import RowCodec
+from icestream.state.versions.commits import BASE
+
+#: kinds of records beside rows, in place of a port
+EVENTS = 0xFFE0
+NUMBERS = 0xFFE1
+PARTITIONS = 0xFFE2
+RECORDS = 0xFFE3
+CUTS = 0xFFE4
+SEGMENTS = 0xFFE5
+
+
+@dataclass
+class History:
+    """Writes and reads the past of one join."""
+
+    number: int
+    lifetime: str
+    shard: Shard
+    resident: Resident
+    generations: Generations
+    #: part of the arena's header with what else is remembered
+    numbers: dict[str, Any]
+    record_bytes: int
+    #: of rows, by port
+    codecs: Sequence[RowCodec]
+
+    # -- writing ---------------------------------------------------------------------------
+
+    def log_events(self, events: Sequence[tuple[int, Table]]) -> int:
+        """Write what happened to partitions, in order: kind, and rows of (partition, epoch)."""
+        rows = [np.column_stack([each, np.full(len(each), kind)]) for kind, each in events]
+        return self._append(EVENTS, np.concatenate(rows)) if rows else 0
+
+    def save(self) -> int:
+        """Write a snapshot; return its bytes."""
+        text = json.dumps({name: self.numbers[name] for name in ("epoch", "watermark")}).encode()
+        self.shard.segment(BASE).append(text, operator=self.number, synopsis=NUMBERS)
+        written = self._append(PARTITIONS, self.resident.facts)
+        written += self._append(RECORDS, self.generations.records)
+        written += self._append(CUTS, self.generations.cuts)
+        return written + self._append(SEGMENTS, self.generations.segments[:, None])
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of a snapshot, about."""
+        return self.generations.bytes + self.resident.facts.nbytes
+
+    def _append(self, kind: int, rows: Table) -> int:
+        writer = self.shard.segment(BASE)
+        some = max(1, self.record_bytes // (8 * rows.shape[1]))
+        for first in range(0, len(rows), some):
+            part = np.ascontiguousarray(rows[first : first + some])
+            writer.append(part, operator=self.number, synopsis=kind, rows=len(part))
+        return rows.nbytes
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def restore(self, history: Sequence[PastVersion]) -> tuple[int, int]:
+        """Come back to what a history tells, without rows; return versions and bytes replayed."""
+        since = [past for past in history if not self._load(past)]
+        for past in since:
+            for lifetime, info in past.segments:
+                if lifetime == BASE:
+                    self._recall(info)
+        for past in since:
+            for lifetime, info in past.segments:
+                if lifetime == self.lifetime:
+                    self._know(info)
+        return len(since), sum(info.bytes for past in since for _, info in past.segments)
+
+    def resident_rows(self, watermark: int) -> Iterator[LoggedRows]:
+        """Yield rows, that have not ended, of records with resident generations."""
+        records = self.generations.records
+        if not len(records):
+            return
+        since = least_between(self._ended, *self.generations.partitions_of(records))
+        wanted = (records[:, EPOCH] > since) & (records[:, ENDS] > watermark)
+        markers = np.sort(records[wanted, MARKER].view(np.uint64))
+        del records
+        for record in self.shard.log.read_many(markers):
+            rows = self._rows_of(record)
+            yield rows.where(rows.re > watermark)
+
+    def is_resident(self, rows: LoggedRows) -> Mask:
+        """Tell which rows are of a generation that has not ended."""
+        ended: Mask = self._ended[partitions_of(rows.hi, self.resident.partitions)] < rows.epoch
+        return ended
+
+    def note(self, kind: int, events: Table) -> None:
+        """Let something happen to partitions: rows of (partition, epoch)."""
+        self.generations.apply(events, kind)
+        facts, partitions = self.resident.facts, events[:, 0]
+        facts[partitions, k.MEMBERS] = facts[partitions, k.OUTPUTS] = 0
+        facts[:, k.OLDER] = self.generations.counts()
+        if kind in (CLEANED, DISCARDED):
+            facts[partitions, k.FIRST] = INFINITY
+        if kind == DISCARDED:
+            facts[partitions, k.FLOOR] = events[:, 1]
+
+    @property
+    def _ended(self) -> Ints:
+        """Return the epoch up to which rows are not of the resident generation, by partition."""
+        ended: Ints = np.maximum(self.generations.last_cuts(), self.resident.facts[:, k.FLOOR])
+        return ended
+
+    def _load(self, past: PastVersion) -> bool:
+        """Load the snapshot of a version, if it has one."""
+        for lifetime, info in past.segments:
+            if lifetime == BASE:
+                with closing(self.shard.reader(info)) as reader:
+                    texts = list(self._records(reader, NUMBERS))
+                    if texts:
+                        told = json.loads(bytes(texts[-1].payload))
+                        self.numbers["epoch"] = whole(told["epoch"], 0, EPOCHS - 1)
+                        self.numbers["watermark"] = whole(told["watermark"])
+                        self._take(reader)
+                        return True
+        return False
+
+    def _take(self, reader: SegmentReader) -> None:
+        self.resident.facts[:] = self._rows(reader, PARTITIONS, k.FACTS)
+        self.resident.facts[:, k.BYTES] = 0
+        records = self._rows(reader, RECORDS, RECORD)
+        first, last = self.generations.partitions_of(records)
+        _within(records[:, PORT], len(self.codecs))
+        _within(records[:, EPOCH], EPOCHS)
+        _within(records[:, ROWS], MAX_PAYLOAD // 8)
+        _within(records[:, WORDS], MAX_PAYLOAD // 8)
+        _within(last - first, self.resident.partitions)
+        self.generations.load_records(records)
+        self.generations.load_cuts(self._cuts(reader, CUTS, 2))
+        self.generations.load_segments(self._rows(reader, SEGMENTS, 1)[:, 0])
+
+    def _recall(self, info: SegmentInfo) -> None:
+        """Let happen to partitions what happened in a version."""
+        with closing(self.shard.reader(info)) as reader:
+            events = self._cuts(reader, EVENTS, 3)
+        breaks = np.flatnonzero(np.diff(events[:, 2])) + 1
+        for part in np.split(events, breaks):
+            if len(part):
+                self.note(int(part[0, 2]), part[:, :2])
+                self.generations.reached(int(part[:, 1].max()))
+
+    def _know(self, info: SegmentInfo) -> None:
+        """Know the records of a segment, and what their rows mean to partitions."""
+        facts, ended = self.resident.facts, self._ended
+        oldest = self.generations.first_cuts()
+        self.generations.add_segment(info.ordinal)
+        with closing(self.shard.reader(info)) as reader:
+            for record in reader.scan():
+                if record.operator != self.number:
+                    continue
+                rows = self._rows_of(record)
+                re, hi, epoch = rows.re, rows.hi, rows.epoch
+                latest = int(re.max())
+                self.generations.add(
+                    record_of(rows.port, epoch, record.marker, hi, len(rows.words), latest)
+                )
+                self.generations.reached(epoch)
+                partitions = partitions_of(hi, self.resident.partitions)
+                np.maximum.at(facts[:, k.LATEST], partitions, re)
+                later = oldest[partitions] < epoch
+                np.minimum.at(facts[:, k.FIRST], partitions[later], rows.le[later])
+                np.add.at(facts[:, k.MEMBERS], partitions[ended[partitions] < epoch], 1)
+
+    def _rows_of(self, record: Record) -> LoggedRows:
+        return LoggedRows.of(record, self.codecs, self.shard.log.folder)
+
+    def _records(self, reader: SegmentReader, kind: int) -> Iterator[Record]:
+        directory = reader.directory
+        mine = (directory["operator"] == self.number) & (directory["synopsis"] == kind)
+        return reader.read_many(directory["marker"][mine])
+
+    def _cuts(self, reader: SegmentReader, kind: int, width: int) -> Table:
+        """Return rows that begin with a partition and an epoch."""
+        rows = self._rows(reader, kind, width)
+        _within(rows[:, 0], self.resident.partitions)
+        _within(rows[:, 1], EPOCHS)
+        return rows
+
+    def _rows(self, reader: SegmentReader, kind: int, width: int) -> Table:
+        parts = [
+            np.frombuffer(record.payload, dtype=np.int64).reshape(-1, width)
+            for record in self._records(reader, kind)
+        ]
+        return np.concatenate([np.empty((0, width), dtype=np.int64), *parts])
+
+
+def _within(numbers: Ints, end: int) -> None:
+    """Refuse numbers, read from the log, that are not from 0 to before an end."""
+    if ((numbers < 0) | (numbers >= end)).any():
+        msg = f"a number of a join's snapshot is not from 0 to {end - 1}"
+        raise ValueError(msg)

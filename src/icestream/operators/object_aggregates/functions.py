@@ -1,0 +1,109 @@
+"""Object functions: the protocol every one follows, and which aggregate is which function.
+
+Idea: a function has a type of state and three steps, each for many groups at once. `lift` makes a
+state of each run of events, `combine` one of each run of states, `lower` reads the answer off a
+state. States are Arrow values, so they lie in the log as they lie in memory.
+
+Invariants (of every function, by `tests/operators/object_aggregates/test_functions.py`):
+1. Lowering the combined states of any cut of the events equals lowering all of them lifted at once,
+   within the function's own error (`test_parity_combining_any_cut_of_the_events`).
+2. A group without values has Spark's answer for it: null, zero or an empty list
+   (`test_a_group_of_nulls_has_sparks_answer`).
+3. States come back from the log as they were (`test_states_survive_the_log`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from icestream.core.arrays import Ints
+from icestream.core.errors import DefinitionError
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.object_aggregates import choices, sketches, user_aggregates, values
+
+Types = Mapping[str, pa.DataType]
+
+
+class ObjectFunction(Protocol):
+    """An aggregate function whose state is an Arrow value."""
+
+    @property
+    def state(self) -> pa.DataType:
+        """Return the type of its states."""
+        ...
+
+    @property
+    def result(self) -> pa.DataType:
+        """Return the type of its answers."""
+        ...
+
+    def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
+        """Return the state of each run of events, which are ordered by time and arrival."""
+        ...
+
+    def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
+        """Return the state of each run of states; of equal times, those that came first lead."""
+        ...
+
+    def lower(self, states: pa.Array) -> pa.Array:
+        """Return the answer of each state."""
+        ...
+
+
+_MAKERS: dict[str, Callable[[Aggregate, Types], ObjectFunction]] = {
+    "collect_list": values.CollectList.of,
+    "collect_set": values.CollectSet.of,
+    "count_distinct": values.CountDistinct.of,
+    "percentile": values.Percentile.of,
+    "median": values.Percentile.of,
+    "mode": values.Mode.of,
+    "first": choices.Edge.of,
+    "last": choices.Edge.of,
+    "min": choices.Extreme.of,
+    "max": choices.Extreme.of,
+    "min_by": choices.ExtremeBy.of,
+    "max_by": choices.ExtremeBy.of,
+    "approx_count_distinct": sketches.ApproxCountDistinct.of,
+    "approx_percentile": sketches.ApproxPercentile.of,
+    "approx_top_k": sketches.ApproxTopK.of,
+    "user": user_aggregates.UserFunction.of,
+}
+#: functions whose answer may depend on which of two events with equal times came first
+ORDERED_FUNCTIONS = frozenset({"collect_list", "first", "last", "min_by", "max_by", "user"})
+#: functions that words serve as well, for types of fixed width
+_ALSO_WORDS = ("first", "last", "min", "max", "min_by", "max_by")
+#: those of them that this operator leaves to words; the others would need arrival numbers
+_LEFT_TO_WORDS = ("min", "max")
+
+
+def is_object(aggregate: Aggregate, types: Types) -> bool:
+    """Tell whether the object operator keeps an object, not words, for an aggregate."""
+    if aggregate.function in _LEFT_TO_WORDS:
+        return needs_objects(aggregate, types)
+    return aggregate.function in _MAKERS
+
+
+def needs_objects(aggregate: Aggregate, types: Types) -> bool:
+    """Tell whether words cannot hold the state of an aggregate, so that objects must."""
+    if aggregate.function not in _ALSO_WORDS:
+        return aggregate.function in _MAKERS
+    try:
+        aggregate.fields(types)
+    except DefinitionError:
+        return True
+    return False
+
+
+def function_of(aggregate: Aggregate, types: Types) -> ObjectFunction:
+    """Return the function of an object aggregate; DefinitionError where the types do not fit."""
+    return _MAKERS[aggregate.function](aggregate, types)
+
+
+def result_type(aggregate: Aggregate, types: Types) -> pa.DataType:
+    """Return the type of an aggregate's answers, object or not."""
+    if is_object(aggregate, types):
+        return function_of(aggregate, types).result
+    return aggregate.result_type(types)

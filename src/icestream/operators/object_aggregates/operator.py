@@ -1,0 +1,342 @@
+"""Object aggregates of one shard: states on the log in a tree over panes, memory for a portion.
+
+Idea: events of a batch become states, one per pane and group, written to the log once. When the
+watermark closes windows, the nodes of the tree they need and that are not there yet are combined
+from the level below, once, and written too; a window is combined from few nodes. An event
+behind the watermark adds its slice to the nodes above it that are there already.
+
+Invariants:
+1. A window is emitted once, when the watermark reaches its end, with exactly the groups and events
+   in it (`test_oracle_windows_equal_the_obvious_computation`).
+2. An event older than the watermark still counts in every window that is open
+   (`test_an_event_behind_the_watermark_counts_in_windows_still_open`).
+3. Arena and work buffers stay inside the quota (`test_bounded_state_of_ten_times_the_budget`).
+4. The directory follows from the log: a restore leads to the same slices
+   (`test_crash_restores_from_snapshots` of the conformance suite).
+5. A slide reads O(log(panes of a window)) nodes (`test_bounded_a_slide_reads_few_nodes`).
+
+Cost: a state is written once per level, at most `log4(range / pane)` times and 7 in all; a window
+reads about 4 nodes of each level. What combining them takes is up to the functions.
+
+Limits: the state of one group in one window must fit in a 16th of the quota, or it is refused
+with the bytes it needs. The directory, 48 bytes for each slice, stays in memory. Every batch adds
+a slice to each pane it has events of: panes of very many small batches are slow to read where the
+quota is small, as each range of hi reads all of them.
+
+References: panes (Li et al., No Pane, No Gain); trees over panes (Arasu, Widom, Resource Sharing in
+Continuous Sliding-Window Aggregates).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.folding.sorted_runs import slice_bounds
+from icestream.operators.object_aggregates.assembly import WORK, Assembly
+from icestream.operators.object_aggregates.directory import SLICE, Directory, Slices
+from icestream.operators.object_aggregates.ranges import ranges_of, within
+from icestream.operators.object_aggregates.spec import ObjectSpec
+from icestream.operators.object_aggregates.states import TIME, States
+from icestream.operators.object_aggregates.tree import (
+    FAN,
+    LEVELS,
+    first_pane,
+    highest_level,
+    nodes_of,
+)
+from icestream.operators.protocol import PastVersion, Shard, StateInputs
+from icestream.plan.windows.grid import Grid, Step
+from icestream.state.snapshot_schedule import SnapshotSchedule
+from icestream.state.versions.commits import BASE
+
+#: kinds of records
+STATES = 0
+INDEX = 1
+SNAPSHOT = 2
+
+#: bytes of states in one slice record
+SLICE_BYTES = 65536
+#: rows of one batch of results
+RESULT_ROWS = 4096
+
+
+class ObjectOperator:
+    """Object aggregates of one shard."""
+
+    lifetimes: ClassVar[tuple[str, ...]] = (*(f"level{k}" for k in range(LEVELS + 1)), BASE)
+
+    def __init__(self, spec: ObjectSpec, shard: Shard, results: pa.Schema) -> None:
+        """Attach to the shard's arena; `results` is the schema of the rows to emit."""
+        self._spec = spec
+        self._shard = shard
+        self._results = results
+        self._grid = Grid.of([spec.windows])
+        self._course = spec.windows.on(self._grid)
+        pane = self._grid.pane
+        self._highest = highest_level(spec.windows.range // pane, spec.windows.slide // pane)
+        self._states = States(spec)
+        self._header = shard.arena.header
+        self._header.setdefault("position", {"start": MINUS_INFINITY, "done": MINUS_INFINITY})
+        self._schedule = SnapshotSchedule(self._header)
+        self._header.setdefault("groups", 0)
+        self._directory = Directory(shard.arena)
+        self._portion = max(1, shard.account.budget.total // (2 * WORK))
+        self._slice_bytes = min(SLICE_BYTES, self._portion)
+        self._assembly = Assembly(shard, self._states, self._portion)
+        #: the most nodes that one window was made of
+        self._nodes = 0
+
+    # -- a batch ---------------------------------------------------------------------------
+
+    def on_batch(self, inputs: StateInputs) -> None:
+        """Write the states of a batch's events to the log, one range of hi after the other.
+
+        Those of hot groups come as states already.
+        """
+        found: list[tuple[int, ...]] = []
+        for low, high in ranges_of(inputs.tuples(), self._portion // 2):
+            pending: list[pa.RecordBatch] = []
+            size = 0
+            for batch in inputs.tuples():
+                for part in self._states.parts(within(batch, low, high), self._portion):
+                    if pending and size + part.nbytes > self._portion:
+                        found += self._lift(pending)
+                        pending, size = [], 0
+                    pending.append(part)
+                    size += part.nbytes
+            if pending:
+                found += self._lift(pending)
+        for states in inputs.states():
+            panes = np.asarray(states.column(0).to_numpy())
+            rows = pa.RecordBatch.from_arrays(states.columns[1:], schema=self._states.schema)
+            found += self._write(0, panes, rows)
+        slices = np.array(found, dtype=SLICE)
+        self._take_in(0, np.concatenate([slices, *self._above(slices)]))
+
+    def _lift(self, batches: list[pa.RecordBatch]) -> Iterator[tuple[int, ...]]:
+        tuples = pa.concat_batches(batches)
+        panes = self._grid.panes_of(np.asarray(tuples.column(TIME)))
+        yield from self._write(0, *self._states.lift(tuples, panes))
+
+    def _write(self, level: int, places: Ints, rows: pa.RecordBatch) -> Iterator[tuple[int, ...]]:
+        """Append the states of nodes to the open segment of a level; yield their slices."""
+        writer = self._shard.segment(self.lifetimes[level])
+        for first, last in pairwise(slice_bounds(places).tolist()):
+            place = int(places[first])
+            expiry = self._expiry(level, place)
+            for part in self._states.parts(rows.slice(first, last - first), self._slice_bytes):
+                payload = self._states.write(part)
+                marker = writer.append(
+                    payload,
+                    operator=level,
+                    synopsis=STATES,
+                    group=place,
+                    rows=part.num_rows,
+                    expiry=expiry,
+                )
+                yield (level, place, marker, payload.size, *self._states.ends(part))
+
+    def _above(self, slices: Slices) -> Iterator[Slices]:
+        """Yield new slices of panes as slices of the nodes above them that are there already."""
+        for level in range(1, self._highest + 1):
+            places = slices["place"] // FAN**level
+            chosen = np.isin(places, self._directory.nodes(level))
+            raised = slices[chosen]
+            raised["level"], raised["place"] = level, places[chosen]
+            yield raised
+
+    def _take_in(self, level: int, slices: Slices) -> None:
+        """Finish the segment of a level and enter its slices into the directory."""
+        if len(slices) == 0:
+            return
+        expiry = self._expiry(level, int(slices["place"][slices["level"] == level].max()))
+        self._shard.segment(self.lifetimes[level]).append(
+            slices.tobytes(), synopsis=INDEX, rows=len(slices), expiry=expiry
+        )
+        self._shard.seal(self.lifetimes[level])
+        self._directory.append(slices)
+
+    def _expiry(self, level: int, place: int) -> Micros:
+        """Return when the last window that needs a node ends."""
+        return self._grid.instant(self._course.last_end(first_pane(level, place)))
+
+    # -- a watermark -----------------------------------------------------------------------
+
+    def on_watermark(self, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Close the windows that end at or before the watermark and yield their rows."""
+        steps = list(self._steps(watermark))
+        self._combine_nodes(steps)
+        yield from self._emit(steps)
+        self._settle(watermark)
+        # a snapshot lists slices and holds no states: it costs too little to wait for
+        if self._schedule.version_ends(size=0):
+            self._save()
+        self._shard.seal(BASE)
+
+    def _steps(self, watermark: Micros) -> Iterator[Step]:
+        """Yield the windows to emit, those that no event is in left out."""
+        panes = self._directory.nodes(0)
+        start, done = (self._header["position"][name] for name in ("start", "done"))
+        while (at := bisect_left(panes, start)) < len(panes):
+            step = self._course.next(start, done, panes[at])
+            if self._grid.instant(step.end) > watermark:
+                return
+            yield step
+            start, done = step.leave, step.end
+
+    def _settle(self, watermark: Micros) -> None:
+        """Note where the windows stand and forget slices of panes that are in none."""
+        if watermark == MINUS_INFINITY:
+            return
+        position = self._header["position"]
+        start = max(position["start"], self._course.first_open(watermark))
+        done = max(position["done"], self._grid.passed(watermark))
+        position.update(start=start, done=done)
+        slices = self._directory.all
+        self._directory.keep(slices["place"] * FAN ** slices["level"] >= start)
+
+    def _combine_nodes(self, steps: Iterable[Step]) -> None:
+        """Make the nodes that windows need and that are not there yet, level by level."""
+        for level, places in enumerate(self._missing(steps)):
+            if places:
+                targets = ((place, self._below(level, place)) for place in sorted(places))
+                made = [
+                    slot
+                    for found, rows in self._assembly.combined(targets)
+                    for slot in self._write(level, found, rows)
+                ]
+                self._take_in(level, np.array(made, dtype=SLICE))
+
+    def _missing(self, steps: Iterable[Step]) -> list[set[int]]:
+        """Return the places, for each level, of nodes to make."""
+        panes = self._directory.nodes(0)
+        there = [set(self._directory.nodes(level)) for level in range(self._highest + 1)]
+        missing: list[set[int]] = [set() for _ in there]
+        stack = [node for each in steps for node in nodes_of(each.start, each.end, self._highest)]
+        while stack:
+            level, place = stack.pop()
+            if level == 0 or place in there[level]:
+                continue
+            there[level].add(place)
+            at = bisect_left(panes, first_pane(level, place))
+            if at < len(panes) and panes[at] < first_pane(level, place + 1):
+                missing[level].add(place)
+                stack += [(level - 1, FAN * place + child) for child in range(FAN)]
+        return missing
+
+    def _below(self, level: int, place: int) -> Slices:
+        """Return the slices of the nodes that a node is made of."""
+        first = FAN * place
+        return np.concatenate(
+            [self._directory.node(level - 1, child) for child in range(first, first + FAN)]
+        )
+
+    def _emit(self, steps: Sequence[Step]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of windows."""
+        starts, ends = (
+            np.array([self._grid.instant(getattr(step, name)) for step in steps], dtype=np.int64)
+            for name in ("start", "end")
+        )
+        groups = 0
+        for found, rows in self._assembly.combined(self._windows(steps)):
+            groups += int((found == len(steps) - 1).sum())
+            for at in range(0, rows.num_rows, RESULT_ROWS):
+                part, chosen = rows.slice(at, RESULT_ROWS), found[at : at + RESULT_ROWS]
+                yield self._lowered(starts[chosen], ends[chosen], part)
+        if steps:
+            self._header["groups"] = groups
+
+    def _windows(self, steps: Sequence[Step]) -> Iterator[tuple[int, Slices]]:
+        """Yield number and slices of each window."""
+        for number, step in enumerate(steps):
+            nodes = [
+                self._directory.node(level, place)
+                for level, place in nodes_of(step.start, step.end, self._highest)
+            ]
+            self._nodes = max(self._nodes, len(nodes))
+            yield number, np.concatenate(nodes)
+
+    def _lowered(self, starts: Ints, ends: Ints, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Turn the states of windows into result rows."""
+        kind = self._results.field(0).type
+        window = pa.StructArray.from_arrays(
+            [pa.array(at).cast(kind[0].type) for at in (starts, ends)], fields=list(kind)
+        )
+        answers = self._states.lower(rows)
+        shown = len(self._results) - 1 - len(answers)
+        columns = [window, *self._states.keys(rows)[:shown], *answers]
+        return pa.RecordBatch.from_arrays(columns, schema=self._results)
+
+    # -- panes as they are kept ------------------------------------------------------------
+
+    def panes(self) -> Iterator[tuple[Ints, pa.RecordBatch]]:
+        """Yield number and states of the panes that some window still needs, by pane and group."""
+        places = self._directory.nodes(0)
+        yield from self._assembly.combined((at, self._directory.node(0, at)) for at in places)
+
+    def replace(self, panes: Ints, rows: pa.RecordBatch) -> None:
+        """Let these be all states of panes, by pane and group; no others are needed any more."""
+        self._directory.keep(np.zeros(len(self._directory.all), dtype=np.bool_))
+        if rows.num_rows:
+            self._take_in(0, np.array(list(self._write(0, panes, rows)), dtype=SLICE))
+        self._save()
+        self._shard.seal(BASE)
+
+    # -- snapshot and restore --------------------------------------------------------------
+
+    def _save(self) -> None:
+        """Write the directory down; where the windows stand follows from the watermark."""
+        self._shard.segment(BASE).append(
+            self._directory.all.tobytes(), synopsis=SNAPSHOT, rows=len(self._directory.all)
+        )
+        self._schedule.take()
+
+    @property
+    def took_snapshot(self) -> bool:
+        """Tell whether the version just written stands without those before it."""
+        return self._schedule.taken
+
+    def restore(self, history: Sequence[PastVersion]) -> None:
+        """Load the snapshot that begins `history`, if it does, and the slices written since."""
+        versions = 0
+        for past in history:
+            snapshot = list(self._recorded(past, SNAPSHOT))
+            for slices in snapshot or self._recorded(past, INDEX):
+                self._directory.append(slices)
+            versions = 0 if snapshot else versions + 1
+            self._settle(past.watermark)
+        self._schedule.resume(versions, 0)
+
+    def _recorded(self, past: PastVersion, kind: int) -> Iterator[Slices]:
+        """Yield the slices that a past version lists, level by level."""
+        for lifetime, info in sorted(past.segments, key=lambda each: each[1].ordinal):
+            if (lifetime == BASE) != (kind == SNAPSHOT):
+                continue
+            with closing(self._shard.reader(info)) as reader:
+                listed = reader.directory[reader.directory["synopsis"] == kind]
+                for record in reader.read_many(listed["marker"]):
+                    yield np.frombuffer(record.payload, dtype=SLICE)
+
+    @property
+    def released(self) -> tuple[int, ...]:
+        """Return nothing: slices are needed until they expire."""
+        return ()
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Return what the progress report tells of this shard."""
+        return {
+            "groups": int(self._header["groups"]),
+            "partitions": self._assembly.ranges,
+            "slices": int(self._header["slices"]),
+            "nodes": self._nodes,
+        }

@@ -1,0 +1,51 @@
+"""Ranges of hi that cut a batch of events into portions, so that each is sorted as a whole.
+
+Idea: a batch larger than a portion is passed over several times, once for each range of groups.
+The states of a pane then lie on the log in the order of hi, and whoever reads one range of groups
+later reads the slices of that range only. Ranges are chosen by a histogram of the upper bits of hi.
+
+Invariant: ranges follow each other and hold every hi (`test_ranges_hold_every_group_once`).
+
+Cost: one pass over the events for each portion, and one to count them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.operators.folding.fold import HI
+
+#: upper bits of hi that the histogram tells apart
+_BITS = 12
+_SHIFT = np.uint64(64 - _BITS)
+_HI_END = 2**64
+
+
+def ranges_of(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of hi, `low <= hi < high`, each with about `size` bytes of the batches."""
+    weights = np.zeros(2**_BITS)
+    for batch in batches:
+        if batch.num_rows:
+            bins = np.asarray(batch.column(HI)) >> _SHIFT
+            counts = np.bincount(bins.astype(np.int64), minlength=2**_BITS)
+            weights += counts * (batch.nbytes / batch.num_rows)
+    passed = np.cumsum(weights)
+    steps = np.arange(1, int(passed[-1] // max(1, size)) + 1) * size
+    ends = np.unique(np.searchsorted(passed, steps, side="left") + 1)
+    low = 0
+    for end in (ends[ends < 2**_BITS].astype(object) << int(_SHIFT)).tolist():
+        yield low, end
+        low = end
+    yield low, _HI_END
+
+
+def within(batch: pa.RecordBatch, low: int, high: int) -> pa.RecordBatch:
+    """Return the events with `low <= hi < high`."""
+    if low == 0 and high == _HI_END:
+        return batch
+    hi = np.asarray(batch.column(HI))
+    inside = (hi >= np.uint64(low)) & (hi <= np.uint64(high - 1))
+    return batch.filter(pa.array(inside))

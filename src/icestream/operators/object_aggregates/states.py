@@ -1,0 +1,200 @@
+"""Tables of states: what a slice holds, and how events become states and states answers.
+
+Idea: a row is one group: its *entry* (identity and the words of all word aggregates), its key, and
+a column of states for each object aggregate. Words are folded and merged by the kernels that
+the pane operator uses, so a query may mix both kinds.
+
+Invariants:
+1. Lifting and combining give one row per target and group, sorted by (target, hi, lo)
+   (`test_oracle_lifted_rows_are_sorted_and_one_per_group`).
+2. Word aggregates answer as the pane operator does (`test_parity_words_beside_the_pane_operator`).
+
+Cost: one sort of the rows, then what each function takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ids, Ints, Table
+from icestream.kernels.words import combine_sorted
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.folding.columns import Column
+from icestream.operators.folding.fields import Layout
+from icestream.operators.folding.fold import HI, LO, fold_field
+from icestream.operators.object_aggregates.functions import ObjectFunction, function_of, is_object
+from icestream.operators.object_aggregates.ragged import owners
+from icestream.operators.object_aggregates.spec import ObjectSpec
+from icestream.state.keys import KeyCodec
+
+#: name of the time column of tuples
+TIME = "time"
+
+
+class States:
+    """The states of one query."""
+
+    def __init__(self, spec: ObjectSpec) -> None:
+        """Choose functions and fields."""
+        types = spec.types
+        self._spec = spec
+        self._codec = KeyCodec(spec.keys)
+        self._objects: list[tuple[Aggregate, ObjectFunction]] = [
+            (each, function_of(each, types)) for each in spec.aggregates if is_object(each, types)
+        ]
+        words = [each for each in spec.aggregates if not is_object(each, types)]
+        #: the fields of all word aggregates
+        self.layout = Layout.of(field for each in words for field in each.fields(types))
+        self._inputs = sorted({name for each in words for name in each.columns})
+        #: columns of a slice
+        self.schema = pa.schema(
+            [
+                pa.field("entry", pa.binary(8 * self.layout.entry_width)),
+                *(pa.field(f"k{i}", key.type) for i, key in enumerate(spec.keys)),
+                *(pa.field(f"s{i}", each.state) for i, (_, each) in enumerate(self._objects)),
+            ]
+        )
+
+    def lift(self, tuples: pa.RecordBatch, panes: Ints) -> tuple[Ints, pa.RecordBatch]:
+        """Return pane and state of each (pane, group) of events that come in arrival order."""
+        hi, lo = (np.asarray(tuples.column(name)) for name in (HI, LO))
+        times = np.asarray(tuples.column(TIME))
+        order = np.lexsort((times, lo, hi, panes))
+        bounds = _bounds(panes[order], hi[order], lo[order])
+        places = pa.array(order)
+        ordered = {
+            name: tuples.column(name).take(places)
+            for name in {name for each, _ in self._objects for name in each.columns}
+        }
+        states = [
+            each.lift([ordered[name] for name in aggregate.columns], times[order], bounds)
+            for aggregate, each in self._objects
+        ]
+        firsts = order[bounds[:-1]]
+        keys = self._codec.canonical(tuples.take(pa.array(firsts)))
+        slots = np.empty_like(order)
+        slots[order] = owners(bounds)
+        entries = self._fold(tuples, slots, hi[firsts], lo[firsts])
+        return panes[firsts], self.batch(entries, keys.columns, states)
+
+    def combine(self, targets: Ints, rows: pa.RecordBatch) -> tuple[Ints, pa.RecordBatch]:
+        """Return target and state of each (target, group) of rows that come in arrival order."""
+        entries = self.entries(rows)
+        hi, lo = _ids(entries, 0), _ids(entries, 1)
+        order = np.lexsort((lo, hi, targets))
+        bounds = _bounds(targets[order], hi[order], lo[order])
+        firsts = order[bounds[:-1]]
+        if len(firsts) == len(order):
+            return targets[order], rows.take(pa.array(order))
+        merged = np.empty((len(firsts), entries.shape[1]), dtype=np.int64)
+        kept = np.empty(len(firsts), dtype=np.int64)
+        layout = self.layout
+        combine_sorted(order, targets, entries, layout.ops, layout.places, merged, kept)
+        keys = len(self._spec.keys)
+        places = pa.array(order)
+        states = [
+            each.combine(rows.column(1 + keys + i).take(places), bounds)
+            for i, (_, each) in enumerate(self._objects)
+        ]
+        chosen = pa.array(firsts)
+        columns = [rows.column(1 + i).take(chosen) for i in range(keys)]
+        return kept, self.batch(merged, columns, states)
+
+    def lower(self, rows: pa.RecordBatch) -> list[pa.Array]:
+        """Return the columns of the answers, in the order of the aggregates."""
+        fields = np.ascontiguousarray(self.entries(rows)[:, 2:])
+        first = 1 + len(self._spec.keys)
+        objects = {
+            aggregate.alias: each.lower(rows.column(first + i))
+            for i, (aggregate, each) in enumerate(self._objects)
+        }
+        return [
+            objects[each.alias]
+            if each.alias in objects
+            else each.lower(fields, self.layout, self._spec.types)
+            for each in self._spec.aggregates
+        ]
+
+    def keys(self, rows: pa.RecordBatch) -> list[pa.Array]:
+        """Return the key columns."""
+        return [rows.column(1 + i) for i in range(len(self._spec.keys))]
+
+    @property
+    def objects(self) -> list[tuple[Aggregate, pa.DataType]]:
+        """Return the object aggregates and the types of their states."""
+        return [(aggregate, each.state) for aggregate, each in self._objects]
+
+    def of_objects(self, rows: pa.RecordBatch) -> list[pa.Array]:
+        """Return the columns with states of objects."""
+        first = 1 + len(self._spec.keys)
+        return [rows.column(place) for place in range(first, rows.num_columns)]
+
+    def entries(self, rows: pa.RecordBatch) -> Table:
+        """Return identities and words, one row per group."""
+        width = self.layout.entry_width
+        entry = rows.column(0)
+        data = np.frombuffer(entry.buffers()[1], dtype=np.int64)
+        return data[entry.offset * width : (entry.offset + len(entry)) * width].reshape(-1, width)
+
+    def parts(self, rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
+        """Cut rows into parts of about `size` bytes, at least one row each."""
+        if rows.num_rows == 0:
+            return
+        if rows.num_rows == 1 or rows.nbytes <= size:
+            yield rows
+            return
+        half = rows.num_rows // 2
+        yield from self.parts(rows.slice(0, half), size)
+        yield from self.parts(rows.slice(half), size)
+
+    def ends(self, rows: pa.RecordBatch) -> tuple[int, int]:
+        """Return the least and greatest hi of sorted rows."""
+        first, last = self.entries(rows)[[0, -1], 0].view(np.uint64).tolist()
+        return first, last
+
+    def inside(self, rows: pa.RecordBatch, low: int, high: int) -> pa.RecordBatch:
+        """Return a copy of the rows with `low <= hi < high` of sorted rows."""
+        hi = _ids(self.entries(rows), 0)
+        first = int(np.searchsorted(hi, np.uint64(low), side="left"))
+        last = int(np.searchsorted(hi, np.uint64(high - 1), side="right"))
+        return rows.take(pa.array(np.arange(first, last)))
+
+    def write(self, rows: pa.RecordBatch) -> pa.Buffer:
+        """Return rows as a payload."""
+        return rows.serialize()
+
+    def read(self, payload: bytes) -> pa.RecordBatch:
+        """Return the rows of a payload."""
+        batch = pa.ipc.read_record_batch(pa.py_buffer(payload), self.schema)
+        batch.validate(full=True)
+        return batch
+
+    def _fold(self, tuples: pa.RecordBatch, slots: Ints, hi: Ids, lo: Ids) -> Table:
+        """Fold the words of events into the rows `slots` of groups with the given identities."""
+        entries = np.tile(self.layout.entry_identity, (len(hi), 1))
+        entries[:, 0], entries[:, 1] = hi.view(np.int64), lo.view(np.int64)
+        columns = {name: Column(tuples.column(name)) for name in self._inputs}
+        for field, place in zip(self.layout.fields, self.layout.places, strict=True):
+            fold_field(field, int(place), entries, slots, columns, 0, len(slots))
+        return entries
+
+    def batch(self, entries: Table, keys: list[pa.Array], states: list[pa.Array]) -> pa.RecordBatch:
+        """Return rows of the schema, given identities and words, keys and states of objects."""
+        flat = pa.py_buffer(np.ascontiguousarray(entries))
+        entry = pa.Array.from_buffers(self.schema.field(0).type, len(entries), [None, flat])
+        return pa.RecordBatch.from_arrays([entry, *keys, *states], schema=self.schema)
+
+
+def _ids(entries: Table, column: int) -> Ids:
+    return np.ascontiguousarray(entries[:, column]).view(np.uint64)
+
+
+def _bounds(targets: Ints, hi: Ids, lo: Ids) -> Ints:
+    """Return where each (target, hi, lo) begins in sorted columns, and the end of the last."""
+    if len(targets) == 0:
+        return np.zeros(1, dtype=np.int64)
+    changed = (targets[1:] != targets[:-1]) | (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
+    return np.concatenate([[0], np.flatnonzero(changed) + 1, [len(targets)]]).astype(np.int64)

@@ -1,0 +1,367 @@
+"""Functions that keep the values themselves: collections, distinct counts, exact percentiles.
+
+Idea: a state is a list of values, sorted and each once where order does not matter (with a count
+where multiplicity does), and with their times where it does. Combining is one concatenation and
+one sort for all groups; nothing is done value by value in Python.
+
+Invariant: answers equal those over a list of all values
+(`test_oracle_every_function_equals_the_obvious_one`; DuckDB's in `test_oracle_duckdb_agrees`).
+
+Cost: the state grows with the values of a window, distinct ones for all but `collect_list`.
+
+Limits: `collect_set` returns its values in ascending order, and of equal values of `mode` the least
+(Spark promises no order). Percentiles are computed with doubles, as in Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.core.arrays import Ints
+from icestream.core.errors import DefinitionError, InputError
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.object_aggregates.ragged import (
+    Tally,
+    bounds_of,
+    chosen_of,
+    lengths,
+    lists_of,
+    owners,
+    plain_floats,
+    present,
+    spread,
+    tally,
+)
+
+Types = Mapping[str, pa.DataType]
+
+
+def input_of(aggregate: Aggregate, types: Types) -> pa.DataType:
+    """Return the type of an aggregate's only input, or of the struct of all of them."""
+    if len(aggregate.columns) == 1:
+        return types[aggregate.columns[0]]
+    return pa.struct([pa.field(name, types[name]) for name in aggregate.columns])
+
+
+def check_ranked(aggregate: Aggregate, kind: pa.DataType) -> None:
+    """Refuse types whose values have no order here."""
+    inner = [field.type for field in kind] if pa.types.is_struct(kind) else [kind]
+    for each in inner:
+        if pa.types.is_nested(each) and not pa.types.is_struct(each):
+            msg = (
+                f"{aggregate.function} of a {each} is not supported (column behind "
+                f"{aggregate.alias!r}): use a number, text, date, timestamp or boolean"
+            )
+            raise DefinitionError(msg)
+
+
+def check_number(aggregate: Aggregate, kind: pa.DataType) -> None:
+    """Refuse what is no number."""
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    if not number:
+        msg = (
+            f"{aggregate.function} needs a number, got {kind} (column behind {aggregate.alias!r}): "
+            "cast the column to a numeric type first"
+        )
+        raise DefinitionError(msg)
+
+
+def doubles(values: pa.Array) -> pa.Array:
+    """Return numbers as doubles, equal ones equal to the bit."""
+    return plain_floats(values.cast(pa.float64(), safe=False))
+
+
+def fractions_of(aggregate: Aggregate) -> tuple[tuple[float, ...], bool]:
+    """Return the fractions an aggregate asks for, and whether it asked for a list of them."""
+    wanted = aggregate.parameters[0] if aggregate.parameters else None
+    many = isinstance(wanted, list | tuple)
+    fractions = tuple(wanted) if many else (wanted,)  # type: ignore[arg-type]
+    for each in fractions:
+        if not isinstance(each, int | float) or not 0.0 <= each <= 1.0:
+            msg = (
+                f"{aggregate.function} needs fractions between 0 and 1, got {wanted!r} (behind "
+                f"{aggregate.alias!r}): write 0.95 for the 95th percentile"
+            )
+            raise DefinitionError(msg)
+    return tuple(float(each) for each in fractions), many
+
+
+def listed(
+    answers: npt.NDArray[np.float64], empty: npt.NDArray[np.bool_], *, many: bool
+) -> pa.Array:
+    """Return a row of answers for each group as a list, or its only answer; null where empty."""
+    if not many:
+        return pa.array(answers[:, 0], mask=empty)
+    bounds = np.arange(len(answers) + 1, dtype=np.int32) * answers.shape[1]
+    return pa.ListArray.from_arrays(
+        pa.array(bounds),
+        pa.array(answers.ravel()),
+        type=pa.list_(pa.float64()),
+        mask=pa.array(empty),
+    )
+
+
+@dataclass(frozen=True)
+class CollectList:
+    """All values that are not null, in the order of the stream."""
+
+    input: pa.DataType
+
+    @classmethod
+    def of(cls, aggregate: Aggregate, types: Types) -> CollectList:
+        """Take any type."""
+        return cls(input_of(aggregate, types))
+
+    @property
+    def state(self) -> pa.DataType:
+        """Return the type of values with their times."""
+        return pa.list_(pa.struct([("time", pa.int64()), ("value", self.input)]))
+
+    @property
+    def result(self) -> pa.DataType:
+        """Return the type of the list."""
+        return pa.list_(self.input)
+
+    def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
+        """Keep the values of each run with their times."""
+        places = np.arange(len(times))
+        places, values = present(columns[0], places)
+        return self._lists(times[places], values, owners(bounds)[places], len(bounds) - 1)
+
+    def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
+        """Merge lists by time; equal times stay in the order of the states."""
+        groups, flat = spread(states, bounds)
+        times = np.asarray(flat.field("time"))
+        values = flat.field("value")
+        if len(times) and not _ascending(groups, times):
+            order = np.lexsort((times, groups))
+            times, values, groups = times[order], values.take(pa.array(order)), groups[order]
+        return self._lists(times, values, groups, len(bounds) - 1)
+
+    def lower(self, states: pa.Array) -> pa.Array:
+        """Return the values without their times."""
+        bounds = np.concatenate([[0], np.cumsum(lengths(states))])
+        return lists_of(bounds, states.flatten().field("value"), self.result)
+
+    def _lists(self, times: Ints, values: pa.Array, groups: Ints, count: int) -> pa.Array:
+        kind = self.state.value_type
+        pairs = pa.StructArray.from_arrays([pa.array(times), values], fields=list(kind))
+        return lists_of(bounds_of(groups, count), pairs, self.state)
+
+
+def _ascending(groups: Ints, times: Ints) -> bool:
+    return bool(((np.diff(times) >= 0) | (np.diff(groups) > 0)).all())
+
+
+@dataclass(frozen=True)
+class _Distinct:
+    """The distinct values that are not null, in ascending order."""
+
+    input: pa.DataType
+
+    @property
+    def state(self) -> pa.DataType:
+        """Return the type of the sorted values."""
+        return pa.list_(self.input)
+
+    def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
+        """Keep the distinct values of each run; of several columns, rows without a null."""
+        groups, values = present(_joined(columns, self.input), owners(bounds))
+        return self._lists(tally(values, groups, len(bounds) - 1))
+
+    def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
+        """Unite sets."""
+        groups, values = spread(states, bounds)
+        return self._lists(tally(values, groups, len(bounds) - 1))
+
+    def _lists(self, found: Tally) -> pa.Array:
+        return lists_of(found.bounds, found.values, self.state)
+
+
+class CountDistinct(_Distinct):
+    """How many distinct values there are."""
+
+    @classmethod
+    def of(cls, aggregate: Aggregate, types: Types) -> CountDistinct:
+        """Take one column or several, of types with an order."""
+        kind = input_of(aggregate, types)
+        check_ranked(aggregate, kind)
+        return cls(kind)
+
+    @property
+    def result(self) -> pa.DataType:
+        """Return Spark's bigint."""
+        return pa.int64()
+
+    def lower(self, states: pa.Array) -> pa.Array:
+        """Count the values."""
+        return pa.array(lengths(states))
+
+
+class CollectSet(_Distinct):
+    """The distinct values themselves."""
+
+    @classmethod
+    def of(cls, aggregate: Aggregate, types: Types) -> CollectSet:
+        """Take a type with an order."""
+        kind = input_of(aggregate, types)
+        check_ranked(aggregate, kind)
+        return cls(kind)
+
+    @property
+    def result(self) -> pa.DataType:
+        """Return the type of the list."""
+        return self.state
+
+    def lower(self, states: pa.Array) -> pa.Array:
+        """Return the values."""
+        return states
+
+
+def _joined(columns: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
+    """Return one column as it is, several as structs that are null where one of them is."""
+    if len(columns) == 1:
+        return columns[0]
+    missing = np.zeros(len(columns[0]), dtype=np.bool_)
+    for column in columns:
+        missing |= np.asarray(column.is_null().to_numpy(zero_copy_only=False))
+    return pa.StructArray.from_arrays(list(columns), fields=list(kind), mask=pa.array(missing))
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """Distinct values with the number of times they occur."""
+
+    input: pa.DataType
+
+    @property
+    def state(self) -> pa.DataType:
+        """Return the type of sorted values with counts."""
+        return pa.list_(pa.struct([("value", self.input), ("count", pa.int64())]))
+
+    def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
+        """Add up the counts of equal values."""
+        groups, flat = spread(states, bounds)
+        counts = np.asarray(flat.field("count"))
+        return self._lists(tally(flat.field("value"), groups, len(bounds) - 1, counts))
+
+    def _lists(self, found: Tally) -> pa.Array:
+        kind = self.state.value_type
+        pairs = pa.StructArray.from_arrays(
+            [found.values, pa.array(found.counts)], fields=list(kind)
+        )
+        return lists_of(found.bounds, pairs, self.state)
+
+
+@dataclass(frozen=True)
+class Percentile(_Counted):
+    """Percentiles with Spark's linear interpolation; each value counts as often as it is told."""
+
+    fractions: tuple[float, ...]
+    #: whether the answer is a list
+    many: bool
+
+    @classmethod
+    def of(cls, aggregate: Aggregate, types: Types) -> Percentile:
+        """Take a number, fractions and perhaps a column with frequencies."""
+        check_number(aggregate, types[aggregate.columns[0]])
+        if aggregate.function == "median":
+            return cls(pa.float64(), (0.5,), many=False)
+        for weights in aggregate.others:
+            if not pa.types.is_integer(types[weights]):
+                msg = (
+                    f"the frequency of a percentile must be whole, got {types[weights]} (behind "
+                    f"{aggregate.alias!r}): cast it to an integer"
+                )
+                raise DefinitionError(msg)
+        fractions, many = fractions_of(aggregate)
+        return cls(pa.float64(), fractions, many)
+
+    @property
+    def result(self) -> pa.DataType:
+        """Return double, or a list of them."""
+        return pa.list_(pa.float64()) if self.many else pa.float64()
+
+    def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
+        """Sort and count the values of each run."""
+        places = np.arange(len(columns[0]))
+        for column in columns:
+            places = places[np.asarray(column.take(pa.array(places)).is_valid())]
+        weights = None
+        if len(columns) > 1:
+            weights = np.asarray(columns[1].take(pa.array(places)).cast(pa.int64()))
+            if (weights < 0).any():
+                msg = "the frequency of a percentile must not be negative; filter such events out"
+                raise InputError(msg)
+            places, weights = places[weights > 0], weights[weights > 0]
+        values = doubles(columns[0].take(pa.array(places)))
+        return self._lists(tally(values, owners(bounds)[places], len(bounds) - 1, weights))
+
+    def lower(self, states: pa.Array) -> pa.Array:
+        """Interpolate between the two values nearest to each fraction."""
+        flat = states.flatten()
+        values = np.asarray(flat.field("value"))
+        passed = np.concatenate([[0], np.cumsum(np.asarray(flat.field("count")))]).astype(np.int64)
+        bounds = np.concatenate([[0], np.cumsum(lengths(states))])
+        before, total = passed[bounds[:-1]], np.diff(passed[bounds])
+        answers = np.empty((len(total), len(self.fractions)))
+        empty = total == 0
+        for place, fraction in enumerate(self.fractions):
+            position = np.maximum(total - 1, 0) * fraction
+            low, high = np.floor(position), np.ceil(position)
+            least = self._value_at(values, passed, before + low.astype(np.int64))
+            most = self._value_at(values, passed, before + high.astype(np.int64))
+            answers[:, place] = _between(least, most, position - low, high - position)
+        return listed(answers, empty, many=self.many)
+
+    @staticmethod
+    def _value_at(
+        values: npt.NDArray[np.float64], passed: Ints, ranks: Ints
+    ) -> npt.NDArray[np.float64]:
+        places = np.searchsorted(passed, ranks, side="right") - 1
+        padded = np.append(values, 0.0)
+        return np.asarray(padded[np.minimum(places, len(values))])
+
+
+def _between(
+    low: npt.NDArray[np.float64],
+    high: npt.NDArray[np.float64],
+    above: npt.NDArray[np.float64],
+    below: npt.NDArray[np.float64],
+) -> npt.NDArray[np.float64]:
+    with np.errstate(invalid="ignore"):
+        mixed = below * low + above * high
+    return np.where((low == high) | (above == 0), low, mixed)
+
+
+class Mode(_Counted):
+    """The value that occurs most often, the least of those that do."""
+
+    @classmethod
+    def of(cls, aggregate: Aggregate, types: Types) -> Mode:
+        """Take a type with an order."""
+        kind = input_of(aggregate, types)
+        check_ranked(aggregate, kind)
+        return cls(kind)
+
+    @property
+    def result(self) -> pa.DataType:
+        """Return the type of the input."""
+        return self.input
+
+    def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
+        """Count the values of each run."""
+        groups, values = present(columns[0], owners(bounds))
+        return self._lists(tally(values, groups, len(bounds) - 1))
+
+    def lower(self, states: pa.Array) -> pa.Array:
+        """Return the value with the greatest count."""
+        flat = states.flatten()
+        groups = np.repeat(np.arange(len(states)), lengths(states))
+        rarity = -np.asarray(flat.field("count"))
+        return flat.field("value").take(chosen_of(groups, rarity, len(states)))

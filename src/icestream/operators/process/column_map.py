@@ -1,0 +1,190 @@
+"""State of many groups at a time, as columns: rows found by a key.
+
+Idea: puts and removals are rows, and the last one of a (group, key) counts. Keys are compared by
+their 128-bit identities, sorted, so that finding the last rows, or the rows under some keys, is one
+sort, whatever the types.
+
+Invariants:
+1. It answers like a dictionary for each group, in the order of the last puts
+   (`test_parity_both_forms_give_equal_results`).
+2. Groups most of whose rows count no longer are written anew
+   (`test_bounded_a_map_does_not_grow_with_its_updates`).
+
+Cost: O(rows log rows) for each access.
+
+Limits: a map that is only ever written and never read is not compacted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ids, Ints, Mask
+from icestream.core.errors import DefinitionError
+from icestream.operators.process.column_state import (
+    ColumnVariable,
+    Stage,
+    as_rows,
+    chosen_groups,
+    until,
+)
+from icestream.operators.process.declarations import EXPIRY, GONE, MapState
+from icestream.operators.process.group_map import is_stale
+from icestream.operators.process.group_state import with_expiry
+from icestream.operators.process.grouping import take
+from icestream.state.keys import KeyCodec
+
+_NO_ONE = np.empty(0, dtype=np.int64)
+
+
+class MapColumns(ColumnVariable):
+    """Rows found by a key."""
+
+    def __init__(self, stage: Stage, number: int, name: str, declared: MapState) -> None:
+        """Have read and written nothing."""
+        super().__init__(stage, number, name, declared)
+        self._keys, self._values = declared.keys, declared.values
+        self._codec = KeyCodec(declared.keys)
+        self._cleared: Mask = np.zeros(len(stage.slots), dtype=np.bool_)
+        self._writes: list[tuple[Ints, pa.RecordBatch]] = []
+        self._live: tuple[Ints, pa.RecordBatch] | None = None
+
+    def put(self, group: Any, keys: Any, values: Any) -> None:
+        """Put rows under keys of the groups of the given numbers."""
+        rows = as_rows(values, self._values, self.name)
+        self._write(group, as_rows(keys, self._keys, self.name), rows, gone=False)
+
+    def remove(self, group: Any, keys: Any) -> None:
+        """Take keys out of the groups of the given numbers, where they are there."""
+        entries = as_rows(keys, self._keys, self.name)
+        none = [pa.nulls(entries.num_rows, kind) for kind in self._values.types]
+        rows = pa.RecordBatch.from_arrays(none, schema=self._values)
+        self._write(group, entries, rows, gone=True)
+
+    def items(self) -> tuple[Ints, pa.RecordBatch, pa.RecordBatch]:
+        """Return the number of the group, the key and the value of all rows, by group."""
+        owners, rows = self._current()
+        numbers = self._stage.numbers(owners)
+        chosen = np.flatnonzero(numbers >= 0)
+        rows = take(rows, chosen)
+        return numbers[chosen], rows.select(self._keys.names), rows.select(self._values.names)
+
+    def get(self, group: Any, keys: Any) -> tuple[Mask, pa.RecordBatch]:
+        """Return whether each key is there, and the rows under them, null where it is not."""
+        numbers = chosen_groups(group, len(self._stage.focus))
+        live = self._current()[1]
+        where = self._find(self._stage.focus[numbers], as_rows(keys, self._keys, self.name))
+        index = pa.array(np.maximum(where, 0), mask=where < 0)
+        arrays = [live.column(name).take(index) for name in self._values.names]
+        return where >= 0, pa.RecordBatch.from_arrays(arrays, schema=self._values)
+
+    def clear(self, mask: Any = None) -> None:
+        """Take out all rows of all groups, or of those of a mask."""
+        gone = np.zeros(len(self._stage.slots), dtype=np.bool_)
+        gone[self._stage.positions(mask)] = True
+        self._cleared |= gone
+        self._writes = [
+            (owners[~gone[owners]], rows.filter(pa.array(~gone[owners])))
+            for owners, rows in self._writes
+        ]
+        self._live = None
+
+    def flush(self) -> None:
+        """Append what was written, or write groups anew where most rows count no longer."""
+        anew = self._cleared.copy()
+        if not self._writes and not anew.any():
+            return
+        owners = np.concatenate([_NO_ONE, *(owners for owners, _ in self._writes)])
+        if self._found is not None:
+            count, live = len(anew), self._current()[0]
+            before, more, after = (
+                np.bincount(part, minlength=count) for part in (self._found.owners, owners, live)
+            )
+            anew |= (more > 0) & is_stale(before + more, after)
+        if anew.any():
+            live_owners, rows = (
+                self._resolved(self._writes) if self._found is None else self._current()
+            )
+            mine = anew[live_owners]
+            self._rewrite(np.flatnonzero(anew), live_owners[mine], rows.filter(pa.array(mine)))
+        rest = ~anew[owners]
+        if rest.any():
+            rows = pa.concat_batches([rows for _, rows in self._writes])
+            self._append(owners[rest], rows.filter(pa.array(rest)))
+
+    def _write(
+        self, group: Any, keys: pa.RecordBatch, values: pa.RecordBatch, *, gone: bool
+    ) -> None:
+        numbers = chosen_groups(group, len(self._stage.focus))
+        if not len(numbers) == keys.num_rows == values.num_rows:
+            sizes = f"{len(numbers)} group numbers, {keys.num_rows} keys, {values.num_rows} rows"
+            msg = f"state {self.name!r} was given {sizes}: there must be one of each"
+            raise DefinitionError(msg)
+        owners = self._stage.focus[numbers]
+        flags = pa.array(np.full(len(owners), gone))
+        rows = pa.RecordBatch.from_arrays(
+            [*keys.columns, *values.columns, flags], schema=self.schema
+        )
+        if self._lifetime is not None:
+            where = self._find(owners, keys)
+            expiries = np.append(np.asarray(self._current()[1].column(EXPIRY)), 0)
+            covered, own = expiries[where], until(self._stage.now[numbers], self._lifetime)
+            rows = with_expiry(rows, covered if gone else np.maximum(covered, own))
+            if gone:
+                owners, rows = owners[where >= 0], rows.filter(pa.array(where >= 0))
+        self._writes.append((owners, rows))
+        self._live = None
+
+    def _current(self) -> tuple[Ints, pa.RecordBatch]:
+        """Return position and row of all keys that are there, by group."""
+        if self._live is None:
+            found = self._read()
+            kept = ~self._cleared[found.owners]
+            stored = (found.owners[kept], found.rows.filter(pa.array(kept)))
+            self._live = self._resolved([stored, *self._writes])
+        return self._live
+
+    def _resolved(
+        self, parts: Sequence[tuple[Ints, pa.RecordBatch]]
+    ) -> tuple[Ints, pa.RecordBatch]:
+        """Return the last row of each key, unless it takes the key out."""
+        if not parts:
+            return _NO_ONE, self._expiring(
+                pa.RecordBatch.from_pylist([], schema=self.schema), _NO_ONE
+            )
+        owners = np.concatenate([owners for owners, _ in parts])
+        rows = pa.concat_batches([rows for _, rows in parts])
+        hi, lo = self._codec.identify(rows.select(self._keys.names))
+        order = np.lexsort((lo, hi, owners))
+        _, last = _runs(owners[order], hi[order], lo[order])
+        chosen = order[last]
+        chosen = chosen[~np.asarray(rows.column(GONE).to_numpy(zero_copy_only=False))[chosen]]
+        chosen = chosen[np.lexsort((chosen, owners[chosen]))]
+        return owners[chosen], take(rows, chosen)
+
+    def _find(self, owners: Ints, keys: pa.RecordBatch) -> Ints:
+        """Return which row of those there are is under each key, or -1."""
+        live_owners, live = self._current()
+        count = len(live_owners)
+        everyone = np.concatenate([live_owners, owners])
+        known, asked = (
+            self._codec.identify(batch) for batch in (live.select(self._keys.names), keys)
+        )
+        hi, lo = (np.concatenate(part) for part in zip(known, asked, strict=True))
+        order = np.lexsort((lo, hi, everyone))
+        first, _ = _runs(everyone[order], hi[order], lo[order])
+        leader = order[np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))]
+        found = np.empty(len(order), dtype=np.int64)
+        found[order] = np.where(leader < count, leader, -1)
+        return found[count:]
+
+
+def _runs(owners: Ints, hi: Ids, lo: Ids) -> tuple[Mask, Mask]:
+    """Tell which of sorted (group, key) pairs are the first and the last of equal ones."""
+    differs = np.ones(len(owners) + 1, dtype=np.bool_)
+    differs[1:-1] = (owners[1:] != owners[:-1]) | (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
+    return differs[:-1], differs[1:]

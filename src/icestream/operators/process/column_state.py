@@ -1,0 +1,320 @@
+"""State of many groups at a time, as columns: value, list and table.
+
+Idea: a variable is read for all groups of a portion in one call and handed out as Arrow columns
+aligned with the groups, or as rows with the number of their group. Writes are kept as the batches
+they came in, with an index of which row counts for which group, until the portion is done.
+
+Groups are named by their numbers in the batch at hand. While timers fire, that batch has only some
+groups of the portion: `Stage.focus` tells which.
+
+Invariants:
+1. Columns read after a write in the same portion show it (`test_columns_show_what_was_just_set`).
+2. Appending and replacing never read (`test_vectorised_writes_never_read`).
+
+Cost: a few Arrow calls for each variable and portion, whatever the number of groups.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.core.arrays import Ints, Mask, Slots
+from icestream.core.errors import DefinitionError
+from icestream.core.times import INFINITY, Micros
+from icestream.operators.process.declarations import Declared
+from icestream.operators.process.group_state import living, with_expiry
+from icestream.operators.process.grouping import take
+from icestream.operators.process.output import shown
+from icestream.state.groups.spec import GroupRows, Groups
+
+_STORED, _NOTHING = -2, -1
+
+
+class Stage:
+    """The groups of a portion, and those of them that user code is called for."""
+
+    def __init__(self, groups: Groups, slots: Slots, watermark: Micros) -> None:
+        """Take all groups of the portion."""
+        self.groups = groups
+        self.slots = slots
+        self.watermark = watermark
+        #: positions, among the slots, of the groups of the batch at hand; ascending
+        self.focus: Ints = np.arange(len(slots))
+        #: the time of each of these groups
+        self.now: Ints = np.zeros(len(slots), dtype=np.int64)
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether the batch at hand has all groups."""
+        return len(self.focus) == len(self.slots)
+
+    def positions(self, chosen: Any) -> Ints:
+        """Return the positions of groups given by a mask or by numbers; of all for None."""
+        return self.focus if chosen is None else self.focus[chosen_groups(chosen, len(self.focus))]
+
+    def numbers(self, positions: Ints) -> Ints:
+        """Return the numbers of groups by position, -1 for those out of focus."""
+        numbers = np.full(len(self.slots), -1, dtype=np.int64)
+        numbers[self.focus] = np.arange(len(self.focus))
+        return numbers[positions]
+
+
+def chosen_groups(chosen: Any, count: int) -> Ints:
+    """Return the numbers of groups given by a mask or by numbers."""
+    given = np.asarray(chosen)
+    if given.dtype == np.bool_ and len(given) == count:
+        return np.flatnonzero(given)
+    numbers = given.astype(np.int64, casting="same_kind")
+    if given.dtype == np.bool_ or (
+        numbers.size and not 0 <= numbers.min() <= numbers.max() < count
+    ):
+        msg = f"groups are given by a mask of {count} values or by numbers below {count}"
+        raise DefinitionError(msg)
+    return numbers
+
+
+def as_rows(given: Any, schema: pa.Schema, name: str) -> pa.RecordBatch:
+    """Return columns given as a batch, a mapping or a sequence of arrays in the types declared."""
+    try:
+        if isinstance(given, pa.RecordBatch):
+            if given.schema.equals(schema):
+                return given
+            return given.select(schema.names).cast(schema)
+        if isinstance(given, Mapping):
+            if given.keys() != set(schema.names):
+                raise _unfit(name, schema, given)
+            given = [given[column] for column in schema.names]
+        arrays = [
+            pa.array(column, type=kind) for column, kind in zip(given, schema.types, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, DefinitionError):
+            raise
+        found = given.schema if isinstance(given, pa.RecordBatch) else ()
+        raise _unfit(name, schema, found, f": {error}") from error
+
+
+def _unfit(name: str, schema: pa.Schema, found: Any, why: str = "") -> DefinitionError:
+    return DefinitionError(
+        f"state {name!r} keeps ({shown(schema)}); it was given ({shown(found)}){why}"
+    )
+
+
+class ColumnVariable(ABC):
+    """A state variable of all groups of a portion."""
+
+    def __init__(self, stage: Stage, number: int, name: str, declared: Declared) -> None:
+        """Take the number of its synopsis."""
+        self._stage = stage
+        self._number = number
+        self.name = name
+        self.schema: pa.Schema = declared.columns
+        self._lifetime = declared.lifetime
+        self._found: GroupRows | None = None
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Write what changed."""
+
+    def _read(self) -> GroupRows:
+        """Return the stored rows, read once."""
+        if self._found is None:
+            stage = self._stage
+            found = stage.groups.read(self._number, stage.slots)
+            self._found = living(found, stage.watermark)
+        return self._found
+
+    def _expiring(self, rows: pa.RecordBatch, times: Ints) -> pa.RecordBatch:
+        """Add when rows written at some times are garbage, if they ever are."""
+        if self._lifetime is None:
+            return rows
+        return with_expiry(rows, until(times, self._lifetime))
+
+    def _rewrite(self, positions: Ints, owners: Ints, rows: pa.RecordBatch) -> None:
+        """Replace the rows of groups; both are positions, ascending."""
+        if positions.size:
+            found = GroupRows(np.searchsorted(positions, owners), rows)
+            self._stage.groups.rewrite(self._number, self._stage.slots[positions], found)
+
+    def _append(self, positions: Ints, rows: pa.RecordBatch) -> None:
+        if positions.size:
+            self._stage.groups.append(self._number, self._stage.slots[positions], rows)
+
+
+def until(times: Ints, lifetime: Micros) -> Ints:
+    """Return when rows written at some times are garbage."""
+    return np.minimum(times, INFINITY - lifetime) + lifetime
+
+
+class ValueColumns(ColumnVariable):
+    """At most one row for each group."""
+
+    def __init__(self, stage: Stage, number: int, name: str, declared: Declared) -> None:
+        """Have read and written nothing."""
+        super().__init__(stage, number, name, declared)
+        self._written: list[pa.RecordBatch] = []
+        self._rows = 0
+        #: for each group the written row that counts, or that the stored one does, or none
+        self._which: Ints = np.full(len(stage.slots), _STORED, dtype=np.int64)
+
+    def get(self) -> pa.RecordBatch:
+        """Return a row for each group, null in all columns where there is none."""
+        rows, which = self._all()
+        if (which >= 0).all():
+            return take(rows, which).select(self.schema.names)
+        index = pa.array(np.maximum(which, 0), mask=which < 0)
+        arrays = [rows.column(name).take(index) for name in self.schema.names]
+        fields = [field.with_nullable(True) for field in self.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    def numpy(self, fill: Any = 0) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns as arrays, with `fill` where there is no row or a null."""
+        rows = self.get()
+        return {
+            name: (pc.fill_null(column, fill) if column.null_count else column).to_numpy(
+                zero_copy_only=False
+            )
+            for name, column in zip(rows.schema.names, rows.columns, strict=True)
+        }
+
+    def exists(self) -> Mask:
+        """Tell which groups have a row."""
+        return self._all()[1] >= 0
+
+    def set(self, columns: Any, mask: Any = None) -> None:
+        """Replace the rows of all groups, or of those of a mask; columns have a row for each."""
+        stage = self._stage
+        rows = as_rows(columns, self.schema, self.name)
+        if rows.num_rows != len(stage.focus):
+            msg = f"state {self.name!r}: {rows.num_rows} rows for {len(stage.focus)} groups"
+            raise DefinitionError(msg)
+        self._written.append(self._expiring(rows, stage.now))
+        chosen = slice(None) if mask is None else chosen_groups(mask, rows.num_rows)
+        self._which[stage.focus[chosen]] = self._rows + np.arange(rows.num_rows)[chosen]
+        self._rows += rows.num_rows
+
+    def clear(self, mask: Any = None) -> None:
+        """Take out the rows of all groups, or of those of a mask."""
+        self._which[self._stage.positions(mask)] = _NOTHING
+
+    def flush(self) -> None:
+        """Write the rows that changed."""
+        positions = np.flatnonzero(self._which != _STORED)
+        if not positions.size:
+            return
+        which = self._which[positions]
+        rows = pa.concat_batches(self._written) if self._written else self._read().rows.slice(0, 0)
+        self._rewrite(positions, positions[which >= 0], take(rows, which[which >= 0]))
+
+    def _all(self) -> tuple[pa.RecordBatch, Ints]:
+        """Return stored and written rows, and which of them counts for each group in focus."""
+        found = self._read()
+        stored = np.full(len(self._stage.slots), _NOTHING, dtype=np.int64)
+        stored[found.owners] = np.arange(len(found.owners))
+        if not self._written and (self._which == _STORED).all():
+            return found.rows, stored[self._stage.focus]
+        moved = np.where(self._which >= 0, self._which + found.rows.num_rows, self._which)
+        which = np.where(self._which == _STORED, stored, moved)
+        return pa.concat_batches([found.rows, *self._written]), which[self._stage.focus]
+
+
+class RowColumns(ColumnVariable):
+    """Any number of rows for each group, in the order in which they were appended."""
+
+    def __init__(self, stage: Stage, number: int, name: str, declared: Declared) -> None:
+        """Have read and written nothing."""
+        super().__init__(stage, number, name, declared)
+        self._cleared: Mask = np.zeros(len(stage.slots), dtype=np.bool_)
+        self._added: list[tuple[Ints, pa.RecordBatch]] = []
+
+    def append(self, group: Any, rows: Any, times: Any = None) -> None:
+        """Append rows to the groups of the given numbers, without reading those that are there."""
+        numbers = chosen_groups(group, len(self._stage.focus))
+        batch = as_rows(rows, self.schema, self.name)
+        if batch.num_rows != len(numbers):
+            msg = f"state {self.name!r}: {batch.num_rows} rows with {len(numbers)} group numbers"
+            raise DefinitionError(msg)
+        now = self._stage.now[numbers] if times is None else np.asarray(times, dtype=np.int64)
+        self._added.append((self._stage.focus[numbers], self._expiring(batch, now)))
+
+    def read(self) -> tuple[Ints, pa.RecordBatch]:
+        """Return all rows, by group, with the number of each one's group."""
+        owners, rows = self._whole()
+        return owners, rows.select(self.schema.names)
+
+    def replace(self, group: Any, rows: Any, mask: Any = None) -> None:
+        """Replace the rows of all groups, or of those of a mask, by rows of the given groups."""
+        self.clear(mask)
+        self.append(group, rows)
+
+    def delete(self, mask: Any) -> None:
+        """Take out the rows of `read()` for which a mask is true."""
+        owners, rows = self._whole()
+        gone = np.asarray(mask, dtype=np.bool_)
+        if len(gone) != len(owners):
+            msg = f"state {self.name!r} has {len(owners)} rows, the mask {len(gone)}"
+            raise DefinitionError(msg)
+        losers = np.zeros(len(self._stage.focus), dtype=np.bool_)
+        losers[owners[gone]] = True
+        kept = losers[owners] & ~gone
+        self.clear(losers)
+        self._added.append((self._stage.focus[owners[kept]], rows.filter(pa.array(kept))))
+
+    def clear(self, mask: Any = None) -> None:
+        """Take out the rows of all groups, or of those of a mask."""
+        gone = np.zeros(len(self._stage.slots), dtype=np.bool_)
+        gone[self._stage.positions(mask)] = True
+        self._cleared |= gone
+        left = [(owners, rows, ~gone[owners]) for owners, rows in self._added]
+        self._added = [
+            (owners[kept], rows.filter(pa.array(kept))) for owners, rows, kept in left if kept.any()
+        ]
+
+    def flush(self) -> None:
+        """Write what changed."""
+        positions = np.flatnonzero(self._cleared)
+        if not self._added:
+            none = np.empty(0, dtype=np.int64)
+            if positions.size:
+                self._rewrite(positions, none, self._nothing())
+            return
+        owners, rows = self._together(self._added)
+        again = self._cleared[owners]
+        if not again.any():
+            self._rewrite(positions, owners[:0], rows.slice(0, 0))
+            self._append(owners, rows)
+            return
+        order = np.argsort(owners[again], kind="stable")
+        picked = np.flatnonzero(again)[order]
+        self._rewrite(positions, owners[picked], take(rows, picked))
+        self._append(owners[~again], rows.filter(pa.array(~again)))
+
+    def _nothing(self) -> pa.RecordBatch:
+        return self._expiring(
+            pa.RecordBatch.from_pylist([], schema=self.schema), np.empty(0, dtype=np.int64)
+        )
+
+    def _together(
+        self, parts: Sequence[tuple[Ints, pa.RecordBatch]]
+    ) -> tuple[Ints, pa.RecordBatch]:
+        owners = np.concatenate([owners for owners, _ in parts])
+        return owners, pa.concat_batches([rows for _, rows in parts])
+
+    def _whole(self) -> tuple[Ints, pa.RecordBatch]:
+        """Return all rows of the groups in focus with their expiries."""
+        found = self._read()
+        owners, rows = self._together([(found.owners, found.rows), *self._added])
+        counts = np.ones(len(owners), dtype=np.bool_)
+        counts[: len(found.owners)] = ~self._cleared[found.owners]
+        numbers = self._stage.numbers(owners)
+        chosen = np.flatnonzero(counts & (numbers >= 0))
+        picked = chosen[np.argsort(numbers[chosen], kind="stable")]
+        return numbers[picked], take(rows, picked)

@@ -1,0 +1,244 @@
+"""What a user declares to keep for each group: values, lists, maps, tables and objects.
+
+Idea: a declaration is pure data; it says which columns its synopsis has. Each may have a time to
+live, counted in event time from the instant of the write: the synopsis then has a column with the
+instant at which a row is garbage, and the store forgets such rows when the watermark gets there.
+
+Invariants:
+1. Nothing is pickled unless `pickled` is asked for (`test_nothing_is_pickled_unless_asked_for`).
+2. Rows are gone once the watermark has reached the time of their write plus the time to live, not
+   before (`test_oracle_what_outlives_its_time_is_gone`).
+
+Limits: keys of maps are of simple types, so that Python and the log agree on which are equal.
+"""
+
+from __future__ import annotations
+
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
+from icestream.core.units import parse_interval
+from icestream.sql.ddl import schema_of
+from icestream.state.groups.spec import Synopsis
+from icestream.state.keys import KeyCodec
+
+#: column with the instant at which a row is garbage
+EXPIRY = "__expiry"
+#: column of maps: the row takes its key out
+GONE = "__gone"
+#: columns of objects: whether the bytes change the object before, and the bytes
+IS_DELTA = "__is_delta"
+DATA = "data"
+
+
+@dataclass(frozen=True)
+class Declared(ABC):
+    """A state variable: what it keeps and for how long."""
+
+    #: what users call this kind
+    kind: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def columns(self) -> pa.Schema:
+        """Return the columns of its rows, without the expiry."""
+
+    @property
+    @abstractmethod
+    def lifetime(self) -> Micros | None:
+        """Return how long a row lives, in microseconds of event time, or None for ever."""
+
+    def synopsis(self, name: str) -> Synopsis:
+        """Return what the store is asked to keep."""
+        if self.lifetime is None:
+            return Synopsis(name, self.columns)
+        expiry = pa.field(EXPIRY, pa.int64(), nullable=False)
+        return Synopsis(name, self.columns.append(expiry), expiry=EXPIRY)
+
+    def check(self, name: str) -> None:
+        """Refuse what cannot work; `name` is the variable's."""
+        if not name.isidentifier() or name.startswith("__"):
+            msg = f"{name!r} cannot name a state variable: choose a word such as 'seen'"
+            raise DefinitionError(msg)
+        if self.lifetime is not None and self.lifetime <= 0:
+            msg = f"state {name!r} lives for {self.lifetime} us: give a longer ttl, or none"
+            raise DefinitionError(msg)
+        names = self.columns.names
+        if len(set(names)) < len(names):
+            msg = f"state {name!r} has two columns of one name in {names}: rename one"
+            raise DefinitionError(msg)
+
+
+@dataclass(frozen=True)
+class _Rows(Declared):
+    """A variable of one schema."""
+
+    schema: pa.Schema | str
+    #: microseconds of event time, or text such as "1 hour"
+    ttl: Micros | str | None = None
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        """Return the columns of its rows."""
+        return schema_of(self.schema)
+
+    @property
+    def lifetime(self) -> Micros | None:
+        """Return how long a row lives."""
+        return None if self.ttl is None else parse_interval(self.ttl)
+
+
+@dataclass(frozen=True)
+class ValueState(_Rows):
+    """At most one row for each group.
+
+    Examples:
+        >>> seen = ice.ValueState("visits long, last timestamp")
+        >>> seen.columns.names
+        ['visits', 'last']
+    """
+
+    kind = "value"
+
+
+@dataclass(frozen=True)
+class ListState(_Rows):
+    """Rows in the order in which they were appended.
+
+    Examples:
+        >>> ice.ListState("price double").columns.names
+        ['price']
+    """
+
+    kind = "list"
+
+
+@dataclass(frozen=True)
+class TableState(_Rows):
+    """Rows as Arrow batches, in order, that can be deleted by a condition.
+
+    Examples:
+        >>> orders = ice.TableState("number long, price double")
+    """
+
+    kind = "table"
+
+
+@dataclass(frozen=True)
+class MapState(Declared):
+    """Rows found by a key: the last one put for a key counts.
+
+    Examples:
+        >>> clicks = ice.MapState("page string", "clicks long")
+    """
+
+    key: pa.Schema | str
+    value: pa.Schema | str
+    #: microseconds of event time, or text such as "1 hour"; a write never shortens a key's life
+    ttl: Micros | str | None = None
+
+    kind = "map"
+
+    @cached_property
+    def keys(self) -> pa.Schema:
+        """Return the columns of the key."""
+        return schema_of(self.key)
+
+    @cached_property
+    def values(self) -> pa.Schema:
+        """Return the columns of the value; they may be null, as they are where a key is removed."""
+        return pa.schema([field.with_nullable(True) for field in schema_of(self.value)])
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        """Return key, value and whether the row takes its key out."""
+        return pa.schema([*self.keys, *self.values, pa.field(GONE, pa.bool_(), nullable=False)])
+
+    @property
+    def lifetime(self) -> Micros | None:
+        """Return how long a row lives."""
+        return None if self.ttl is None else parse_interval(self.ttl)
+
+    def check(self, name: str) -> None:
+        """Refuse keys that cannot be found again."""
+        super().check(name)
+        KeyCodec(self.keys)
+        nested = [field.name for field in self.keys if pa.types.is_nested(field.type)]
+        if nested or not len(self.keys):
+            msg = f"map state {name!r} needs keys of simple types; {nested} are not: spread them"
+            raise DefinitionError(msg)
+
+
+@dataclass(frozen=True)
+class ObjectState(Declared):
+    """A Python object that the user turns into bytes, and its changes too if there is a way.
+
+    An object is written when it is updated, never because it was read. With `delta` and `apply`
+    an update appends what changed; the whole is written again when the changes weigh as much as it.
+
+    Examples:
+        >>> import json
+        >>> model = ice.ObjectState(
+        ...     lambda model: json.dumps(model).encode(), json.loads, initial=dict
+        ... )
+    """
+
+    #: turns an object into bytes, and bytes into a fresh object
+    serialise: Callable[[Any], bytes]
+    deserialise: Callable[[bytes], Any]
+    #: tells, of an old and a new object, what changed; None: nothing short can be said of it
+    delta: Callable[[Any, Any], bytes | None] | None = None
+    #: returns the old object, changed; it may change and return the one it is given
+    apply: Callable[[Any, bytes], Any] | None = None
+    #: makes the object of a group that has none; without it that is None
+    initial: Callable[[], Any] | None = None
+    ttl: Micros | str | None = None
+
+    kind = "object"
+
+    @property
+    def columns(self) -> pa.Schema:
+        """Return bytes, and whether they are a change."""
+        return pa.schema(
+            [
+                pa.field(IS_DELTA, pa.bool_(), nullable=False),
+                pa.field(DATA, pa.binary(), nullable=False),
+            ]
+        )
+
+    @property
+    def lifetime(self) -> Micros | None:
+        """Return how long the object lives after it was last written."""
+        return None if self.ttl is None else parse_interval(self.ttl)
+
+    def check(self, name: str) -> None:
+        """Refuse changes that could not be read back, or that would outlive what they change."""
+        super().check(name)
+        if self.delta is not None and self.apply is None:
+            msg = f"object state {name!r} has a delta but no apply: give both"
+            raise DefinitionError(msg)
+        if self.ttl is not None and self.apply is not None:
+            msg = f"object state {name!r} has deltas and a ttl: choose one, or set a timer"
+            raise DefinitionError(msg)
+
+
+def undefined(processor: object, method: str) -> DefinitionError:
+    """Return the error for something a processor is asked for and does not define."""
+    return DefinitionError(f"{type(processor).__name__} is asked for {method}: define it")
+
+
+def pickled(*, initial: Callable[[], Any] | None = None) -> ObjectState:
+    """Keep an object by pickling it: for trusted checkpoints and classes that never change.
+
+    Examples:
+        >>> model = ice.pickled()
+    """
+    return ObjectState(pickle.dumps, pickle.loads, initial=initial)

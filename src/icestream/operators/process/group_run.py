@@ -1,0 +1,164 @@
+"""Runs a processor that is written for one group over chunks of many.
+
+Idea: put the scene in order, call user code for one group after the other, write what changed.
+
+Invariant: nothing is kept between two chunks but what is in the store
+(`test_oracle_per_group_state_is_a_dictionary` pickles the operator between chunks).
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from icestream.core.arrays import Slots
+from icestream.core.errors import DefinitionError, IcestreamError, InputError
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.process.declarations import Declared
+from icestream.operators.process.group_state import Scene
+from icestream.operators.process.grouping import Portion
+from icestream.operators.process.output import Collected
+from icestream.operators.process.per_group import (
+    Decoded,
+    ExpiredTimerInfo,
+    Rows,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
+from icestream.operators.process.timers import TimerBook
+from icestream.operators.process.values import Row, RowCoder
+from icestream.state.groups.spec import Groups
+
+#: the position while user code is called for no group
+_NO_GROUP = -1
+
+
+class PerGroupRun:
+    """A processor with its state variables."""
+
+    def __init__(
+        self, processor: StatefulProcessor, name: str, keys: pa.Schema, result: pa.Schema
+    ) -> None:
+        """Let a copy of the processor declare its state."""
+        self._name = name
+        self._key_coder = RowCoder(keys)
+        self._result = result
+        self._scene = Scene()
+        self._timers = TimerValues()
+        self._handle = StatefulProcessorHandle(self._scene, self._timers)
+        self._processor = copy.copy(processor)
+        self._processor.init(self._handle)
+        self._handle.close()
+        given = type(processor).handleExpiredTimer
+        self.has_timers = given is not StatefulProcessor.handleExpiredTimer
+        self.declared: dict[str, Declared] = self._handle.declared
+
+    def on_rows(
+        self, groups: Groups, portion: Portion, keys: pa.RecordBatch, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Hand rows over, group by group."""
+        made = Collected(self._result)
+        rows = Decoded(portion.events, portion.times, portion.ends, portion.diffs)
+        handle = self._processor.handleInputRows
+        with self._at_work(groups, portion.slots, keys, watermark, watermark) as known:
+            for position, key, now, first, last in self._calls(portion, known):
+                made.add(position, now, handle(key, Rows(rows, first, last), self._timers))
+        yield from self._finished(made, groups, portion.slots)
+
+    def on_initial(
+        self, groups: Groups, portion: Portion, keys: pa.RecordBatch, watermark: Micros
+    ) -> None:
+        """Hand over what is known of groups before their first rows."""
+        rows = Decoded(portion.events, portion.times, portion.ends, portion.diffs)
+        handle = self._processor.handleInitialState
+        with self._at_work(groups, portion.slots, keys, watermark, watermark) as known:
+            for _, key, _, first, last in self._calls(portion, known):
+                handle(key, Rows(rows, first, last), self._timers)
+
+    def on_timers(
+        self, groups: Groups, slots: Slots, keys: pa.RecordBatch, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Fire the timers of groups that the watermark has reached, group by group."""
+        made = Collected(self._result)
+        handle, timers = self._processor.handleExpiredTimer, self._timers
+        with self._at_work(groups, slots, keys, watermark, MINUS_INFINITY) as known:
+            for position, key in enumerate(known):
+                self._scene.position = position
+                timers.move(position, watermark)
+                while (instant := timers.due()) is not None:
+                    self._scene.now = instant
+                    timers.move(position, instant)
+                    made.add(position, instant, handle(key, timers, ExpiredTimerInfo(instant)))
+        yield from self._finished(made, groups, slots)
+
+    def _calls(
+        self, portion: Portion, known: list[Row]
+    ) -> Iterator[tuple[int, Row, Micros, int, int]]:
+        """Turn to each group: its position, key, time, and where its rows begin and end."""
+        starts = portion.starts.tolist()
+        times = portion.times[portion.starts[1:] - 1].tolist()
+        scene, timers = self._scene, self._timers
+        for position, key in enumerate(known):
+            now = times[position]
+            scene.position, scene.now = position, now
+            timers.move(position, now)
+            yield position, key, now, starts[position], starts[position + 1]
+
+    @contextmanager
+    def _at_work(
+        self,
+        groups: Groups,
+        slots: Slots,
+        keys: pa.RecordBatch,
+        watermark: Micros,
+        floor: Micros,
+    ) -> Iterator[list[Row]]:
+        """Put the scene in order, hand out keys, write what changed; tell where errors were."""
+        variables, book = self._handle.variables, None
+        if self.has_timers:
+            book = TimerBook(groups, len(variables), slots, floor)
+        collects = gc.isenabled()
+        gc.disable()  # most values of a chunk live as long as it: looking for cycles costs half
+        self._scene.begin(groups, slots, watermark)
+        self._timers.open(book, watermark, allowed=self.has_timers)
+        known = self._key_coder.rows(keys)
+        try:
+            yield known
+            self._scene.position = _NO_GROUP
+            for variable in variables:
+                variable.flush()
+            if book is not None:
+                book.flush(keys)
+        except (DefinitionError, InputError) as error:
+            msg = f"{self._place(known)}: {error}"
+            raise type(error)(msg) from error
+        except IcestreamError:
+            raise
+        except Exception as error:
+            msg = f"{self._place(known)}: user code failed with {type(error).__name__}: {error}"
+            raise DefinitionError(msg) from error
+        finally:
+            if collects:
+                gc.enable()
+            for variable in variables:
+                variable.begin()
+            self._scene.end()
+            self._timers.open(None, watermark, allowed=self.has_timers)
+
+    def _finished(self, made: Collected, groups: Groups, slots: Slots) -> Iterator[pa.RecordBatch]:
+        """Return what was collected as changes."""
+        try:
+            yield from made.take(*groups.identities(slots))
+        except DefinitionError as error:
+            msg = f"{self._name}: {error}"
+            raise DefinitionError(msg) from error
+
+    def _place(self, known: list[Row]) -> str:
+        """Tell which operator, and which group if it was called for one, an error is from."""
+        position = self._scene.position
+        return self._name if position == _NO_GROUP else f"{self._name}, key {known[position]!r}"

@@ -1,0 +1,117 @@
+"""Changes by group: sorted by group, then by time, in portions that fit into memory.
+
+Idea: changes mostly come in runs, one for each group, so that groups are looked up, and sorted, a
+run at a time. That makes every group's rows one range, in time order; rows of equal times stay in
+the order in which they came. What follows works on ranges.
+
+Invariant: a group's rows are in time order, and every row of the chunk is in exactly one portion
+(`test_portions_cover_a_chunk_in_time_order`).
+
+Cost: O(rows + runs log runs), or O(rows log rows) if a group has several runs or they are not in
+the order of time; a copy of the payload unless it is in order already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.core.arrays import Ints, Slots
+from icestream.kernels.ranges import numbers_of
+from icestream.operators.folding.fold import HI, LO
+from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, payload_of
+from icestream.state.groups.directory import slot_order
+from icestream.state.groups.spec import Groups
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Rows of some groups of a chunk, by group and time."""
+
+    #: the distinct groups
+    slots: Slots
+    #: first row of each group, and the number of rows
+    starts: Ints
+    events: pa.RecordBatch
+    #: first and last instant of each event, the latter left out; how many such events come or go
+    times: Ints
+    ends: Ints
+    diffs: Ints
+
+    def keys(self, schema: pa.Schema) -> pa.RecordBatch:
+        """Return the key columns, a row for each group."""
+        first = self.events.select(schema.names).take(pa.array(self.starts[:-1]))
+        return pa.RecordBatch.from_arrays(first.columns, schema=schema)
+
+
+def portions_of(groups: Groups, changes: pa.RecordBatch, *, expand: bool) -> Iterator[Portion]:
+    """Sort changes by group and time and hand them out; `expand` repeats events that come twice."""
+    hi, lo = (column_of(changes, name).view(np.uint64) for name in (HI, LO))
+    times, diffs = column_of(changes, LE), column_of(changes, DIFF)
+    if not len(times):
+        return
+    begins = _begins((hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1]))
+    rows, slots, bounds = _by_slot(groups.locate(hi[begins], lo[begins]), begins, times)
+    if expand and (diffs != 1).any():
+        counts = diffs[rows]
+        rows, diffs = np.repeat(rows, counts), np.ones_like(diffs)
+        bounds = np.concatenate(([0], np.cumsum(counts)))[bounds]
+        left = np.diff(bounds) > 0
+        slots, bounds = slots[left], np.append(bounds[:-1][left], len(rows))
+    ends, payload = column_of(changes, RE), payload_of(changes)
+    for part in groups.portions(slots) if len(slots) else ():
+        starts, mine = _ranges(bounds, slots, part)
+        picked = rows[mine]
+        events = take(payload, picked)
+        yield Portion(part, starts, events, times[picked], ends[picked], diffs[picked])
+
+
+def _by_slot(located: Slots, begins: Ints, times: Ints) -> tuple[Ints, Slots, Ints]:
+    """Return the order of rows by slot and time, the distinct slots, and where those of each begin.
+
+    Rows come in runs of one slot each. Where a slot has one run, in the order of time, as it mostly
+    is, runs are sorted and not rows.
+    """
+    ends = np.append(begins[1:], len(times))
+    falls = times[1:] < times[:-1]
+    falls[begins[1:] - 1] = False
+    order = slot_order(located)
+    slots = located[order]
+    if not falls.any() and len(slots) == len(located) and (slots[1:] != slots[:-1]).all():
+        bounds = np.concatenate(([0], np.cumsum((ends - begins)[order])))
+        return numbers_of(begins[order], ends[order]), slots, bounds
+    every = np.repeat(located, ends - begins)
+    rows = np.lexsort((times, every))
+    ordered = every[rows]
+    first = _begins(ordered[1:] != ordered[:-1])
+    return rows, ordered[first], np.append(first, len(rows))
+
+
+def _begins(differ: npt.NDArray[np.bool_]) -> Ints:
+    """Return the first of each run of rows, given which differ from the one before."""
+    return np.flatnonzero(np.concatenate(([True], differ)))
+
+
+def take(batch: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
+    """Return some rows of a batch, the batch itself if that is all of them in order."""
+    if len(rows) == batch.num_rows and np.array_equal(rows, np.arange(len(rows))):
+        return batch
+    return batch.take(pa.array(rows))
+
+
+def _ranges(bounds: Ints, every: Slots, some: Slots) -> tuple[Ints, Any]:
+    """Return the starts of the ranges of some groups laid side by side, and an index of them."""
+    if len(some) == len(every):
+        return bounds, slice(None)
+    positions = np.searchsorted(every, some)
+    sizes = bounds[positions + 1] - bounds[positions]
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    first = int(bounds[positions[0]])
+    if len(positions) == positions[-1] - positions[0] + 1 and (np.diff(positions) == 1).all():
+        return starts, slice(first, first + int(starts[-1]))
+    return starts, numbers_of(bounds[positions], bounds[positions + 1])

@@ -1,0 +1,133 @@
+"""A user-defined operator among the others: changes in, changes out, state by group.
+
+Idea: a processor, written for one group or for many, declares its state; each variable is a
+synopsis of the same store, log and budget as all other state. Input is sorted by group and time
+and handed over in portions that fit into memory; timers fire when the watermark moves.
+
+Invariants:
+1. Answers are those of a plain simulation with a dictionary for each group, for both forms
+   (`test_oracle_per_group_state_is_a_dictionary`, `test_parity_both_forms_give_equal_results`).
+2. Changes that take events out are refused unless the processor says that it handles them
+   (`test_changes_that_take_out_are_refused`).
+
+Cost: one sort of each chunk; then that of the form.
+
+Limits: rows of one group in different chunks of a batch are handed over in the order of the chunks,
+each in time order. A watermark at the end of time fires all timers: a processor that always sets
+another must not be given one.
+
+References: user-defined operators with typed state and timers; delta serialisation of their state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError, InputError
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.lifetimes.changes import DIFF, LE, TemporalOperator, column_of
+from icestream.operators.process.column_run import VectorisedRun
+from icestream.operators.process.group_run import PerGroupRun
+from icestream.operators.process.grouping import portions_of
+from icestream.operators.process.output import shown
+from icestream.operators.process.per_group import StatefulProcessor
+from icestream.operators.process.timers import timer_synopses
+from icestream.operators.process.vectorised import VectorisedProcessor
+from icestream.sql.ddl import schema_of
+from icestream.state.groups.spec import Groups
+
+Processor = StatefulProcessor | VectorisedProcessor
+
+#: inputs: rows, and what is known of groups before
+ROWS, INITIAL = 0, 1
+
+
+class UserDefined(TemporalOperator):
+    """Runs a processor."""
+
+    def __init__(
+        self,
+        processor: Processor,
+        keys: pa.Schema | str,
+        payload: pa.Schema | str,
+        result: pa.Schema | str | None = None,
+        *,
+        initial: pa.Schema | str | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Take a processor and the columns of keys, input and output, and of initial state.
+
+        Keys are columns of the input, and of the initial state. Without `result` the processor's
+        own `output` tells the columns.
+        """
+        self.name = name or type(processor).__name__
+        declared = result if result is not None else processor.output
+        if declared is None:
+            msg = f"{self.name} does not say what it makes: give it an output"
+            raise DefinitionError(msg)
+        self.result = schema_of(declared)
+        self._keys = schema_of(keys)
+        self._payload = schema_of(payload)
+        self._initial = None if initial is None else schema_of(initial)
+        for columns in (self._payload, self._initial):
+            self._check_keys(columns)
+        self._handles_changes = processor.handles_changes
+        run = PerGroupRun if isinstance(processor, StatefulProcessor) else VectorisedRun
+        self._run: PerGroupRun | VectorisedRun
+        self._run = run(processor, self.name, self._keys, self.result)  # type: ignore[arg-type]
+        self.synopses = tuple(kept.synopsis(name) for name, kept in self._run.declared.items())
+        self._first_timer = len(self.synopses)
+        if self._run.has_timers:
+            self.synopses += timer_synopses(self._keys)
+
+    def on_changes(
+        self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Hand rows over, those of the second input as initial state."""
+        if not self._handles_changes:
+            self._refuse_withdrawals(changes)
+        if port == INITIAL and self._initial is None:
+            msg = f"{self.name} has no initial state: say of which columns it is"
+            raise DefinitionError(msg)
+        for portion in portions_of(groups, changes, expand=not self._handles_changes):
+            keys = portion.keys(self._keys)
+            if port == INITIAL:
+                self._run.on_initial(groups, portion, keys, watermark)
+            else:
+                yield from self._run.on_rows(groups, portion, keys, watermark)
+
+    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Fire timers until none is due; the store may name some groups only when asked again."""
+        if not self._run.has_timers:
+            return
+        while (due := groups.due(watermark)).size:
+            for slots in groups.portions(due):
+                keys = groups.read(self._first_timer + 1, slots).rows
+                yield from self._run.on_timers(groups, slots, keys, watermark)
+            # rows that the watermark expires stay: what timers make may still meet them
+            groups.begin(MINUS_INFINITY)
+
+    def _check_keys(self, columns: pa.Schema | None) -> None:
+        if columns is None:
+            return
+        for field in self._keys:
+            place = columns.get_field_index(field.name)
+            if place < 0 or columns.field(place).type != field.type:
+                msg = (
+                    f"{self.name}: keys are columns of the input; '{field.name} {field.type}' is "
+                    f"not among ({shown(columns)})"
+                )
+                raise DefinitionError(msg)
+
+    def _refuse_withdrawals(self, changes: pa.RecordBatch) -> None:
+        diffs = column_of(changes, DIFF)
+        if (diffs < 0).any():
+            at = column_of(changes, LE)[diffs < 0][0]
+            msg = (
+                f"{self.name} takes events that come, not changes that take them out, such as the "
+                f"one at {at}: set handles_changes and look at diffs, or put the operator before "
+                "what revises its answers"
+            )
+            raise InputError(msg)

@@ -1,0 +1,268 @@
+"""Timers in event time: instants at which groups ask to be called, kept as state like any other.
+
+Idea: a group's timers are rows of one synopsis, its key is a row of another, kept exactly while it
+has timers: nothing else needs the key when no row is at hand. What a chunk of work does to timers
+is a list of operations that is settled, for all groups at once, when the chunk is done; the store
+is reminded of each group's earliest instant only.
+
+Invariants:
+1. A timer fires once, when the watermark reaches it, in the order of instants within a group
+   (`test_oracle_timers_fire_in_order`).
+2. A group has a stored key exactly while it has timers (`test_keys_are_kept_while_timers_wait`).
+3. While a timer fires, only later ones can be set, so firing ends
+   (`test_a_timer_may_only_set_later_ones`).
+4. No timer is earlier than the watermark it was set at, so what it makes leaves the past alone
+   (`test_a_timer_in_the_past_fires_at_the_watermark`).
+
+Cost: O(n log n) in the timers of the groups whose timers changed.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints, Mask, Slots
+from icestream.core.errors import DefinitionError
+from icestream.core.times import INFINITY, Micros
+from icestream.state.groups.spec import GroupRows, Groups, Synopsis
+
+_AT = "at"
+_AT_SCHEMA = pa.schema([pa.field(_AT, pa.int64(), nullable=False)])
+_SET, _DELETE = 1, 0
+
+Instants = set[Micros]
+
+
+def timer_synopses(keys: pa.Schema) -> tuple[Synopsis, Synopsis]:
+    """Return what is kept for timers: instants, and the key of a group that has some."""
+    return Synopsis("__timers", _AT_SCHEMA), Synopsis("__key", keys)
+
+
+def instants(values: Ints) -> pa.RecordBatch:
+    """Return rows of the first of these synopses."""
+    return pa.RecordBatch.from_arrays([pa.array(values)], schema=_AT_SCHEMA)
+
+
+def too_early(instant: Micros, firing: Micros) -> DefinitionError:
+    """Return the error of a timer that would not let firing end."""
+    return DefinitionError(
+        f"the timer of {firing} set one at {instant}: a timer may only set later ones"
+    )
+
+
+def unhandled() -> DefinitionError:
+    """Return the error of a timer that nothing waits for."""
+    return DefinitionError(
+        "a timer was set, but nothing handles it: write handleExpiredTimer, or on_timers"
+    )
+
+
+class TimerBook:
+    """The timers of the groups at `slots`, during one chunk of work.
+
+    Groups are named by their positions among the slots.
+    """
+
+    def __init__(self, groups: Groups, number: int, slots: Slots, floor: Micros) -> None:
+        """Take the number of the synopsis of instants; that of keys comes after it.
+
+        Timers before `floor` are set at `floor`.
+        """
+        self._groups = groups
+        self._number = number
+        self._slots = slots
+        #: no timer is set before it
+        self.floor = floor
+        #: operations in order: position, instant, set or delete
+        self._done: list[tuple[Ints, Ints, int]] = []
+        #: the same for single timers, before they become arrays
+        self._singles: list[tuple[int, int, int]] = []
+        self._stored: GroupRows | None = None
+
+    def set(self, positions: Ints, at: Ints) -> None:
+        """Set timers; one that is already set stays as it is."""
+        self._settle_singles()
+        self._done.append((positions, np.maximum(at, self.floor), _SET))
+
+    def delete(self, positions: Ints, at: Ints) -> None:
+        """Delete timers, where they are set."""
+        self._settle_singles()
+        self._done.append((positions, np.maximum(at, self.floor), _DELETE))
+
+    def set_one(self, position: int, at: Micros) -> None:
+        """Set a timer of one group."""
+        self._singles.append((position, max(at, self.floor), _SET))
+
+    def delete_one(self, position: int, at: Micros) -> None:
+        """Delete a timer of one group, if it is set."""
+        self._singles.append((position, max(at, self.floor), _DELETE))
+
+    def pending(self) -> tuple[Ints, Ints]:
+        """Return position and instant of all timers, in this order."""
+        owners, at, kept, was = self._settled(self._read())
+        fresh, lost = kept & ~was, was & ~kept
+        self._done = [(owners[lost], at[lost], _DELETE), (owners[fresh], at[fresh], _SET)]
+        return owners[kept], at[kept]
+
+    def flush(self, keys: pa.RecordBatch) -> None:
+        """Write what changed; `keys` has a row for each position."""
+        self._settle_singles()
+        if not self._done:
+            return
+        touched = np.unique(np.concatenate([positions for positions, _, _ in self._done]))
+        stored = self._of_positions(touched)
+        owners, at, kept, was = self._settled(stored)
+        count = len(self._slots)
+        before = np.bincount(stored.owners, minlength=count)[touched]
+        after = np.bincount(owners[kept], minlength=count)[touched]
+        shrunk = np.zeros(count, dtype=np.bool_)
+        shrunk[owners[was & ~kept]] = True
+        again, fresh = kept & shrunk[owners], kept & ~was & ~shrunk[owners]
+        losers = np.flatnonzero(shrunk)
+        slots = self._slots
+        if losers.size:
+            rows = GroupRows(np.searchsorted(losers, owners[again]), instants(at[again]))
+            self._groups.rewrite(self._number, slots[losers], rows)
+        if fresh.any():
+            self._groups.append(self._number, slots[owners[fresh]], instants(at[fresh]))
+        self._keep_keys(keys, touched[(before == 0) & (after > 0)])
+        self._drop_keys(touched[(before > 0) & (after == 0)])
+        first = np.full(count, INFINITY, dtype=np.int64)
+        np.minimum.at(first, owners[kept], at[kept])
+        self._groups.remind(slots[touched], first[touched])
+
+    def _keep_keys(self, keys: pa.RecordBatch, positions: Ints) -> None:
+        if positions.size:
+            rows = GroupRows(np.arange(len(positions)), keys.take(pa.array(positions)))
+            self._groups.rewrite(self._number + 1, self._slots[positions], rows)
+
+    def _drop_keys(self, positions: Ints) -> None:
+        if positions.size:
+            none = GroupRows(np.empty(0, dtype=np.int64), self._no_keys())
+            self._groups.rewrite(self._number + 1, self._slots[positions], none)
+
+    def _no_keys(self) -> pa.RecordBatch:
+        return self._groups.read(self._number + 1, self._slots[:0]).rows
+
+    def _settle_singles(self) -> None:
+        """Turn single operations into arrays, each run of equal ones into one."""
+        if not self._singles:
+            return
+        positions, at, what = np.array(self._singles, dtype=np.int64).T
+        self._singles = []
+        bounds = [0, *(np.flatnonzero(np.diff(what)) + 1).tolist(), len(what)]
+        for first, last in pairwise(bounds):
+            self._done.append((positions[first:last], at[first:last], int(what[first])))
+
+    def _read(self) -> GroupRows:
+        """Return the stored timers of all groups, read once."""
+        self._settle_singles()
+        if self._stored is None:
+            self._stored = self._groups.read(self._number, self._slots)
+        return self._stored
+
+    def _of_positions(self, touched: Ints) -> GroupRows:
+        """Return the stored timers of some groups, with owners among all."""
+        if self._stored is None:
+            found = self._groups.read(self._number, self._slots[touched])
+            return GroupRows(touched[found.owners], found.rows)
+        mine = np.isin(self._stored.owners, touched)
+        return GroupRows(self._stored.owners[mine], self._stored.rows.filter(pa.array(mine)))
+
+    def _settled(self, stored: GroupRows) -> tuple[Ints, Ints, Mask, Mask]:
+        """Return all timers that were or are set, sorted: owner, instant, is set, was set."""
+        there = np.asarray(stored.rows.column(0))
+        owners = np.concatenate([stored.owners, *(positions for positions, _, _ in self._done)])
+        at = np.concatenate([there, *(instant for _, instant, _ in self._done)])
+        sizes = [len(there), *(len(positions) for positions, _, _ in self._done)]
+        what = np.repeat([_SET, *(what for _, _, what in self._done)], sizes)
+        old = np.arange(len(at)) < len(there)
+        order = np.lexsort((at, owners))
+        owners, at, what, old = owners[order], at[order], what[order], old[order]
+        differs = np.ones(len(at) + 1, dtype=np.bool_)
+        differs[1:-1] = (owners[1:] != owners[:-1]) | (at[1:] != at[:-1])
+        first, last = differs[:-1], differs[1:]
+        return owners[first], at[first], what[last] == _SET, old[first]
+
+
+class GroupTimers:
+    """The timers of one group, for the user's code that is called for it."""
+
+    def __init__(self) -> None:
+        """Belong to no chunk of work yet."""
+        self._book: TimerBook | None = None
+        self._waiting: dict[int, Instants] | None = None
+        self._position = 0
+        self._firing: Micros | None = None
+        #: no event before it will arrive, in microseconds
+        self.watermark: Micros = 0
+        #: time of the last of the rows, or of the timer, at hand
+        self.now: Micros = 0
+        self._allowed = False
+
+    def open(self, book: TimerBook | None, watermark: Micros, *, allowed: bool) -> None:
+        """Begin a chunk of work, or end it with no book."""
+        self._book = book
+        self._waiting = None
+        self._firing = None
+        self._allowed = allowed
+        self.watermark = watermark
+
+    def move(self, position: int, now: Micros) -> None:
+        """Turn to another group and time."""
+        self._position = position
+        self.now = now
+
+    def set(self, instant: Micros) -> None:
+        """Ask to be called when the watermark reaches an instant; at once if it has."""
+        if not self._allowed:
+            raise unhandled()
+        book = self._in_use()
+        if self._firing is not None and instant <= self._firing:
+            raise too_early(instant, self._firing)
+        book.set_one(self._position, instant)
+        if self._waiting is not None:
+            self._waiting.setdefault(self._position, set()).add(max(instant, book.floor))
+
+    def delete(self, instant: Micros) -> None:
+        """Delete the timer of an instant, if it is set."""
+        book = self._in_use()
+        book.delete_one(self._position, instant)
+        if self._waiting is not None:
+            self._waiting.get(self._position, set()).discard(max(instant, book.floor))
+
+    def list(self) -> list[Micros]:
+        """Return the instants of the group's timers, in order."""
+        self._in_use()
+        return sorted(self._all().get(self._position, ()))
+
+    def due(self) -> Micros | None:
+        """Take out and return the earliest timer that the watermark has reached."""
+        book = self._in_use()
+        waiting = self._all().get(self._position, set())
+        first = min(waiting, default=INFINITY)
+        if not waiting or first > self.watermark:
+            self._firing = None
+            return None
+        waiting.discard(first)
+        book.delete_one(self._position, first)
+        self._firing = first
+        return first
+
+    def _in_use(self) -> TimerBook:
+        if self._book is None:
+            msg = "timers can be used only while rows or timers of a group are handled"
+            raise DefinitionError(msg)
+        return self._book
+
+    def _all(self) -> dict[int, Instants]:
+        """Return the timers of all groups of the chunk."""
+        if self._waiting is None:
+            self._waiting = {}
+            owners, at = self._in_use().pending()
+            for owner, instant in zip(owners.tolist(), at.tolist(), strict=True):
+                self._waiting.setdefault(owner, set()).add(instant)
+        return self._waiting

@@ -1,0 +1,1 @@
+"""Where shards run and in how many tasks, decided by measured load."""

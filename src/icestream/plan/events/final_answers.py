@@ -1,0 +1,43 @@
+"""Which aggregates need to say only what is final.
+
+Idea: in append mode an answer is a row once nothing can revise it. Where nothing but changes of
+columns lies between an aggregate and the rows, the aggregate itself may wait; what anyone else
+looks at, another operator or a view that shows revisions, has to be told at once.
+
+Invariant: an aggregate waits exactly if all that is made of it are rows in append mode
+(`test_aggregates_wait_where_only_final_rows_are_made_of_them`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from icestream.operators.lifetimes.aggregate import TemporalAggregate
+from icestream.plan.nodes.events import Applied, Left, Mapped, Node, United, before
+
+
+def told_once(outputs: Iterable[tuple[Node, str]]) -> list[Applied]:
+    """Return the aggregates that may wait, given the nodes of views and their output modes."""
+    found: dict[int, Applied] = {}
+    seen: set[tuple[int, bool]] = set()
+    waiting = [(node, mode == "append") for node, mode in outputs]
+    while waiting:
+        node, final = waiting.pop()
+        if (id(node), final) in seen:
+            continue
+        seen.add((id(node), final))
+        if isinstance(node, Applied) and isinstance(node.operator, TemporalAggregate):
+            found[id(node)] = node
+        passes_on = isinstance(node, Mapped | Left | United)
+        waiting += [(each, final and passes_on) for each in before(node)]
+    return [node for node in found.values() if (id(node), False) not in seen]
+
+
+def is_final(node: Node, waiting: Iterable[Applied]) -> bool:
+    """Tell whether the events of a node are never taken back, if some aggregates wait."""
+    match node:
+        case Mapped() | Left():
+            return is_final(node.before, waiting)
+        case United():
+            return all(is_final(part, waiting) for part in node.parts)
+    return node.grows or any(node is each for each in waiting)

@@ -1,0 +1,77 @@
+"""Which columns of its sources a query over events reads.
+
+Idea: a projection of an ungrouped stream reads the columns it names and nothing behind it sees any
+other, so what it does not name need not be read from the source. Conditions and lifetimes between
+source and projection add the columns that they look at. A stream that enters a group, is a result
+or is changed in any other way without a projection before is needed as a whole.
+
+Invariants:
+1. A column that a map, an operator or a result sees is needed
+   (`test_a_stream_without_a_projection_is_needed_as_a_whole`,
+   `test_conditions_before_a_projection_count`).
+2. A source has a column, or its rows could not be counted
+   (`test_a_source_of_which_nothing_is_needed_keeps_a_column`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from icestream.operators.dataflow.steps import Filtering, Projecting
+from icestream.operators.lifetimes.alter_lifetimes import Forever, Hopping, Point, Shifted, Windowed
+from icestream.plan.nodes.events import (
+    Applied,
+    Entered,
+    FromSource,
+    Joined,
+    Left,
+    Mapped,
+    Node,
+    United,
+)
+
+#: columns of a node that are read; None for all
+Needed = frozenset[str] | None
+
+
+def needed_columns(node: Node) -> dict[int, pa.Schema]:
+    """Return the columns of each source, by its tag, that a node's events depend on."""
+    sources: dict[int, FromSource] = {}
+    read: dict[int, set[str]] = {}
+    seen: set[tuple[int, Needed]] = set()
+    waiting: list[tuple[Node, Needed]] = [(node, None)]
+    while waiting:
+        current, needed = waiting.pop()
+        if (id(current), needed) in seen:
+            continue
+        seen.add((id(current), needed))
+        if isinstance(current, FromSource):
+            sources[current.source] = current
+            names = current.payload.names if needed is None else needed
+            read.setdefault(current.source, set()).update(names)
+        waiting += _before(current, needed)
+    return {tag: _chosen(source.payload, read[tag]) for tag, source in sources.items()}
+
+
+def _before(node: Node, needed: Needed) -> Iterator[tuple[Node, Needed]]:
+    """Yield the nodes that a node takes events of, with what it needs of them."""
+    match node:
+        case Mapped(change=Projecting() as change):
+            yield node.before, frozenset(change.projection.columns)
+        case Mapped(change=Filtering() as change):
+            yield node.before, None if needed is None else needed | change.predicate.columns
+        case Mapped(change=Forever() | Hopping() | Point() | Shifted() | Windowed()):
+            yield node.before, needed
+        case United():
+            yield from ((part, needed) for part in node.parts)
+        case Mapped() | Entered() | Left():
+            yield node.before, None
+        case Applied() | Joined():
+            yield from ((part, None) for part in node.inputs)
+
+
+def _chosen(schema: pa.Schema, names: set[str]) -> pa.Schema:
+    """Return some fields in their order, the first one if there would be none."""
+    return pa.schema([each for each in schema if each.name in names] or [schema.field(0)])

@@ -1,0 +1,272 @@
+"""Which operators share a component, so that rows between them need no exchange.
+
+Idea: greedy. Of all edges between two components that may be partitioned alike, the one with the
+highest score is fused, until none is left. The score is the measured rate of the edge, or, where
+nothing was measured, the number of tracks that the two components have in common, since those leave
+most room for fusing more.
+
+Invariants:
+1. Every operator is in one component; the operators of a component have a track in common; and
+   components do not wait for each other in a circle (`test_every_fusion_is_valid`).
+2. Fusing by rates is the printed algorithm, with circles left out
+   (`test_oracle_fusing_by_rates_is_the_printed_algorithm`).
+3. No other edge could be fused in the end (`test_nothing_is_left_to_fuse`).
+4. No partition into components communicates less than the optimum of trying all, which small jobs
+   are held against (`test_oracle_the_optimum_is_a_bound`).
+
+Cost: O(E log E) for rates plus a search for circles per fused edge; O(pairs of components) per
+fused edge for common tracks.
+
+Limits: an operator without partition attributes is alone: all its rows meet in one place.
+
+References: Madsen, Zhou, Su (2016), section 4.4.1, algorithm 1, and section 7.6.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+
+from icestream.core.errors import DefinitionError
+from icestream.plan.fuse.operator_graph import Graph, cyclic
+
+#: operators by number, ascending; components in the order of their first operators
+Components = tuple[tuple[int, ...], ...]
+
+
+def alone(graph: Graph) -> Components:
+    """Return every operator as a component of its own."""
+    return tuple((number,) for number in range(len(graph.operators)))
+
+
+def fused_by_rates(
+    graph: Graph,
+    *,
+    start: Components | None = None,
+    least: float = 0.0,
+    circles: bool = False,
+) -> Components:
+    """Fuse along the edges with the highest rates.
+
+    Args:
+        graph: the job.
+        start: components to begin with; every operator alone if not given.
+        least: edges with lower rates, and with none at all, are not fused.
+        circles: whether components may wait for each other in a circle, as rows can travel in a
+            system without batches.
+    """
+    parts = _Parts(graph, start)
+    edges = sorted(graph.edges, key=lambda edge: (-edge.rate, edge.origin))
+    left = [(edge.origin, edge.target) for edge in edges if edge.rate > 0 and edge.rate >= least]
+    going = True
+    while going:
+        going = False
+        kept = []
+        for at, (one, other) in enumerate(left):
+            first, second = parts.of[one], parts.of[other]
+            if first == second or not parts.common(first, second):
+                continue
+            kept.append((one, other))
+            if circles or not parts.circle(first, second):
+                parts.join(first, second)
+                left = kept[:-1] + left[at + 1 :]
+                going = True
+                break
+    return parts.components()
+
+
+def fused_by_attributes(graph: Graph, *, circles: bool = False) -> Components:
+    """Fuse the components that have most tracks in common, without any measured rates."""
+    parts = _Parts(graph, None)
+    going = True
+    while going:
+        scores = [
+            (-parts.common(one, other).bit_count(), one, other)
+            for one, others in parts.following.items()
+            for other in _bits(others)
+        ]
+        going = False
+        for score, one, other in sorted(scores):
+            if score < 0 and (circles or not parts.circle(one, other)):
+                parts.join(one, other)
+                going = True
+                break
+    return parts.components()
+
+
+def fused_one_by_one(graph: Graph, seed: int, *, circles: bool = False) -> Components:
+    """Fuse as others are compared with: grow one component after the other.
+
+    From the first operator on, the downstream operator that is in no component yet and has most
+    tracks in common joins; when none can, a random operator that is in no component yet begins
+    the next component.
+    """
+    parts = _Parts(graph, None)
+    chance = random.Random(seed)
+    free = set(range(len(graph.operators)))
+    first = 0
+    while free:
+        free.discard(first)
+        here = parts.of[first]
+        while True:
+            joining = [
+                (-parts.common(here, number).bit_count(), number)
+                for number in _bits(parts.following[here])
+                if number in free
+            ]
+            best = next(
+                (
+                    number
+                    for score, number in sorted(joining)
+                    if score < 0 and (circles or not parts.circle(here, number))
+                ),
+                None,
+            )
+            if best is None:
+                break
+            parts.join(here, best)
+            here = parts.of[first]
+            free.discard(best)
+        if free:
+            first = chance.choice(sorted(free))
+    return parts.components()
+
+
+def fused_by_hand(graph: Graph, together: Iterable[Iterable[int]]) -> Components:
+    """Return the components that a user asks for; operators that are not named are alone."""
+    asked: list[tuple[int, ...]] = [tuple(sorted(set(each))) for each in together]
+    named = {number for each in asked for number in each}
+    rest: list[tuple[int, ...]] = [
+        (number,) for number in range(len(graph.operators)) if number not in named
+    ]
+    components = tuple(sorted([each for each in asked if each] + rest))
+    wrong = violations(graph, components)
+    if wrong:
+        msg = f"these operators cannot be fused: {'; '.join(wrong)}"
+        raise DefinitionError(msg)
+    return components
+
+
+def violations(graph: Graph, components: Components, *, circles: bool = False) -> list[str]:
+    """Return what is wrong with components; nothing if they are valid."""
+    found = []
+    members = sorted(number for each in components for number in each)
+    if members != list(range(len(graph.operators))):
+        found.append("every operator must be in exactly one component")
+        return found
+    found += [
+        f"operators {each} have no partition attribute in common"
+        for each in components
+        if len(each) > 1 and not graph.common(each)
+    ]
+    if not circles and waits_in_circle(graph, components):
+        found.append("components wait for each other in a circle")
+    return found
+
+
+def waits_in_circle(graph: Graph, components: Components) -> bool:
+    """Tell whether rows can leave a component and come back to it."""
+    of = place_of(components)
+    between = {(of[edge.origin], of[edge.target]) for edge in graph.edges}
+    return cyclic(len(components), ((one, other) for one, other in between if one != other))
+
+
+def place_of(components: Components) -> dict[int, int]:
+    """Return the component of each operator."""
+    return {number: at for at, each in enumerate(components) for number in each}
+
+
+def communication(
+    graph: Graph, components: Components, rates: Sequence[float] | None = None
+) -> float:
+    """Return the rows per second that go from one component to another."""
+    of = place_of(components)
+    given = [edge.rate for edge in graph.edges] if rates is None else rates
+    return sum(
+        rate
+        for edge, rate in zip(graph.edges, given, strict=True)
+        if of[edge.origin] != of[edge.target]
+    )
+
+
+class _Parts:
+    """Components while they grow, each known by the number of one of its operators."""
+
+    def __init__(self, graph: Graph, start: Components | None) -> None:
+        count = len(graph.operators)
+        self.of = list(range(count))
+        self._members = {number: [number] for number in range(count)}
+        self._tracks = list(graph.operators)
+        #: sets of components, as bits
+        self.following = dict.fromkeys(range(count), 0)
+        self._leading = dict.fromkeys(range(count), 0)
+        #: tracks that all edges between two components carry
+        self._between: dict[tuple[int, int], int] = {}
+        for edge in graph.edges:
+            pair = (min(edge.origin, edge.target), max(edge.origin, edge.target))
+            self._between[pair] = self._between.get(pair, -1) & edge.tracks
+            self.following[edge.origin] |= 1 << edge.target
+            self._leading[edge.target] |= 1 << edge.origin
+        for each in start or ():
+            for number in each[1:]:
+                self.join(self.of[each[0]], self.of[number])
+
+    def components(self) -> Components:
+        """Return them in order."""
+        return tuple(sorted(tuple(sorted(each)) for each in self._members.values()))
+
+    def common(self, one: int, other: int) -> int:
+        """Return the tracks that two components could be partitioned by together."""
+        between = self._between.get((min(one, other), max(one, other)), -1)
+        return self._tracks[one] & self._tracks[other] & between
+
+    def circle(self, one: int, other: int) -> bool:
+        """Tell whether fusing two would let rows leave the component and come back."""
+        return self._leads(one, other) or self._leads(other, one)
+
+    def _leads(self, one: int, other: int) -> bool:
+        """Tell whether a way leads from one to another through a third."""
+        target = 1 << other
+        seen = ahead = self.following[one] & ~target
+        while ahead:
+            lowest = ahead & -ahead
+            ahead ^= lowest
+            following = self.following[lowest.bit_length() - 1]
+            if following & target:
+                return True
+            ahead |= following & ~seen
+            seen |= following
+        return False
+
+    def join(self, one: int, other: int) -> None:
+        """Fuse two components into the first."""
+        if one == other:
+            return
+        self._tracks[one] = self.common(one, other)
+        for number in self._members[other]:
+            self.of[number] = one
+        self._members[one] += self._members.pop(other)
+        for near in _bits((self.following[other] | self._leading[other]) & ~(1 << one)):
+            tracks = self._between.pop((min(near, other), max(near, other)))
+            pair = (min(near, one), max(near, one))
+            self._between[pair] = self._between.get(pair, -1) & tracks
+        self._between.pop((min(one, other), max(one, other)), None)
+        self._redirect(self.following, self._leading, one, other)
+        self._redirect(self._leading, self.following, one, other)
+
+    @staticmethod
+    def _redirect(there: dict[int, int], back: dict[int, int], one: int, other: int) -> None:
+        both = 1 << one | 1 << other
+        moved = there.pop(other)
+        there[one] = (there[one] | moved) & ~both
+        for near in _bits(moved & ~both):
+            back[near] = back[near] & ~both | 1 << one
+
+
+def _bits(numbers: int) -> list[int]:
+    found = []
+    while numbers:
+        lowest = numbers & -numbers
+        found.append(lowest.bit_length() - 1)
+        numbers ^= lowest
+    return found

@@ -1,0 +1,152 @@
+"""Which components of a running query share a task, from one version to the next.
+
+Idea: the state of a component is its own, so that components which are partitioned alike can run in
+one task in one version and apart in the next, without anything being moved: inside a task changes
+are handed over in memory, otherwise they go through the exchange. That is chosen for each shard,
+which is a set of key groups, by the user or by the rows measured on each edge, with one bound for
+joining and a lower one for parting. The choice for the next version is part of the commit.
+
+Invariants:
+1. Components that share a task are partitioned alike and do not wait for others in a circle
+   (`test_what_runs_together_is_valid`).
+2. Rows between the two bounds change nothing (`test_rows_between_the_bounds_change_nothing`).
+3. A choice reads back from its JSON (`test_a_choice_reads_back`).
+
+References: Madsen, Zhou, Su (2016), section 8 (future work).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from icestream.core.errors import DefinitionError
+from icestream.plan.fuse.fusion import Components, fused_by_hand, place_of
+from icestream.plan.fuse.operator_graph import Graph
+from icestream.plan.fuse.refusion import PartialFusion, adapted
+
+#: rows of a version on an edge, in a shard, from which on its ends run together, and part below
+JOIN_FROM = 2_048.0
+PART_BELOW = 256.0
+#: weight of the last version in the rows that are remembered
+LATEST = 0.5
+
+#: names of operators that run together, or `auto`, or `none`
+Together = str | Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class RunningFusion:
+    """The components that share tasks, and what was measured; by edge between components."""
+
+    #: whether measured rows decide
+    measured: bool
+    #: shards in which the two ends of each edge run together
+    together: tuple[frozenset[int], ...]
+    #: rows of a version, smoothed, in each shard
+    rows: tuple[tuple[float, ...], ...]
+
+    @classmethod
+    def begin(cls, graph: Graph, shards: int) -> RunningFusion:
+        """Return that every component runs by itself."""
+        edges = len(graph.edges)
+        return cls(False, (frozenset(),) * edges, ((0.0,) * shards,) * edges)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> RunningFusion:
+        """Read what `to_json` wrote."""
+        return cls(
+            fields["measured"],
+            tuple(map(frozenset, fields["together"])),
+            tuple(map(tuple, fields["rows"])),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a commit keeps."""
+        return {
+            "measured": self.measured,
+            "together": list(map(sorted, self.together)),
+            "rows": list(map(list, self.rows)),
+        }
+
+    def chosen(
+        self, graph: Graph, together: Together, names: Sequence[Sequence[str]], shards: int
+    ) -> RunningFusion:
+        """Return what a user asks for, from the next version on.
+
+        Args:
+            graph: the components.
+            together: `auto`: as measured; `none`; or lists of names of operators.
+            names: the operators of each component.
+            shards: the shards of a component.
+        """
+        if together == "auto":
+            return replace(self, measured=True)
+        if together == "none":
+            return replace(self, measured=False, together=(frozenset(),) * len(graph.edges))
+        if isinstance(together, str):
+            msg = f"fuse takes 'auto', 'none' or lists of names of operators; got {together!r}"
+            raise DefinitionError(msg)
+        of = {name: number for number, each in enumerate(names) for name in each}
+        unknown = sorted({name for each in together for name in each} - of.keys())
+        if unknown:
+            msg = f"fuse names {unknown}; the operators are {sorted(of)}"
+            raise DefinitionError(msg)
+        place = place_of(fused_by_hand(graph, [[of[name] for name in each] for each in together]))
+        everywhere = frozenset(range(shards))
+        inside = (place[edge.origin] == place[edge.target] for edge in graph.edges)
+        asked = tuple(everywhere if each else frozenset() for each in inside)
+        return replace(self, measured=False, together=asked)
+
+    def after(self, graph: Graph, rows: Sequence[Sequence[int]]) -> RunningFusion:
+        """Return what follows from a version with so many rows on each edge, by shard."""
+        smoothed = tuple(
+            tuple(old + LATEST * (new - old) for old, new in zip(before, now, strict=True))
+            for before, now in zip(self.rows, rows, strict=True)
+        )
+        if not self.measured:
+            return replace(self, rows=smoothed)
+        known = {at: shards for at, shards in enumerate(self.together) if shards}
+        before = PartialFusion(self.groups(graph), known)
+        found = adapted(graph, before, smoothed, join_from=JOIN_FROM, part_below=PART_BELOW)
+        together = (found.together.get(at, frozenset()) for at in range(len(graph.edges)))
+        return RunningFusion(True, tuple(together), smoothed)
+
+    def groups(self, graph: Graph, shard: int | None = None) -> Components:
+        """Return the components that share tasks in a shard, or in any."""
+        of = list(range(len(graph.operators)))
+        for edge, shards in zip(graph.edges, self.together, strict=True):
+            if shards if shard is None else shard in shards:
+                old, new = of[edge.target], of[edge.origin]
+                of = [new if each == old else each for each in of]
+        members: dict[int, list[int]] = {}
+        for number, group in enumerate(of):
+            members.setdefault(group, []).append(number)
+        return tuple(map(tuple, members.values()))
+
+    def waves(self, graph: Graph, shards: int) -> list[list[tuple[tuple[int, ...], int]]]:
+        """Return groups and their shards, those that run at the same time together.
+
+        Each comes after those that send to it: on an edge between components that are partitioned
+        alike these are of the same shard, on others of all.
+        """
+        waiting = [(group, shard) for shard in range(shards) for group in self.groups(graph, shard)]
+        done: set[tuple[int, int]] = set()
+        found = []
+        while waiting:
+            wave = [
+                (group, shard)
+                for group, shard in waiting
+                if all(
+                    (edge.origin, sender) in done
+                    for edge in graph.edges
+                    if edge.target in group and edge.origin not in group
+                    for sender in ((shard,) if edge.tracks else range(shards))
+                )
+            ]
+            assert wave, "components that share tasks wait for each other in a circle"
+            found.append(sorted(wave))
+            done |= {(component, shard) for group, shard in wave for component in group}
+            waiting = [each for each in waiting if each not in wave]
+        return found

@@ -1,0 +1,1 @@
+"""Plans of windows: what is kept, what is shared, what it costs."""

@@ -1,0 +1,419 @@
+"""The choice between keeping tuples and keeping panes, by the bytes that each would take.
+
+Idea: windows need the past again when it leaves them. One plan keeps the events themselves
+(`tuples`), the other keeps one entry per group and pane (`panes`). Both are written down with the
+same few measured numbers, the smaller is chosen, and what happened is held against what was said.
+
+    panes    N * (g * (s' + panes * entry) + G * s)      panes = range / pane
+    tuples   events * tuple + N * G * s                  events = rate * range, or rows
+
+A query set over one stream keeps tuples, or panes of the common length, for its largest range once
+(tuples once for all groupings, panes an entry for each), and running rows for every window. Two
+accounts are given: a row per group with all fields in it, as the engine keeps them (N = 1), and an
+entry and a state for each aggregate, as the formulas were first printed. The engine's account adds
+what the log keeps to rebuild a shard: all that versions wrote since the last snapshot.
+
+Invariants:
+1. The printed example comes out (`test_the_printed_example_comes_out_at_17_and_8_gigabytes`).
+2. Neither estimate falls when a range, a rate or a count grows
+   (`test_more_of_anything_never_costs_less`).
+3. More ranges inside the largest add running rows and no log
+   (`test_ranges_inside_the_largest_add_rows_and_no_log`).
+4. Fields without an inverse take tuples only where the bytes saved outweigh those read again
+   (`test_folding_again_must_save_more_than_it_reads`).
+
+Limits: groups in a window longer than anything measured are taken to be those seen so far, a lower
+bound, and the estimate says so; both plans need the same running rows, so it does not change the
+choice. Processor time is not estimated; `python -m bench plan-choice` measures it.
+
+References: Mendes, Bizarro, Marques (2013), formulas 2.1, 2.2, 3.1 and 3.2.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
+from icestream.core.units import format_bytes
+from icestream.plan.grid.space_formulas import (
+    BLOCK_BYTES,
+    Space,
+    Traffic,
+    space_of_panes,
+    space_of_tuples,
+    traffic,
+    versions_kept,
+)
+from icestream.plan.windows.grid import Cumulative, Grid, Windows
+
+Plan = Literal["tuples", "panes"]
+
+#: microseconds of a second
+SECOND: Micros = 1_000_000
+
+
+# -- what was measured ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KeyCounts:
+    """How many groups stretches of the stream hold, by their length."""
+
+    #: (length, groups), lengths ascending, in microseconds or in rows as the windows are
+    points: tuple[tuple[int, float], ...]
+
+    def __post_init__(self) -> None:
+        """Refuse measurements out of order."""
+        lengths = [length for length, _ in self.points]
+        if not lengths or lengths[0] <= 0 or lengths != sorted(set(lengths)):
+            msg = f"key counts need ascending lengths above zero; got {self.points}: sort them"
+            raise DefinitionError(msg)
+
+    def rows(self, length: int) -> float:
+        """Return the groups of a stretch, between two measurements by their power law.
+
+        Outside of what was measured it is the nearest measurement: an upper bound for a shorter
+        stretch, a lower bound for a longer one.
+        """
+        lengths = [point for point, _ in self.points]
+        at = bisect_left(lengths, length)
+        if at == len(lengths) or at == 0 or lengths[at] == length:
+            return float(self.points[min(at, len(lengths) - 1)][1])
+        (low, few), (high, many) = self.points[at - 1 : at + 1]
+        if few <= 0 or many <= 0:
+            return float(few + (many - few) * (length - low) / (high - low))
+        return float(few * (many / few) ** (math.log(length / low) / math.log(high / low)))
+
+    def extended(self, length: int, events: float) -> KeyCounts:
+        """Add the groups that a longer stretch would have, if all groups were equally likely.
+
+        `events` are those of the longest stretch measured, counted once for each grouping. Of so
+        many, drawn from G groups, G * (1 - exp(-events / G)) groups are met: that gives G.
+        """
+        last, seen = self.points[-1]
+        if length <= last or seen <= 0:
+            return self
+        more = events * length / last
+        low, high = seen, max(seen, more) * _MANY
+        while high > low * 1.001:
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if _met(events, middle) < seen else (low, middle)
+        return KeyCounts((*self.points, (length, max(seen, min(_met(more, high), more)))))
+
+    def beyond(self, length: int) -> bool:
+        """Tell whether a stretch is longer than any that was measured."""
+        return length > self.points[-1][0]
+
+
+#: groups so many times the events are as good as without end
+_MANY = 1_000.0
+
+
+def _met(events: float, groups: float) -> float:
+    """Return how many of so many equally likely groups have one of the events, on average."""
+    return -groups * math.expm1(-events / groups)
+
+
+@dataclass(frozen=True)
+class Separate:
+    """The account in which every aggregate keeps entries and states of its own."""
+
+    #: combinations of function, column and grouping
+    aggregates: int
+    #: bytes of a running state, and of the state of the pane that is being filled
+    state_bytes: float = 16
+    open_bytes: float = 16
+    #: bytes of the entry that a pane leaves behind, key included
+    entry_bytes: float = 20
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a stream was measured to be."""
+
+    #: events per second of event time
+    rate: float
+    #: bytes of a tuple as it is kept
+    tuple_bytes: float
+    #: groups by length of the stretch, all groupings together: g at a pane, G at a range
+    keys: KeyCounts
+    #: bytes of an entry, and of a group's running row, with all their fields
+    entry_bytes: float
+    group_bytes: float
+    #: ways in which the stream is grouped
+    groupings: int = 1
+    #: whether all fields can be subtracted; else entries are read once more, and tuples by every
+    #: shard, twice for each kind of window that slides
+    invertible: bool = True
+    shards: int = 1
+    #: length of what a version brings, in microseconds or in rows; 0 to leave out what is kept to
+    #: rebuild a shard
+    version: float = 0.0
+    separate: Separate | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Windows of the last `range` rows, every `slide` rows."""
+
+    range: int
+    slide: int
+
+    def __post_init__(self) -> None:
+        """Refuse windows that hold nothing or never move."""
+        if self.range <= 0 or self.slide <= 0:
+            msg = f"a window of rows needs a range and a slide of at least one row; got {self}"
+            raise DefinitionError(msg)
+
+
+# -- a set of windows ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one plan would take."""
+
+    plan: Plan
+    space: Space
+    traffic: Traffic
+    #: the same with entries and states for each aggregate apart, if it was asked for
+    separate: Space | None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plan and why."""
+
+    plan: Plan
+    reason: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Both plans for one set of windows."""
+
+    panes: Estimate
+    tuples: Estimate
+    #: what a pane is as tuples and as entries, in words
+    pane: str
+    #: whether what leaves can be subtracted, without which tuples are folded again by every shard
+    invertible: bool
+    #: whether a window is longer than any stretch whose groups were counted
+    lower_bound: bool
+
+    def __getitem__(self, plan: Plan) -> Estimate:
+        """Return the estimate of a plan."""
+        return self.panes if plan == "panes" else self.tuples
+
+    @property
+    def smaller(self) -> Plan:
+        """Return the plan that takes less; panes if both take the same.
+
+        Where tuples are folded again, bytes that wait are weighed with bytes that move: what is
+        saved of one may not be lost to the other.
+        """
+        panes, tuples = (
+            each.space.total * (1.0 if self.invertible else each.traffic.bytes)
+            for each in (self.panes, self.tuples)
+        )
+        return "panes" if panes <= tuples else "tuples"
+
+    def choose(self, forced: str | None = None) -> Choice:
+        """Return the smaller plan, or the one that the user insists on."""
+        if forced is not None and forced not in ("panes", "tuples"):
+            msg = f"the option plan is 'panes' or 'tuples'; got {forced!r}"
+            raise DefinitionError(msg)
+        sizes = {name: _size(self[name].space.total) for name in _PLANS}
+        least = "at least " if self.lower_bound else ""
+        both = f"{least}{sizes['panes']} as panes and {least}{sizes['tuples']} as tuples"
+        if forced == "panes" or (forced is None and self.smaller == "panes"):
+            plan: Plan = "panes"
+        else:
+            plan = "tuples"
+        if forced is not None:
+            why = f"the option plan says so: {both}"
+        elif not self.invertible:
+            moved = {name: f"{_size(self[name].traffic.bytes)}/s" for name in _PLANS}
+            why = (
+                f"an aggregate cannot be subtracted, so that tuples are read again: {both}, moving "
+                f"{moved['panes']} and {moved['tuples']}: {self.pane}"
+            )
+        else:
+            why = f"the windows take {both}: {self.pane}"
+        return Choice(plan, f"{plan} because {why}")
+
+    def table(self, forced: str | None = None) -> str:
+        """Return both plans and the choice, for people."""
+        lines = [("plan", "log", "memory", "requests/s", "bytes/s", "per aggregate")]
+        for name in _PLANS:
+            each = self[name]
+            lines.append(
+                (
+                    name,
+                    _size(each.space.log),
+                    _size(each.space.memory),
+                    f"{each.traffic.requests:,.1f}",
+                    _size(each.traffic.bytes),
+                    "" if each.separate is None else _size(each.separate.total),
+                )
+            )
+        widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+        text = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        ]
+        text.append(f"chosen: {self.choose(forced).reason}")
+        if self.lower_bound:
+            text.append("a window is longer than what was seen: its groups are those seen so far")
+        return "\n".join(text)
+
+
+def estimate(windows: Sequence[Windows | Cumulative], statistics: Statistics) -> Comparison:
+    """Compare both plans for time windows over one stream."""
+    _refuse_none(windows)
+    kinds = list(dict.fromkeys(windows))
+    sliding = sum(isinstance(each, Windows) and not each.tumbles for each in kinds)
+    pane = Grid.of(windows).pane
+    shape = _Shape([each.range for each in kinds], sliding, pane, statistics.rate / SECOND)
+    return _compare(shape, statistics)
+
+
+def estimate_rows(windows: Sequence[Rows], statistics: Statistics) -> Comparison:
+    """Compare both plans for windows of rows; `statistics.keys` counts by rows."""
+    _refuse_none(windows)
+    kinds = list(dict.fromkeys(windows))
+    pane = math.gcd(*(each.range for each in kinds), *(each.slide for each in kinds))
+    sliding = sum(each.slide < each.range for each in kinds)
+    return _compare(_Shape([each.range for each in kinds], sliding, pane, 1.0), statistics)
+
+
+def check(estimated: Space, happened: Space) -> float:
+    """Return what happened as a multiple of the estimate: 1 is exact, 2 twice as much."""
+    if estimated.total == 0:
+        return 1.0 if happened.total == 0 else math.inf
+    return happened.total / estimated.total
+
+
+# -- inside --------------------------------------------------------------------------------------
+
+_PLANS: tuple[Plan, Plan] = ("panes", "tuples")
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A set of windows in units of time or in rows."""
+
+    ranges: Sequence[int]
+    #: how many of them overlap, so that what leaves is read
+    sliding: int
+    pane: int
+    events_per_unit: float
+
+
+def _compare(shape: _Shape, stats: Statistics) -> Comparison:
+    ranges, pane = shape.ranges, shape.pane
+    largest = max(ranges)
+    entries = stats.keys.rows(pane)
+    groups = sum(stats.keys.rows(each) for each in ranges)
+    events = shape.events_per_unit * largest
+    panes = largest / pane
+    ours_panes = space_of_panes(
+        aggregates=1,
+        entries=entries,
+        panes=panes,
+        groups=groups,
+        open_bytes=stats.entry_bytes,
+        entry_bytes=stats.entry_bytes,
+        state_bytes=stats.group_bytes,
+    )
+    ours_tuples = space_of_tuples(
+        aggregates=1,
+        events=events,
+        tuple_bytes=stats.tuple_bytes,
+        groups=groups,
+        state_bytes=stats.group_bytes,
+    )
+    apart = stats.separate
+    if apart is None:
+        apart_panes = apart_tuples = None
+    else:
+        each_groups = groups / stats.groupings
+        apart_panes = space_of_panes(
+            aggregates=apart.aggregates,
+            entries=entries / stats.groupings,
+            panes=panes,
+            groups=each_groups,
+            open_bytes=apart.open_bytes,
+            entry_bytes=apart.entry_bytes,
+            state_bytes=apart.state_bytes,
+        )
+        apart_tuples = space_of_tuples(
+            aggregates=apart.aggregates,
+            events=events,
+            tuple_bytes=stats.tuple_bytes,
+            groups=each_groups,
+            state_bytes=apart.state_bytes,
+        )
+    blocks = Space(0, (1 + len(ranges)) * BLOCK_BYTES)
+    kept = _rebuilding(shape, stats, groups * stats.group_bytes)
+    moved = _moved(shape, stats)
+    return Comparison(
+        panes=Estimate("panes", ours_panes + kept["panes"] + blocks, moved["panes"], apart_panes),
+        tuples=Estimate(
+            "tuples", ours_tuples + kept["tuples"] + blocks, moved["tuples"], apart_tuples
+        ),
+        pane=(
+            f"a pane is {shape.events_per_unit * pane:,.0f} events of "
+            f"{stats.tuple_bytes:,.0f} bytes or {entries:,.0f} entries of "
+            f"{stats.entry_bytes:,.0f} bytes"
+        ),
+        invertible=stats.invertible,
+        lower_bound=stats.keys.beyond(largest),
+    )
+
+
+def _rebuilding(shape: _Shape, stats: Statistics, snapshot: float) -> dict[Plan, Space]:
+    """Return what the log keeps to rebuild a shard: a snapshot, and what versions wrote since.
+
+    Panes are among what waits anyway, only longer; of tuples it is their entries, too, those that
+    enter and, where they are subtracted, those that leave.
+    """
+    if stats.version <= 0:
+        return {"panes": Space(0, 0), "tuples": Space(0, 0)}
+    entering = stats.keys.rows(shape.pane) * stats.entry_bytes * stats.version / shape.pane
+    leaving = entering * shape.sliding if stats.invertible else 0.0
+    events = shape.events_per_unit * stats.version * stats.tuple_bytes
+    panes = snapshot + versions_kept(snapshot, entering) * entering
+    tuples = snapshot + versions_kept(snapshot, entering + leaving) * (entering + leaving + events)
+    return {"panes": Space(panes, 0), "tuples": Space(tuples, 0)}
+
+
+def _moved(shape: _Shape, stats: Statistics) -> dict[Plan, Traffic]:
+    """Return what moves: entries in and out of windows; tuples, and the entries made of them."""
+    windows, sliding = len(shape.ranges), shape.sliding
+    length = shape.pane * shape.events_per_unit
+    entries = stats.keys.rows(shape.pane) * stats.rate / length if length else 0.0
+    out = 1 if stats.invertible else 2
+    panes = traffic(entries, stats.entry_bytes, 1 + windows + out * sliding)
+    if stats.invertible:
+        tuples = traffic(stats.rate, stats.tuple_bytes, 1 + sliding)
+        made = traffic(entries, stats.entry_bytes, 1 + windows + 2 * sliding)
+    else:
+        tuples = traffic(stats.rate, stats.tuple_bytes, 1 + 2 * sliding * stats.shards)
+        made = traffic(entries, stats.entry_bytes, 1 + windows)
+    return {"panes": panes, "tuples": tuples + made}
+
+
+def _size(size: float) -> str:
+    return format_bytes(round(size))
+
+
+def _refuse_none(windows: Sequence[object]) -> None:
+    if not windows:
+        msg = "there is no window to estimate; give at least one"
+        raise DefinitionError(msg)

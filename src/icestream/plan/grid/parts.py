@@ -1,0 +1,176 @@
+"""The parts of a plan: views that one operator computes, side by side with those of others.
+
+Idea: views on a grid whose aggregates fit words are one part, fed with entries. Every other kind of
+view is fed with the events themselves; such views are one part where windows, keys and groupings
+are equal, whatever they compute. Windows that move with events need not even be equal: what they
+keep is the events. A part is a plan of its own over the columns it needs, so that whoever runs it
+need not know that there are others.
+
+Invariants:
+1. A view is in exactly one part, and its rows come back under its number and with its columns
+   (`test_every_view_is_in_one_part`).
+2. A plan that one operator can run as it is, is its only part
+   (`test_a_plan_of_one_part_is_itself`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.object_aggregates.functions import needs_objects
+from icestream.operators.protocol import Emitted
+from icestream.plan.nodes.queries import SOURCE, TIME, Plan, View
+from icestream.plan.windows.frame import Frame
+from icestream.plan.windows.grid import Cumulative, Windows
+
+
+@dataclass(frozen=True)
+class Part:
+    """Views that one operator computes."""
+
+    #: the views alone, over the columns they need; of events, one view for all of equal windows
+    plan: Plan
+    #: numbers of the views in the whole plan, with the columns of their rows
+    views: tuple[tuple[int, pa.Schema], ...]
+    #: columns of the events of the whole plan that it needs
+    columns: tuple[str, ...]
+    #: whether its operator is fed with entries, not with events
+    folded: bool
+    #: of events: whose rows of the plan alone each view shows, and which columns of them
+    shown: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+    def events(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the events of the whole plan as this part reads them."""
+        if tuple(batch.schema.names) == self.columns:
+            return batch
+        chosen = [batch.column(name) for name in self.columns]
+        return pa.RecordBatch.from_arrays(chosen, self.plan.batch_schema.names)
+
+    @property
+    def framed(self) -> bool:
+        """Tell whether its windows move with events."""
+        return isinstance(self.plan.views[0].windows, Frame)
+
+    @property
+    def windows(self) -> int:
+        """Return how many kinds of windows need memory of their own."""
+        return 1 if self.folded else len(self.plan.views)
+
+    def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
+        """Return what the operator emits as rows of the views of the whole plan."""
+        if self.folded:
+            yield from ((self.views[view][0], batch) for view, batch in rows)
+            return
+        for emitted in rows:
+            own, batch = emitted if self.framed else (0, emitted)
+            for (number, schema), (whose, shown) in zip(self.views, self.shown, strict=True):
+                if whose == own:
+                    columns = [batch.column(place) for place in shown]
+                    yield number, pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+@lru_cache(maxsize=8)
+def parts_of(plan: Plan) -> tuple[Part, ...]:
+    """Return the parts of a plan, the one on panes first."""
+    on_panes = tuple(n for n, view in enumerate(plan.views) if _on_panes(plan, view))
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for number, view in enumerate(plan.views):
+        if number not in on_panes:
+            windows: Any = view.windows
+            kept = (Frame, windows.in_one_shard) if isinstance(windows, Frame) else windows
+            kind = (kept, view.keys, view.groupings, view.tells_grouping)
+            alike.setdefault(kind, []).append(number)
+    panes = (_of_entries(plan, on_panes),) if on_panes else ()
+    return (*panes, *(_of_events(plan, tuple(numbers)) for numbers in alike.values()))
+
+
+def _on_panes(plan: Plan, view: View) -> bool:
+    on_grid = isinstance(view.windows, Windows | Cumulative)
+    return on_grid and not any(needs_objects(each, plan.types) for each in view.aggregates)
+
+
+def _of_entries(plan: Plan, numbers: tuple[int, ...]) -> Part:
+    """Return the part of views on panes."""
+    views = [plan.views[number] for number in numbers]
+    used = {place for view in views for each in (view.keys, *view.groupings) for place in each}
+    places = tuple(sorted(used))
+    return _part(plan, numbers, places, tuple(_placed(view, places) for view in views), folded=True)
+
+
+def _of_events(plan: Plan, numbers: tuple[int, ...]) -> Part:
+    """Return the part of views that are alike; those of equal windows are united in one."""
+    places = plan.views[numbers[0]].keys
+    equal: dict[Any, list[int]] = {}
+    for number in numbers:
+        equal.setdefault(plan.views[number].windows, []).append(number)
+    own: list[View] = []
+    shown: dict[int, tuple[int, tuple[int, ...]]] = {}
+    for whose, same in enumerate(equal.values()):
+        views = [plan.views[number] for number in same]
+        first = _placed(views[0], places)
+        aggregates, columns = first.aggregates, [range(len(first.aggregates))]
+        if len(views) > 1:
+            aggregates, columns = _united(views)
+        own.append(replace(first, aggregates=aggregates))
+        leading = 1 + len(places) + first.tells_grouping
+        for number, chosen in zip(same, columns, strict=True):
+            answers = (leading + each for each in chosen)
+            shown[number] = (whose, (*range(leading), *answers))
+    part = _part(plan, numbers, places, tuple(own), folded=False)
+    return replace(part, shown=tuple(shown[number] for number in numbers))
+
+
+def _part(
+    plan: Plan,
+    numbers: tuple[int, ...],
+    places: tuple[int, ...],
+    views: tuple[View, ...],
+    *,
+    folded: bool,
+) -> Part:
+    """Return a part over some keys and the inputs that its aggregates take."""
+    taken = {name for view in views for each in view.aggregates for name in each.columns}
+    inputs = [place for place, field in enumerate(plan.inputs) if field.name in taken]
+    own = replace(
+        plan,
+        keys=pa.schema([plan.keys.field(place) for place in places]),
+        inputs=pa.schema([plan.inputs.field(place) for place in inputs]),
+        expressions=tuple(plan.expressions[place] for place in inputs),
+        views=views,
+    )
+    columns = (TIME, SOURCE, *(f"k{place}" for place in places), *own.inputs.names)
+    alone = len(views) == len(plan.views) == len(numbers)
+    if alone and (folded or own.keys.equals(plan.keys)):
+        own, columns = plan, tuple(plan.batch_schema.names)
+    results = tuple((number, plan.results(plan.views[number])) for number in numbers)
+    return Part(own, results, columns, folded)
+
+
+def _placed(view: View, places: tuple[int, ...]) -> View:
+    """Return a view over keys at other places."""
+    at = {place: own for own, place in enumerate(places)}
+    return replace(
+        view,
+        keys=tuple(at[place] for place in view.keys),
+        groupings=tuple(tuple(sorted(at[place] for place in each)) for each in view.groupings),
+    )
+
+
+def _united(views: list[View]) -> tuple[tuple[Aggregate, ...], list[Any]]:
+    """Return the aggregates of views, each once, and where each view finds its own.
+
+    They get names of their own: views may use one name for different things.
+    """
+    found: dict[Aggregate, int] = {}
+    columns = [
+        [found.setdefault(replace(each, alias=""), len(found)) for each in view.aggregates]
+        for view in views
+    ]
+    named = tuple(replace(each, alias=f"a{place}") for each, place in found.items())
+    return named, columns

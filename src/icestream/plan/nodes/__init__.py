@@ -1,0 +1,1 @@
+"""What users compose, as pure data: queries over windows, events, updates and jobs."""

@@ -1,0 +1,120 @@
+"""What users compose of events with lifetimes: a graph of nodes, pure data.
+
+Idea: a node yields events. One inside a group belongs to a *scope*, which is one use of
+`groupApply`; all others stand outside. `events.compiled` turns such a graph into a dataflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from icestream.core.times import Micros
+from icestream.operators.lifetimes.changes import TemporalOperator
+from icestream.plan.nodes.spilling import Spilling
+
+
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """One use of a grouping: the columns that tell its groups apart, those around it included."""
+
+    keys: tuple[str, ...]
+    outer: Scope | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """Something that yields events."""
+
+    payload: pa.Schema
+    scope: Scope | None = None
+    #: whether events are only ever added
+    grows: bool = True
+    #: how much later than its last event something may still happen
+    reach: Micros = 0
+
+
+@dataclass(frozen=True, eq=False)
+class FromSource(Node):
+    """The events of a source, known by a tag."""
+
+    source: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Mapped(Node):
+    """Each batch on its own: a filter, a projection, other lifetimes."""
+
+    before: Node = field(kw_only=True)
+    change: Callable[[pa.RecordBatch], pa.RecordBatch] = field(kw_only=True)
+    text: str = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class United(Node):
+    """The events of several nodes."""
+
+    parts: tuple[Node, ...] = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Entered(Node):
+    """Events that enter a scope."""
+
+    before: Node = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Applied(Node):
+    """An operator with state by group."""
+
+    inputs: tuple[Node, ...] = field(kw_only=True)
+    operator: TemporalOperator = field(kw_only=True)
+    text: str = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Left(Node):
+    """Events that leave a scope."""
+
+    before: Node = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Joined(Node):
+    """The combinations of one event of each input that have equal keys and an instant in common."""
+
+    inputs: tuple[Node, ...] = field(kw_only=True)
+    #: columns with equal values, of each input
+    keys: tuple[tuple[str, ...], ...] = field(kw_only=True)
+    #: columns of the combinations: number of the input, name there, name here
+    columns: tuple[tuple[int, str, str], ...] = field(kw_only=True)
+    #: what a combination must fulfil beside, in SQL over its columns
+    where: str | None = field(kw_only=True, default=None)
+    spilling: Spilling = field(kw_only=True)
+
+
+def upstream(node: Node) -> Iterator[Node]:
+    """Yield a node and all that it is made of, each once."""
+    seen: set[int] = set()
+    waiting = [node]
+    while waiting:
+        current = waiting.pop()
+        if id(current) not in seen:
+            seen.add(id(current))
+            yield current
+            waiting += before(current)
+
+
+def before(node: Node) -> tuple[Node, ...]:
+    """Return the nodes whose events a node takes."""
+    match node:
+        case Mapped() | Entered() | Left():
+            return (node.before,)
+        case United():
+            return node.parts
+        case Applied() | Joined():
+            return node.inputs
+    return ()

@@ -1,0 +1,336 @@
+"""Logical plans: pure data, equal when they compute the same.
+
+Idea: a plan says what to compute and nothing of how: the events of some sources, and one or more
+*views* of them, each a kind of window with groupings and aggregates. Views share the events, their
+columns and whatever state they can. A plan describes itself as JSON, which is kept in the
+checkpoint; a query that comes back with another plan is told what differs.
+
+Invariants:
+1. Plans that compute something else describe themselves otherwise, also where only the order of
+   keys or inputs differs (`test_every_part_of_a_plan_shows_in_its_description`).
+2. The watermark is in whole milliseconds if the slack is, and never goes back
+   (`test_the_watermark_never_goes_back`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from icestream.core.errors import CheckpointError
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.core.units import format_interval
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.object_aggregates.functions import result_type
+
+#: key groups of a checkpoint unless the user says otherwise
+KEY_GROUPS = 256
+
+#: names of the columns every batch begins with
+TIME = "time"
+SOURCE = "source"
+#: name of the key column that tells grouping sets apart
+GROUPING_ID = "grouping_id"
+
+
+class WindowKind(Protocol):
+    """How a view cuts the stream into windows."""
+
+    def describe(self) -> dict[str, str]:
+        """Return the windows for people and for checkpoints."""
+        ...
+
+    def late_before(self, watermark: Micros) -> Micros:
+        """Return the instant before which no event is in a window still open."""
+        ...
+
+    def settled_by(self, latest: Micros) -> Micros:
+        """Return the watermark that settles all windows of an event at `latest`."""
+        ...
+
+    def heading(self, time: pa.DataType) -> pa.Field:
+        """Return the first column of the result rows, given the type of the time column."""
+        ...
+
+
+@dataclass(frozen=True)
+class Source:
+    """One input stream."""
+
+    name: str
+    #: how far behind the latest event an event may come
+    slack: Micros
+    #: `error` or `drop`: what to do with events that have no time
+    nulls: str = "error"
+
+
+class Computation(Protocol):
+    """What a query computes, as whoever runs it sees it: a plan of windows or a dataflow."""
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Return the input streams."""
+        ...
+
+    @property
+    def time(self) -> pa.DataType:
+        """Return the type of the time column."""
+        ...
+
+    @property
+    def key_groups(self) -> int:
+        """Return the number of key groups."""
+        ...
+
+    @property
+    def jobs(self) -> int:
+        """Return how many components a version runs, one job after the other."""
+        ...
+
+    @property
+    def given_names(self) -> tuple[str, ...]:
+        """Return the user's names of the columns that ingest reads after time and source."""
+        ...
+
+    @property
+    def late(self) -> str:
+        """Return what happens to events that come too late: `drop` or `keep`."""
+        ...
+
+    @property
+    def views(self) -> tuple[Any, ...]:
+        """Return the queries whose rows are handed out."""
+        ...
+
+    @property
+    def batch_schema(self) -> pa.Schema:
+        """Return the columns of the batches that ingest reads."""
+        ...
+
+    def results(self, view: Any) -> pa.Schema:
+        """Return the columns of the rows that a view emits."""
+        ...
+
+    def late_before(self, watermark: Micros) -> Micros:
+        """Return the instant before which an event comes too late."""
+        ...
+
+    def settled_by(self, latest: Micros) -> Micros:
+        """Return the watermark that settles all that an event at `latest` can cause."""
+        ...
+
+    def watermark(self, before: Micros, seen: tuple[Micros | None, ...]) -> Micros:
+        """Return the watermark once the sources have reached `seen`; it never goes back."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return it as JSON, for the checkpoint and for people."""
+        ...
+
+
+@dataclass(frozen=True)
+class View:
+    """One query over the events of a plan."""
+
+    windows: WindowKind
+    aggregates: tuple[Aggregate, ...]
+    #: key columns of each grouping, by position among the plan's keys
+    groupings: tuple[tuple[int, ...], ...]
+    #: key columns that the rows show, by position
+    keys: tuple[int, ...]
+    #: whether rows tell their grouping
+    tells_grouping: bool = False
+    #: `append`: every row of a window that closes; `update`: rows of groups that changed
+    mode: str = "append"
+
+    def grouping_id(self, grouping: tuple[int, ...]) -> int:
+        """Return the number by which the rows tell a grouping, as Spark's `grouping_id()`."""
+        return grouping_id(grouping, self.keys)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Views of the events of one or more sources."""
+
+    sources: tuple[Source, ...]
+    #: key columns of all views as the user names them; ingest calls them k0, k1, ...
+    keys: pa.Schema
+    #: input columns of the aggregates, called x0, x1, ...
+    inputs: pa.Schema
+    #: what each input column is, as the user wrote it
+    expressions: tuple[str, ...]
+    views: tuple[View, ...]
+    #: type of the time column, which the window's start and end have too
+    time: pa.DataType
+    #: `drop` or `keep`: what happens to events whose every window has closed
+    late: str = "drop"
+    key_groups: int = KEY_GROUPS
+    #: `panes` or `tuples`: what the log keeps of windows on a grid; `auto` to choose by size
+    store: str = "auto"
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        windows: WindowKind,
+        keys: pa.Schema,
+        aggregates: tuple[Aggregate, ...],
+        grouping_sets: tuple[tuple[int, ...], ...] | None = None,
+        mode: str = "append",
+        **shared: Any,
+    ) -> Plan:
+        """Return a plan of one view, which groups by all keys or by sets of them."""
+        places = tuple(range(len(keys)))
+        view = View(
+            windows, aggregates, grouping_sets or (places,), places, grouping_sets is not None, mode
+        )
+        return cls(keys=keys, views=(view,), **shared)
+
+    @cached_property
+    def groupings(self) -> tuple[tuple[int, ...], ...]:
+        """Return the groupings of all views, each once."""
+        return tuple(dict.fromkeys(each for view in self.views for each in view.groupings))
+
+    @cached_property
+    def one_grouping(self) -> bool:
+        """Tell whether every view groups by all keys and none tells its grouping."""
+        told = any(view.tells_grouping for view in self.views)
+        return not told and self.groupings == (tuple(range(len(self.keys))),)
+
+    def grouping_id(self, grouping: tuple[int, ...]) -> int:
+        """Return the number by which groups of a grouping are told from those of others."""
+        return grouping_id(grouping, tuple(range(len(self.keys))))
+
+    @property
+    def group_keys(self) -> pa.Schema:
+        """Return the columns that tell groups apart: the keys, and which grouping it is."""
+        if self.one_grouping:
+            return self.keys
+        return self.keys.append(pa.field(GROUPING_ID, pa.int64(), nullable=False))
+
+    @property
+    def jobs(self) -> int:
+        """Return that one component does it all."""
+        return 1
+
+    @property
+    def given_names(self) -> tuple[str, ...]:
+        """Return the user's names of keys and inputs."""
+        return (*self.keys.names, *self.expressions)
+
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        """Return the type of each input column."""
+        return {field.name: field.type for field in self.inputs}
+
+    @property
+    def batch_schema(self) -> pa.Schema:
+        """Return the columns of the batches that ingest reads."""
+        keys = [pa.field(f"k{i}", key.type) for i, key in enumerate(self.keys)]
+        return pa.schema(
+            [pa.field(TIME, self.time), pa.field(SOURCE, pa.int32()), *keys, *self.inputs]
+        )
+
+    def results(self, view: View) -> pa.Schema:
+        """Return the columns of the rows that a view emits."""
+        keys = [self.keys.field(place) for place in view.keys]
+        if view.tells_grouping:
+            keys.append(pa.field(GROUPING_ID, pa.int64(), nullable=False))
+        answers = [pa.field(each.alias, result_type(each, self.types)) for each in view.aggregates]
+        return pa.schema([view.windows.heading(self.time), *keys, *answers])
+
+    def late_before(self, watermark: Micros) -> Micros:
+        """Return the instant before which no event is in an open window of any view."""
+        return min(view.windows.late_before(watermark) for view in self.views)
+
+    def settled_by(self, latest: Micros) -> Micros:
+        """Return the watermark that settles all windows of an event in all views."""
+        return max(view.windows.settled_by(latest) for view in self.views)
+
+    def watermark(self, before: Micros, seen: tuple[Micros | None, ...]) -> Micros:
+        """Return the watermark once the sources have reached `seen`; it never goes back."""
+        return watermark_of(self.sources, before, seen)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the plan as JSON, for the checkpoint and for people.
+
+        What the log keeps may change, and the output mode of a plan of one view: they are left out.
+        """
+        return {
+            "sources": [
+                {"name": s.name, "slack": format_interval(s.slack), "nulls": s.nulls}
+                for s in self.sources
+            ],
+            "time": str(self.time),
+            "keys": [f"{key.name} {key.type}" for key in self.keys],
+            "inputs": [
+                f"{column.name}: {expression} {column.type}"
+                for column, expression in zip(self.inputs, self.expressions, strict=True)
+            ],
+            "views": [
+                {
+                    **view.windows.describe(),
+                    "groupings": [
+                        [self.keys.names[place] for place in each] for each in view.groupings
+                    ],
+                    "shows": [self.keys.names[place] for place in view.keys]
+                    + [GROUPING_ID] * view.tells_grouping,
+                    "aggregates": [f"{each.text} as {each.alias}" for each in view.aggregates],
+                    **({"mode": view.mode} if len(self.views) > 1 else {}),
+                }
+                for view in self.views
+            ],
+            "late": self.late,
+            "key groups": self.key_groups,
+        }
+
+
+def watermark_of(
+    sources: tuple[Source, ...], before: Micros, seen: tuple[Micros | None, ...]
+) -> Micros:
+    """Return the watermark once the sources have reached `seen`.
+
+    Whole milliseconds, as Spark keeps it. A source without events holds it.
+    """
+    reached = [
+        MINUS_INFINITY if latest is None else latest // 1000 * 1000 - source.slack
+        for latest, source in zip(seen, sources, strict=True)
+    ]
+    return max(before, min(reached))
+
+
+def grouping_id(grouping: tuple[int, ...], keys: tuple[int, ...]) -> int:
+    """Return a bit, first key highest, for each key left out of a grouping."""
+    last = len(keys) - 1
+    return sum(1 << (last - i) for i, key in enumerate(keys) if key not in grouping)
+
+
+def check_same_plan(root: str, kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of another plan, naming every difference."""
+    theirs, ours = _flat(kept), _flat(wanted)
+    differences = [
+        f"{name}: the checkpoint has {theirs.get(name)!r}, the query has {ours.get(name)!r}"
+        for name in {**theirs, **ours}
+        if theirs.get(name) != ours.get(name)
+    ]
+    if differences:
+        msg = (
+            f"the checkpoint at {root} belongs to another query. "
+            + "; ".join(differences)
+            + ". Give this query a checkpoint location of its own, or change it back"
+        )
+        raise CheckpointError(msg)
+
+
+def _flat(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a description with the parts of its views under names of their own."""
+    views = described["views"]
+    facts = {name: value for name, value in described.items() if name != "views"}
+    for number, view in enumerate(views):
+        prefix = f"query {number}, " if len(views) > 1 else ""
+        facts |= {f"{prefix}{name}": value for name, value in view.items()}
+    return facts

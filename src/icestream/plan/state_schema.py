@@ -1,0 +1,272 @@
+"""The legend of a checkpoint: what its state consists of, readable without the query's program.
+
+Idea: the description of a plan is for people; whoever reads state needs the types behind it. A
+legend is that part of a plan as pure data: windows and aggregates, or the synopses of groupings,
+the inputs of joins, the values that wait. It is written once, beside the plan, as JSON in which a
+small set of classes is named; names outside the set mean nothing, so reading runs no code.
+
+Invariants:
+1. A legend reads back as it was written (`test_a_legend_reads_back_as_it_was_written`).
+2. Only the classes listed here are made, whatever the file says
+   (`test_a_legend_names_only_classes_of_the_list`).
+
+Limits: a plan with a user's aggregate has no legend, because the states of such functions are
+pickled: to read them would be to run what the file says.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.dataflow.spec import ComponentSpec
+from icestream.operators.dataflow.steps import JoinMany, Receive, Regroup, Stateful
+from icestream.operators.latest.pre_queue import Arriving, Filtered, Front, Joined, Mapped, Merged
+from icestream.operators.latest.update_stream import UpdateStream
+from icestream.operators.latest.window_serving import WindowedBy
+from icestream.plan.events.dataflow import Dataflow
+from icestream.plan.nodes.queries import Computation, Plan, Source, View
+from icestream.plan.nodes.updates import Updates
+from icestream.plan.windows.frame import Frame, RowsSlide
+from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.plan.windows.session import Session
+from icestream.state.groups.options import StoreOptions
+from icestream.state.groups.spec import Synopsis
+from icestream.state.queue.windows.spec import UpdateWindows
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """One grouping of a component: its key columns and what is kept of each group."""
+
+    keys: pa.Schema
+    synopses: tuple[Synopsis, ...]
+    #: the step that keeps each synopsis, as people read it
+    steps: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Join:
+    """A join that may defer results: the rows of each port, and their key columns."""
+
+    number: int
+    text: str
+    inputs: tuple[pa.Schema, ...]
+    keys: tuple[tuple[str, ...], ...]
+    partitions: int
+
+
+@dataclass(frozen=True)
+class Component:
+    """One component of a dataflow: groupings, or one join."""
+
+    groupings: tuple[Grouping, ...]
+    join: Join | None
+    lifetimes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The state of a dataflow."""
+
+    components: tuple[Component, ...]
+    options: StoreOptions
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The state of an update stream: the newest value of every key that waits."""
+
+    payload: pa.Schema
+    keys: tuple[str, ...]
+    text: str
+    #: steps that share the queue
+    readers: int = 1
+    #: what is done to the sources before their updates wait
+    front: Front | None = None
+    #: windows that are updates
+    windowed: WindowedBy | None = None
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """No state, or none that can be read; says why."""
+
+    why: str
+
+
+Legend = Plan | Groups | Waiting | Nothing
+
+_CLASSES: Mapping[str, type] = {
+    each.__name__: each
+    for each in (
+        Aggregate,
+        Arriving,
+        Component,
+        Cumulative,
+        Filtered,
+        Frame,
+        Grouping,
+        Groups,
+        Join,
+        Joined,
+        Mapped,
+        Merged,
+        Nothing,
+        Plan,
+        RowsSlide,
+        Session,
+        Source,
+        StoreOptions,
+        Synopsis,
+        UpdateStream,
+        UpdateWindows,
+        View,
+        Waiting,
+        WindowedBy,
+        Windows,
+    )
+}
+
+
+class _Unspeakable(Exception):
+    """A value that no legend can hold."""
+
+
+def legend_of(plan: Computation) -> Legend:
+    """Return what the state of a plan consists of."""
+    if isinstance(plan, Dataflow):
+        return _groups(plan)
+    if isinstance(plan, Updates):
+        if plan.latest is None:
+            return Nothing("every event is served in its own batch, so nothing is kept between two")
+        steps = plan.newest.values()
+        text = "; ".join(step.text for step in steps)
+        return Waiting(plan.waits, plan.latest.keys, text, len(steps), plan.front, plan.windowed)
+    assert isinstance(plan, Plan)
+    for each in (aggregate for view in plan.views for aggregate in view.aggregates):
+        if each.function == "user":
+            return Nothing(
+                f"{each.alias!r} is a user's aggregate, whose states are pickled: reading them "
+                "would run what the file says"
+            )
+    return plan
+
+
+def written(legend: Legend) -> dict[str, Any]:
+    """Return a legend as JSON; one that cannot be written says why."""
+    try:
+        value = _told(legend)
+    except _Unspeakable as unspeakable:
+        value = _told(Nothing(f"its plan has {unspeakable}, which cannot be written down"))
+    assert isinstance(value, dict)
+    return value
+
+
+def read(value: Any) -> Legend:
+    """Return what `written` wrote; ValueError for anything else."""
+    legend = _made(value)
+    if not isinstance(legend, Plan | Groups | Waiting | Nothing):
+        msg = "this is no legend"
+        raise ValueError(msg)  # noqa: TRY004 - a file is wrong, not a program
+    return legend
+
+
+# -- what a dataflow keeps -----------------------------------------------------------------
+
+
+def _groups(plan: Dataflow) -> Groups:
+    return Groups(
+        tuple(_component(plan, number, spec) for number, spec in enumerate(plan.specs)),
+        plan.cold.store,
+    )
+
+
+def _component(plan: Dataflow, number: int, spec: ComponentSpec) -> Component:
+    join = None
+    for step in spec.steps:
+        if isinstance(step, JoinMany):
+            inputs = step.spec.inputs
+            keys = tuple(_keys_of_port(plan, spec, port) for port in step.inputs)
+            join = Join(step.spec.number, step.spec.text, inputs, keys, step.spec.partitions)
+    groupings = tuple(
+        Grouping(
+            _keys_of_grouping(plan, number, spec, grouping),
+            synopses,
+            tuple(
+                step.text
+                for step in spec.steps
+                if isinstance(step, Stateful) and step.grouping == grouping
+                for _ in step.operator.synopses
+            ),
+        )
+        for grouping, synopses in enumerate(spec.groupings)
+    )
+    return Component(() if join else groupings, join, spec.lifetimes)
+
+
+def _keys_of_port(plan: Dataflow, spec: ComponentSpec, step: int) -> tuple[str, ...]:
+    """Return the key columns of what comes to a step."""
+    while not isinstance(found := spec.steps[step], Receive):
+        step = found.inputs[0]
+    return plan.edges[found.edge].keys
+
+
+def _keys_of_grouping(plan: Dataflow, number: int, spec: ComponentSpec, grouping: int) -> pa.Schema:
+    """Return the columns that tell the groups of a grouping apart, with their types."""
+    names: tuple[str, ...] = ()
+    payload = pa.schema([])
+    for step in spec.steps:
+        if step.grouping == grouping and isinstance(step, Regroup):
+            names, payload = step.keys, step.payload
+        elif step.grouping == grouping and isinstance(step, Receive):
+            names, payload = plan.edges[step.edge].keys, step.payload
+    return pa.schema([payload.field(name) for name in names])
+
+
+# -- JSON ----------------------------------------------------------------------------------
+
+
+def _told(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple | list):
+        return [_told(each) for each in value]
+    if isinstance(value, pa.Schema):
+        return {"$schema": base64.b64encode(value.serialize()).decode()}
+    if isinstance(value, pa.DataType):
+        return {"$type": _told(pa.schema([pa.field("", value)]))["$schema"]}
+    if is_dataclass(value) and _CLASSES.get(type(value).__name__) is type(value):
+        told = {field.name: _told(getattr(value, field.name)) for field in fields(value)}
+        return {"is": type(value).__name__, **told}
+    raise _Unspeakable(repr(value)[:80])
+
+
+def _made(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_made(each) for each in value)
+    if not isinstance(value, dict):
+        return value
+    try:
+        if "$schema" in value:
+            return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value["$schema"])))
+        if "$type" in value:
+            return _made({"$schema": value["$type"]}).field(0).type
+        made = _CLASSES[value["is"]]
+        return made(**{name: _made(each) for name, each in value.items() if name != "is"})
+    except (
+        LookupError,
+        TypeError,
+        AttributeError,
+        pa.ArrowException,
+        OSError,
+        DefinitionError,
+    ) as error:
+        msg = f"not a part of a legend: {error}"
+        raise ValueError(msg) from error

@@ -1,0 +1,114 @@
+"""Frames: windows that move with events, in the order of (time, arrival), as pure data.
+
+Idea: a frame says how far back a window reaches (`range` of time or `rows`), when it is looked at
+(`slide`) and whose events it counts (`partition`). Without a slide there is a row for every event,
+over the window that ends with it: what SQL calls `RANGE/ROWS BETWEEN ... PRECEDING AND CURRENT
+ROW`. `range` is half open, (t - range, t], and events of equal time are ordered by arrival.
+
+    rows 3, partition "key"          events   a1 b1 a2 a3 b2 a4
+    slide None                       rows     a:1 b:1 a:12 a:123 b:12 a:234
+    slide RowsSlide(2)               rows             a:12           b:12 a:234
+
+Invariant: a frame that is built has a meaning (`test_frames_without_meaning_are_refused`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
+from icestream.core.units import format_interval
+
+#: the key column that tells grouping sets apart
+GROUPING_ID = "grouping_id"
+
+#: whose events are counted, and left behind, by a frame
+PARTITIONS = ("key", "stream")
+
+
+@dataclass(frozen=True, slots=True)
+class RowsSlide:
+    """Look at the window at every so many events."""
+
+    rows: int
+
+    def __post_init__(self) -> None:
+        """Refuse a slide that never moves."""
+        if self.rows <= 0:
+            msg = f"a slide must be at least one row; got {self.rows}"
+            raise DefinitionError(msg)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A window that moves with events."""
+
+    #: how far back the window reaches, in microseconds; None if it reaches back `rows`
+    range: Micros | None = None
+    #: how many events the window has at most; None if it reaches back `range`
+    rows: int | None = None
+    #: None: a row for every event; microseconds: rows at every multiple (with `rows` only)
+    slide: Micros | RowsSlide | None = None
+    #: `key`: each group counts its own events; `stream`: events of all groups count
+    partition: str = "key"
+
+    def __post_init__(self) -> None:
+        """Refuse frames without a meaning."""
+        if (self.range is None) == (self.rows is None):
+            msg = "a frame reaches back either a range of time or a number of rows; give one"
+            raise DefinitionError(msg)
+        if self.reach <= 0:
+            msg = f"a frame must reach back a positive range or number of rows; got {self.reach}"
+            raise DefinitionError(msg)
+        if self.partition not in PARTITIONS:
+            msg = f"a frame counts by 'key' or by 'stream'; got {self.partition!r}"
+            raise DefinitionError(msg)
+        if isinstance(self.slide, int):
+            if self.range is not None:
+                msg = "a range that slides in time is a window on a grid: use window(range, slide)"
+                raise DefinitionError(msg)
+            if self.slide <= 0:
+                msg = f"a slide must be positive; got {self.slide} microseconds"
+                raise DefinitionError(msg)
+
+    @property
+    def reach(self) -> int:
+        """Return how far back the frame reaches, in microseconds or in rows."""
+        return self.range if self.range is not None else self.rows or 0
+
+    @property
+    def in_one_shard(self) -> bool:
+        """Tell whether events of all groups are counted together, so that one shard sees all."""
+        return self.partition == "stream" and (self.rows is not None or self.slide is not None)
+
+    def late_before(self, watermark: Micros) -> Micros:
+        """Return the instant before which events come too late: their place in order is passed."""
+        return watermark
+
+    def settled_by(self, latest: Micros) -> Micros:
+        """Return the watermark at which everything up to an event at `latest` is emitted."""
+        if isinstance(self.slide, int):
+            return self.due(latest)
+        return latest + 1
+
+    def heading(self, time: pa.DataType) -> pa.Field:
+        """Return the first column of the result rows: the instant they are of."""
+        return pa.field("time", time)
+
+    def describe(self) -> dict[str, str]:
+        """Return the frame for people and for checkpoints."""
+        reach = f"{self.rows} rows" if self.range is None else format_interval(self.range)
+        slide = "every event"
+        if isinstance(self.slide, int):
+            slide = format_interval(self.slide)
+        elif self.slide is not None:
+            slide = f"{self.slide.rows} rows"
+        return {"kind": "frame", "reach": reach, "slide": slide, "partition": self.partition}
+
+    def due(self, time: Micros) -> Micros:
+        """Return the first instant of a slide of time that sees an event."""
+        assert isinstance(self.slide, int)
+        return (time // self.slide + 1) * self.slide

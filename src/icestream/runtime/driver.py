@@ -1,0 +1,537 @@
+"""The driver's side of a version: ingest, fix the watermark, run the shards, commit, tidy up.
+
+Idea: the same steps run in one process or on Spark; an `Executor` runs the tasks. A version is
+computed from the one before it and exists once its commit file does. A batch that comes again after
+its commit is not computed again: its result files are handed out once more.
+
+Invariants:
+1. Killed anywhere and started again, the rows delivered are those of a run that never failed
+   (`test_crash_every_step_of_a_run`).
+2. A batch is counted in exactly one version (`test_a_batch_that_comes_again_is_delivered_again`).
+
+Cost: one commit file per version; a listing of all live segments in one of 64.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from icestream.core.clock import Clock, SystemClock
+from icestream.core.errors import CheckpointError, DefinitionError
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.plan.events.dataflow import Dataflow
+from icestream.plan.fuse.running_fusion import RunningFusion, Together
+from icestream.plan.grid.parts import parts_of
+from icestream.plan.nodes.queries import Computation, Plan, check_same_plan
+from icestream.plan.nodes.updates import Updates
+from icestream.plan.state_schema import legend_of, written
+from icestream.runtime.version.progress import Timer, progress_of
+from icestream.runtime.version.retention import KeptVersions
+from icestream.runtime.version.scaling import next_sizing, placed, task_bounds, told
+from icestream.runtime.version.settings import LEAST_QUOTA, Settings
+from icestream.runtime.version.task import ShardReport, ShardTask
+from icestream.runtime.version.work import Executor, Made, Making, Parcel, Work, total
+from icestream.runtime.work.dataflow.work import DataflowWork, least_quota
+from icestream.runtime.work.latest.work import UpdatesWork
+from icestream.runtime.work.windows.work import WindowWork
+from icestream.state.arena import remove, sweep
+from icestream.state.files import Files
+from icestream.state.versions.commits import (
+    EVENTS,
+    EXCHANGE,
+    NO_SHARD,
+    RESULTS,
+    REWRITTEN,
+    Commit,
+    LiveSegment,
+    VersionStore,
+    survivors,
+)
+
+Batch_contra = TypeVar("Batch_contra", contravariant=True)
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A committed version with what it emits."""
+
+    commit: Commit
+    #: paths of result files and files of late events
+    results: tuple[str, ...]
+    late: tuple[str, ...]
+    #: True if the version was committed before and is handed out again
+    again: bool
+    progress: dict[str, Any] = field(default_factory=dict)
+
+
+class Driver(Generic[Batch_contra]):
+    """Runs versions of one query, one after the other."""
+
+    def __init__(
+        self,
+        plan: Computation,
+        settings: Settings,
+        files: Files,
+        executor: Executor[Batch_contra],
+        clock: Clock | None = None,
+    ) -> None:
+        """Open the checkpoint; nothing is computed yet."""
+        self._plan = plan
+        settings.check_memory(_kinds_of_windows(plan))
+        self._work = work_of(plan, files, settings)
+        self._settings = settings
+        self._files = files
+        self._executor = executor
+        own = plan.clock if isinstance(plan, Updates) else SystemClock()
+        self._clock = clock or own
+        self.store = VersionStore(files, settings.root)
+        #: arenas of other runs of this query are never trusted
+        self._run = os.path.join(settings.local, uuid.uuid4().hex[:12])
+        remembered = self.store.remember_plan(plan.describe(), written(legend_of(plan)))
+        check_same_plan(settings.root, remembered, plan.describe())
+        self._versions = KeptVersions(self.store, files, settings.root, settings.keep)
+        self._delivered: Micros | None = None
+        #: the last batch and the seconds it took, where the caller measures that
+        self.trigger: tuple[int, float] | None = None
+        #: operators that are asked to run together; None: as the version before decided
+        self._fuse: Together | None = None
+        if isinstance(plan, Dataflow) and plan.measured:
+            self._fuse = "auto"
+        self.rescale(settings.parallelism or settings.shards)
+        _remove_earlier_runs(settings.local)
+        self._resume()
+
+    @property
+    def paced(self) -> bool:
+        """Tell whether versions go by the time that batches take."""
+        return isinstance(self._plan, Updates) or not self._bounds.fixed
+
+    @property
+    def ticks(self) -> bool:
+        """Tell whether batches come also when no events do."""
+        return self._settings.ticker
+
+    @property
+    def last(self) -> Commit | None:
+        """Return the last committed version."""
+        return self._versions.last
+
+    def batch(self, number: int, batch: Batch_contra) -> list[Delivery]:
+        """Compute a batch of Spark's numbering, or hand out again what was committed for it."""
+        before = self._resumed()
+        self._check_not_over(before)
+        reached = -1 if before is None or before.batch is None else before.batch
+        if before is not None and number == reached:
+            return [self._delivery(self._version_of_batch(before), again=True)]
+        if number < reached or (number > reached + 1 and not self._settings.ticker):
+            msg = (
+                f"the checkpoint at {self._settings.root} has committed "
+                f"{'no batch' if reached < 0 else f'batches up to {reached}'}, but Spark comes "
+                f"with batch {number}: one of the two checkpoints was rolled back or belongs to "
+                "another query. Restore both together, or start a new checkpoint"
+            )
+            raise CheckpointError(msg)
+        computed = self._version(number, batch)
+        return [] if computed is None else [computed]
+
+    def bootstrap(self, history: Batch_contra) -> int:
+        """Take in events from before the first batch, telling nothing; return how many there were.
+
+        The rows of windows that they close are not handed out: whoever has the history has them.
+        """
+        before = self._resumed()
+        if before is not None and before.batch is not None:
+            msg = (
+                f"the checkpoint at {self._settings.root} has committed batches up to "
+                f"{before.batch}: history comes before the first one. Bootstrap a new checkpoint"
+            )
+            raise CheckpointError(msg)
+        known = before.totals["events"] if before else 0
+        self._version(None, history)
+        return 0 if self.last is None else self.last.totals["events"] - known
+
+    def flush(self) -> list[Delivery]:
+        """Close every window that has an event, as a version of maintenance.
+
+        Once committed it is handed out again until the next batch.
+        """
+        before = self._resumed()
+        if before is None:
+            return []
+        latest = max((seen for seen in before.seen if seen is not None), default=None)
+        if latest is None:
+            return []
+        end = self._plan.settled_by(latest)
+        is_flush = before.decisions["flush"] and REWRITTEN not in before.decisions
+        if is_flush and end <= before.watermark:
+            return [self._delivery(before, again=True)]
+        if end <= before.watermark and not _waits(before):
+            return []
+        closed = self._version(None, None, flush=end)
+        return [] if closed is None else [closed]
+
+    def clean_up(self, *, last: bool = False) -> list[Delivery]:
+        """Let joins make all results that they owe, as a version of maintenance.
+
+        With `last` the stream is over: what joins keep is discarded, and no batch may follow.
+        """
+        before = self._resumed()
+        if before is None or not (last or _waits(before)):
+            return []
+        self._check_not_over(before)
+        cleaned = self._version(None, None, last=last)
+        return [] if cleaned is None else [cleaned]
+
+    def rescale(self, parallelism: int | tuple[int, int]) -> None:
+        """Let so many tasks run the shards of each component, from the next version on.
+
+        Of the fewest and the most, what load asks for.
+        """
+        self._bounds = task_bounds(parallelism, self._settings.shards)
+
+    def fuse(self, together: Together) -> None:
+        """Let operators of a job run in one task, from the next version on; all others by theirs.
+
+        Their state stays where it is. Refuses operators that are not partitioned alike.
+        """
+        if not (isinstance(self._plan, Dataflow) and self._plan.names):
+            msg = "fuse is for jobs (ice.job): what other queries run together is part of the plan"
+            raise DefinitionError(msg)
+        graph, shards = self._plan.graph, self._settings.shards
+        RunningFusion.begin(graph, shards).chosen(graph, together, self._plan.names, shards)
+        self._fuse = together
+
+    def maintained(self) -> list[Commit]:
+        """Return the last versions, if of maintenance, whose rows nobody may have taken yet."""
+        chain = [] if self.last is None else self.store.before_rewrites(self.last)
+        return [commit for commit in reversed(chain) if commit.decisions.get("flush")]
+
+    def redeliver(self, commit: Commit) -> Delivery:
+        """Return what a committed version emits, to hand it out once more."""
+        return self._delivery(commit, again=True)
+
+    def last_again(self) -> list[Delivery]:
+        """Return what the last version emits, to hand it out once more; history emits nothing."""
+        last = self._resumed()
+        made = None if last is None else self.store.before_rewrites(last)[-1]
+        if made is None or (made.batch is None and not made.decisions["flush"]):
+            return []
+        return [self.redeliver(made)]
+
+    def delivered(self) -> None:
+        """Hear that the rows of the last version have reached the sink."""
+        self._delivered = self._clock.now()
+
+    def close(self) -> None:
+        """Remove the arenas and exchange files of this run."""
+        remove(self._run)
+
+    # -- one version -----------------------------------------------------------------------
+
+    def _version(
+        self,
+        number: int | None,
+        batch: Batch_contra | None,
+        flush: Micros = MINUS_INFINITY,
+        *,
+        last: bool = False,
+    ) -> Delivery | None:
+        """Compute and commit a version, unless a ticker called and there is nothing to do."""
+        self._settled = False
+        before, timer = self.last, Timer(self._clock)
+        version = before.version + 1 if before else 1
+        watermark = before.watermark if before else MINUS_INFINITY
+        making = self._making(version, watermark, timer, flushing=batch is None, last=last)
+        parcels: list[Parcel] = []
+        try:
+            if batch is not None:
+                ingest = self._work.ingest(making)
+                parcels = self._executor.ingest(ingest, batch, making.folder)
+            timer.note("ingest")
+            idle = batch is not None and not total(parcels, "rows")
+            if self._settings.ticker and idle and not _waits(before):
+                self._settled = True
+                return None
+            seen = self._seen(before, parcels)
+            reached = max(self._plan.watermark(watermark, seen), flush)
+            made = self._work.run(making, self._executor, parcels, seen, reached)
+            timer.note("component")
+        finally:
+            self._remove_parcels(making.folder)
+        commit = self._commit(making, number, reached, seen, parcels, made)
+        timer.note("commit")
+        self.delivered()
+        self._versions.tidy()
+        sweep(os.path.join(self._run, "arenas"), set(commit.arenas))
+        self._settled = True
+        timer.note("tidy")
+        progress = progress_of(
+            commit,
+            parcels,
+            made,
+            self._versions.live,
+            timer,
+            budget=self._settings.budget,
+            jobs=self._plan.jobs,
+        )
+        return self._delivery(commit, again=False, progress=progress)
+
+    def _making(
+        self, version: int, watermark: Micros, timer: Timer, *, flushing: bool, last: bool
+    ) -> Making:
+        """Return the version that is about to be made."""
+        before, settings = self.last, self._settings
+        folder = os.path.join(self._run, f"exchange-{version}-{uuid.uuid4().hex[:8]}")
+        if settings.exchange_in_storage:
+            folder = f"{settings.root}/{EXCHANGE}"
+        arenas = before.arenas if before else ()
+        told_before = before.decisions["placement"] if before else None
+        sizing = next_sizing(
+            told_before,
+            self._bounds,
+            batch=None if self.trigger is None else self.trigger[1],
+            interval=settings.interval,
+            cores=self._executor.parallel,
+        )
+        placement = placed(told_before, settings.shards, sizing.tasks, rebalance=settings.rebalance)
+
+        def task(*, shard: int, **rest: Any) -> ShardTask:
+            return ShardTask(
+                files=self._files,
+                root=settings.root,
+                arenas=os.path.join(self._run, "arenas"),
+                shard=shard,
+                place=placement[shard % settings.shards],
+                version=version,
+                arena=arenas[shard] if arenas else None,
+                named=arenas,
+                codec=settings.codec,
+                **rest,
+            )
+
+        return Making(
+            version,
+            before,
+            self._versions.live,
+            watermark,
+            before.routes if before else self._first_routes(),
+            self._first_ordinal,
+            settings.budget,
+            settings.shards,
+            folder,
+            timer.note,
+            task,
+            sizing,
+            placement,
+            flushing,
+            self._delivered,
+            self.trigger,
+            last,
+            self._fuse,
+        )
+
+    def _remove_parcels(self, folder: str) -> None:
+        """Remove what tasks of a version handed on, and what attempts that lost left there."""
+        if not self._settings.exchange_in_storage:
+            shutil.rmtree(folder, ignore_errors=True)
+            return
+        for name in self._files.list(folder):
+            self._files.unlink(f"{folder}/{name}")
+
+    @property
+    def _first_ordinal(self) -> int:
+        return self.last.next_ordinal if self.last else 0
+
+    def _commit(
+        self,
+        making: Making,
+        number: int | None,
+        watermark: Micros,
+        seen: tuple[Micros | None, ...],
+        parcels: Sequence[Parcel],
+        made: Made,
+    ) -> Commit:
+        before, version, reports = self.last, making.version, made.reports
+        shared = {
+            "flush": making.flushing,
+            "entries": total(parcels, "entries"),
+            "placement": told(
+                before.decisions["placement"] if before else None,
+                making.placement,
+                making.sizing,
+                reports,
+            ),
+        }
+        bases = tuple(
+            version if report.snapshot else (before.bases[report.shard] if before else 0)
+            for report in reports
+        )
+        commit = Commit(
+            version=version,
+            batch=number if number is not None else (before.batch if before else None),
+            watermark=watermark,
+            seen=seen,
+            routes=making.routes,
+            arenas=tuple(report.arena for report in reports),
+            added=tuple(
+                LiveSegment(report.shard, version, lifetime, info)
+                for report in reports
+                for lifetime, info in report.segments
+            )
+            + tuple(
+                LiveSegment(NO_SHARD, version, EVENTS, p.sent.kept, p.report.begins)
+                for p in made.kept
+                if p.sent.kept is not None
+            ),
+            released=tuple(ordinal for report in reports for ordinal in report.released),
+            results=tuple(
+                report.result
+                for report in reports
+                if report.result is not None and (number is not None or making.flushing)
+            ),
+            late=tuple(p.sent.late for p in parcels if p.sent.late is not None),
+            bases=bases,
+            horizon=self._horizon(bases, watermark),
+            next_ordinal=making.first_ordinal + self._work.ordinals(making.shards) + len(parcels),
+            decisions={**shared, **made.decisions},
+            totals=self._totals(parcels, reports),
+        )
+        live = survivors(self._versions.live, commit)
+        self.store.create(self.store.with_listing(commit, live))
+        self._versions.add(commit, live)
+        return commit
+
+    def _horizon(self, bases: Sequence[int], watermark: Micros) -> Micros:
+        """Return the watermark before which no rebuild reads: that of the oldest base."""
+        oldest = min(bases)
+        if oldest == 0:
+            return MINUS_INFINITY
+        if self.last is None or oldest > self.last.version:
+            return watermark
+        if oldest == min(self.last.bases):
+            return self.last.horizon
+        return self.store.load(oldest).watermark
+
+    def _totals(self, parcels: Sequence[Parcel], reports: Sequence[ShardReport]) -> dict[str, int]:
+        before = self.last.totals if self.last else {}
+        news = {
+            "events": total(parcels, "rows"),
+            "late": total(parcels, "late"),
+            "without_time": total(parcels, "without_time"),
+            "rows": sum(sum(report.rows) for report in reports),
+        }
+        return {name: before.get(name, 0) + count for name, count in news.items()}
+
+    def _seen(self, before: Commit | None, parcels: Sequence[Parcel]) -> tuple[Micros | None, ...]:
+        old = before.seen if before else (None,) * len(self._plan.sources)
+        return tuple(
+            max(
+                (
+                    latest
+                    for latest in (seen, *(p.report.seen.get(number) for p in parcels))
+                    if latest is not None
+                ),
+                default=None,
+            )
+            for number, seen in enumerate(old)
+        )
+
+    def _first_routes(self) -> tuple[int, ...]:
+        groups, shards = self._plan.key_groups, self._settings.shards
+        return tuple(group * shards // groups for group in range(groups))
+
+    # -- standing where the checkpoint stands ----------------------------------------------
+
+    def _resume(self) -> None:
+        """Stand where the checkpoint stands."""
+        self._versions.resume()
+        if self.last is not None:
+            self._check_shards(self.last)
+        self._settled = True
+
+    def _resumed(self) -> Commit | None:
+        """Return the last version; after a failure, what the checkpoint says it is."""
+        if not self._settled:
+            self._resume()
+        return self.last
+
+    def _version_of_batch(self, last: Commit) -> Commit:
+        """Return the version that computed the batch `last` stands at."""
+        while last.decisions["flush"]:
+            last = self.store.load(last.version - 1)
+        return last
+
+    def _check_not_over(self, last: Commit | None) -> None:
+        if last is not None and last.decisions.get("joins", {}).get("over"):
+            msg = (
+                f"the stream of the checkpoint at {self._settings.root} was said to be over, and "
+                "its state is gone: start a new checkpoint for what comes now"
+            )
+            raise CheckpointError(msg)
+
+    def _check_shards(self, last: Commit) -> None:
+        shards = len(last.arenas) // self._plan.jobs
+        if shards != self._settings.shards:
+            msg = (
+                f"the checkpoint at {self._settings.root} has {shards} shards, the query "
+                f"asks for {self._settings.shards}: its state is cut by shards, so it keeps them. "
+                f"Leave .shards(...) out; .parallelism(n) and query.rescale(n) choose the number "
+                f"of tasks, up to {shards}. For more, start a new checkpoint"
+            )
+            raise CheckpointError(msg)
+
+    # -- delivery --------------------------------------------------------------------------
+
+    def _delivery(
+        self, commit: Commit, *, again: bool, progress: dict[str, Any] | None = None
+    ) -> Delivery:
+        folder = f"{self._settings.root}/{RESULTS}"
+        return Delivery(
+            commit,
+            tuple(f"{folder}/{info.name}" for info in commit.results),
+            tuple(f"{folder}/{info.name}" for info in commit.late),
+            again,
+            progress or {},
+        )
+
+
+def _remove_earlier_runs(local: str) -> None:
+    """Remove the arenas and exchange files that earlier runs left."""
+    with suppress(FileNotFoundError):
+        for name in os.listdir(local):
+            shutil.rmtree(os.path.join(local, name), ignore_errors=True)
+
+
+def _waits(last: Commit | None) -> bool:
+    """Tell whether a version left something that later ones have to do."""
+    return last is not None and bool(last.decisions.get("waiting"))
+
+
+def least_memory(plan: Computation) -> int:
+    """Return the bytes that one shard of every component of a plan needs."""
+    if isinstance(plan, Dataflow):
+        return plan.jobs * least_quota(plan)
+    return _kinds_of_windows(plan) * LEAST_QUOTA
+
+
+def _kinds_of_windows(plan: Computation) -> int:
+    return sum(part.windows for part in parts_of(plan)) if isinstance(plan, Plan) else 1
+
+
+def work_of(plan: Computation, files: Files, settings: Settings) -> Work:
+    """Return what makes versions of a plan."""
+    if isinstance(plan, Updates):
+        return UpdatesWork(plan)
+    if isinstance(plan, Dataflow):
+        return DataflowWork(plan, settings.shards, settings.budget)
+    assert isinstance(plan, Plan)
+    return WindowWork(plan, files, settings.root)
+
+
+__all__ = ["Delivery", "Driver", "least_memory"]

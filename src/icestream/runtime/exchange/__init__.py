@@ -1,0 +1,1 @@
+"""What travels between tasks: parcels of entries, keys, events and changes, cut by shard."""

@@ -1,0 +1,111 @@
+"""Changes on their way to another component: cut by shard, collected, written as a parcel.
+
+Idea: a shard of a component sends to the shards of later ones what an ingest task sends to those of
+the first, in a parcel of the same form; the shards of component c are numbered after those of the
+components before it.
+
+Invariant: what a shard receives depends on the changes sent and their order alone
+(`test_the_same_changes_make_the_same_parcel`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.kernels.fold import routes_of
+from icestream.operators.dataflow.sorted_changes import by_group
+from icestream.operators.folding.fold import HI
+from icestream.operators.folding.sorted_runs import slice_bounds
+from icestream.runtime.exchange.parcels import ExchangeWriter
+from icestream.state.files import Files
+
+#: rows that are collected for each shard, on average, before they are cut and written
+ENOUGH_ROWS = 16_384
+
+
+@dataclass(frozen=True)
+class Sends:
+    """Where the changes of a task go."""
+
+    files: Files
+    folder: str
+    routes: tuple[int, ...]
+    #: shards of a component
+    shards: int
+    #: component that each edge leads to
+    targets: tuple[int, ...]
+
+
+@dataclass
+class Routing:
+    """Cuts changes by the shard that they go to."""
+
+    sends: Sends
+    #: rows by key group
+    load: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Have seen nothing yet."""
+        self.load = np.zeros(len(self.sends.routes), dtype=np.int64)
+        self._routes = np.array(self.sends.routes, dtype=np.int64)
+
+    def cut(self, edge: int, changes: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the part of each shard that has one, in the order of groups.
+
+        Where shards own ranges of identities, which is usual, parts are slices of one sort.
+        """
+        if not changes.num_rows:
+            return
+        changes = by_group(changes)
+        hi = np.asarray(changes.column(HI).to_numpy())
+        shards = np.empty(len(hi), dtype=np.int64)
+        routes_of(hi, len(self._routes), self._routes, shards, self.load)
+        first = self.sends.targets[edge] * self.sends.shards
+        if (shards[1:] < shards[:-1]).any():
+            order = np.argsort(shards, kind="stable")
+            changes, shards = changes.take(pa.array(order)), shards[order]
+        for start, end in pairwise(slice_bounds(shards).tolist()):
+            yield first + int(shards[start]), changes.slice(start, end - start)
+
+
+class Sending:
+    """Fills one parcel."""
+
+    def __init__(self, sends: Sends, name: str) -> None:
+        """Write to a file of this name, made with the first change."""
+        self._sends = sends
+        self._routing = Routing(sends)
+        self._path = f"{sends.folder}/{name}.parcel"
+        self._out: ExchangeWriter | None = None
+        self._waiting: dict[int, list[pa.RecordBatch]] = {}
+        self._enough = ENOUGH_ROWS * sends.shards
+
+    def take(self, edge: int, changes: pa.RecordBatch) -> None:
+        """Send changes on an edge."""
+        if not changes.num_rows:
+            return
+        waiting = self._waiting.setdefault(edge, [])
+        waiting.append(changes)
+        if sum(each.num_rows for each in waiting) >= self._enough:
+            self._write(edge)
+
+    def finish(self) -> str | None:
+        """Close the parcel and return its path; None if there was nothing to send."""
+        for edge in sorted(self._waiting):
+            self._write(edge)
+        if self._out is None:
+            return None
+        self._out.finish()
+        return self._path
+
+    def _write(self, edge: int) -> None:
+        if self._out is None:
+            self._out = ExchangeWriter(self._sends.files, self._path, self._sends.files, "", "")
+        together = pa.concat_batches(self._waiting.pop(edge))
+        for shard, part in self._routing.cut(edge, together):
+            self._out.changes(shard, edge, part)

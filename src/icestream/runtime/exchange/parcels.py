@@ -1,0 +1,308 @@
+"""The exchange between ingest and shards: files that all can read, or blobs through the shuffle.
+
+Idea: both carry the same bytes, one *parcel* per split and shard or one per split, in the segment
+format with its checksums. Tables of entries and keys are records; `group` is the shard, `operator`
+the part of the plan that they are for. The shards of a task read parcels off one *shelf*, which
+opens each of them once and knows which records are whose.
+
+Invariants:
+1. A shard reads its records by split and position, whatever the order of arrival
+   (`test_parcels_are_read_in_the_order_of_splits`).
+2. However many parcels there are, few files are open (`test_bounded_files_that_a_shelf_has_open`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.core.arrays import Table
+from icestream.core.times import INFINITY, Micros
+from icestream.operators.dataflow.sorted_changes import between, by_group, first_and_last
+from icestream.state.files import Files
+from icestream.state.log.format import ENTRY_DTYPE, SegmentInfo
+from icestream.state.log.ipc import read_batch, read_table, write_table
+from icestream.state.log.reader import SegmentReader
+from icestream.state.log.segments import segment_name
+from icestream.state.log.writer import SegmentWriter
+from icestream.state.versions.commits import RESULTS, SEGMENTS
+
+KEYS = 0
+TUPLES = 1
+ENTRIES = 2
+#: entries that leave the windows of family f are of the kind LEAVING + f
+LEAVING = 3
+#: states of hot groups
+STATES = (1 << 15) - 1
+#: changes on edge e of a dataflow are of the kind CHANGES + e
+CHANGES = 1 << 15
+
+#: bytes of entries in one record
+RECORD_BYTES = 1 << 20
+#: rows of keys in one record
+RECORD_KEYS = 16_384
+#: parcels that a shelf keeps open
+MOST_OPEN = 128
+
+
+@dataclass
+class SplitReport:
+    """What a split tells the driver."""
+
+    rows: int = 0
+    late: int = 0
+    without_time: int = 0
+    entries: int = 0
+    #: how many of the entries are events themselves, sent to parts of the plan that need them
+    sent: int = 0
+    #: events of hot groups that became states before they were sent
+    lifted: int = 0
+    #: groups met, those met again after the table was full twice
+    groups: int = 0
+    #: latest event time by source number
+    seen: dict[int, Micros] = field(default_factory=dict)
+    #: entries by key group
+    load: dict[int, int] = field(default_factory=dict)
+    #: blocks of kept events that were read, their bytes, and for how many kinds of windows in all
+    blocks: int = 0
+    block_bytes: int = 0
+    block_uses: int = 0
+    #: the earliest time of events that count; of their pane, where Spark has folded them
+    begins: Micros = INFINITY
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a split wrote beside its parcel, for good."""
+
+    #: events that came too late
+    late: SegmentInfo | None
+    #: the segment in which its events are kept
+    kept: SegmentInfo | None
+
+
+class ExchangeWriter:
+    """Collects what one split sends to all shards, in one file; what must last goes to others."""
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        log_files: Files,
+        root: str,
+        name: str,
+        codec: str | None = None,
+    ) -> None:
+        """Write to `path`; late events and events to keep to the checkpoint in `root`."""
+        self._log_files = log_files
+        self._root = root
+        self._name = name
+        self._codec = codec
+        self._late: SegmentWriter | None = None
+        self._kept: SegmentWriter | None = None
+        self._writer = SegmentWriter(files, path, 0)
+
+    def entries(self, shard: int, table: Table, kind: int = ENTRIES, part: int = 0) -> None:
+        """Send entries, each row led by its pane, for a part of the plan."""
+        step = max(1, RECORD_BYTES // (8 * table.shape[1]))
+        for first in range(0, len(table), step):
+            rows = table[first : first + step]
+            self._writer.append(rows, operator=part, synopsis=kind, group=shard, rows=len(rows))
+
+    def keys(self, shard: int, keys: pa.Table, part: int = 0) -> None:
+        """Send keys of groups with their identity, for a part of the plan."""
+        for first in range(0, keys.num_rows, RECORD_KEYS):
+            rows = keys.slice(first, RECORD_KEYS)
+            self._writer.append(
+                write_table(rows), operator=part, synopsis=KEYS, group=shard, rows=rows.num_rows
+            )
+
+    def tuples(self, shard: int, events: pa.RecordBatch, part: int = 0) -> None:
+        """Send raw events, for a part of the plan."""
+        self._writer.append(
+            write_table(events), operator=part, synopsis=TUPLES, group=shard, rows=events.num_rows
+        )
+
+    def states(self, shard: int, states: pa.RecordBatch, part: int = 0) -> None:
+        """Send states, each row led by its pane, for a part of the plan."""
+        self._writer.append(
+            write_table(states), operator=part, synopsis=STATES, group=shard, rows=states.num_rows
+        )
+
+    def changes(self, shard: int, edge: int, changes: pa.RecordBatch) -> None:
+        """Send changes on an edge: records in the order of groups, which tell their range."""
+        ordered = by_group(changes)
+        step = max(1, RECORD_BYTES // 4 * ordered.num_rows // max(1, ordered.nbytes))
+        for start in range(0, ordered.num_rows, step):
+            part = ordered.slice(start, step)
+            first, last = first_and_last(part)
+            self._writer.append(
+                write_table(part),
+                synopsis=CHANGES + edge,
+                group=shard,
+                rows=part.num_rows,
+                back=first,
+                expiry=last - (1 << 63),
+            )
+
+    def late(self, events: pa.RecordBatch) -> None:
+        """Keep events that came too late."""
+        if self._late is None:
+            path = f"{self._root}/{RESULTS}/{self._name}-late.rows"
+            self._late = SegmentWriter(self._log_files, path, 0)
+        self._late.append(write_table(events), rows=events.num_rows)
+
+    def keep(self, ordinal: int) -> SegmentWriter:
+        """Open the segment in which the events of the split are kept."""
+        path = f"{self._root}/{SEGMENTS}/{segment_name(ordinal, uuid.uuid4().hex[:16])}"
+        self._kept = SegmentWriter(self._log_files, path, ordinal, codec=self._codec)
+        return self._kept
+
+    def finish(self) -> Sent:
+        """Close the parcel; what must last is synced, the parcel need not survive."""
+        self._writer.finish(sync=False)
+        late = None if self._late is None else self._late.finish()
+        if self._kept is not None and self._kept.records == 0:
+            self._kept.abandon()
+            self._kept = None
+        return Sent(late, None if self._kept is None else self._kept.finish())
+
+    def abandon(self) -> None:
+        """Leave nothing behind."""
+        for writer in (self._writer, self._late, self._kept):
+            if writer is not None:
+                writer.abandon()
+
+
+@dataclass(frozen=True)
+class _Directory:
+    """What some parcels have, in the order of shards and kinds, then of parcels."""
+
+    rows: npt.NDArray[np.void]
+    shards: npt.NDArray[np.int64]
+    kinds: npt.NDArray[np.int64]
+    #: number of the parcel of each row
+    parcels: npt.NDArray[np.int64]
+
+    def find(self, shard: int, kind: int) -> Iterator[tuple[int, npt.NDArray[np.void]]]:
+        """Yield the parcels that have records of a kind for a shard, with their rows."""
+        first, last = np.searchsorted(self.shards, (shard, shard + 1)).tolist()
+        begin, end = (first + np.searchsorted(self.kinds[first:last], (kind, kind + 1))).tolist()
+        cuts = np.flatnonzero(np.diff(self.parcels[begin:end])) + 1 + begin
+        for start, stop in pairwise((begin, *cuts.tolist(), end)) if begin < end else ():
+            yield int(self.parcels[start]), self.rows[start:stop]
+
+
+class Shelf:
+    """The parcels of a batch, opened once for all shards that a task runs."""
+
+    def __init__(self, files: Files, paths: Sequence[str]) -> None:
+        """Open nothing yet."""
+        self._files = files
+        self._paths = paths
+        self._open: OrderedDict[int, SegmentReader] = OrderedDict()
+
+    def records(
+        self, shard: int, part: int, synopsis: int
+    ) -> Iterator[tuple[SegmentReader, npt.NDArray[np.void]]]:
+        """Yield the parcels that have such records for a shard, with the directory of them."""
+        for number, rows in self._directory.find(shard, _kind(part, synopsis)):
+            yield self._reader(number), rows
+
+    def close(self) -> None:
+        """Close what is open."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+    @cached_property
+    def _directory(self) -> _Directory:
+        found = [self._reader(number).directory for number in range(len(self._paths))]
+        rows = np.concatenate(found) if found else np.empty(0, dtype=ENTRY_DTYPE)
+        parcels = np.repeat(np.arange(len(found)), [len(each) for each in found])
+        kinds = _kind(rows["operator"].astype(np.int64), rows["synopsis"])
+        order = np.lexsort((kinds, rows["group"]))
+        rows = rows[order]
+        return _Directory(rows, rows["group"].copy(), kinds[order], parcels[order])
+
+    def _reader(self, number: int) -> SegmentReader:
+        reader = self._open.pop(number, None) or SegmentReader(self._files, self._paths[number])
+        self._open[number] = reader
+        if len(self._open) > MOST_OPEN:
+            self._open.popitem(last=False)[1].close()
+        return reader
+
+
+def _kind(part: Any, synopsis: Any) -> Any:
+    """Return one number for a part of the plan and a kind of records."""
+    return (part << 16) + synopsis
+
+
+@dataclass(frozen=True)
+class Parcels:
+    """The parcels of a batch, for one shard."""
+
+    shelf: Shelf
+    shard: int
+    #: words of an entry with its pane
+    width: int
+    #: the part of the plan they are for
+    part: int = 0
+
+    def entries(self) -> Iterator[Table]:
+        """Yield tables of entries, each row led by its pane."""
+        for payload in self._payloads(ENTRIES):
+            yield np.frombuffer(payload, dtype=np.int64).reshape(-1, self.width)
+
+    def leaving(self, family: int) -> Iterator[Table]:
+        """Yield entries that leave the windows of a family."""
+        for payload in self._payloads(LEAVING + family):
+            yield np.frombuffer(payload, dtype=np.int64).reshape(-1, self.width)
+
+    def groups(self) -> Iterator[pa.Table]:
+        """Yield keys of the entries' groups."""
+        for payload in self._payloads(KEYS):
+            yield read_table(payload)
+
+    def tuples(self) -> Iterator[pa.RecordBatch]:
+        """Yield raw events."""
+        for payload in self._payloads(TUPLES):
+            yield read_batch(payload)
+
+    def states(self) -> Iterator[pa.RecordBatch]:
+        """Yield states of hot groups, each row led by its pane."""
+        for payload in self._payloads(STATES):
+            yield read_batch(payload)
+
+    def ranges(self, edge: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """Return first identity and bytes of each record of changes."""
+        found = [mine for _, mine in self._records(CHANGES + edge)]
+        rows = np.concatenate(found) if found else np.empty(0, dtype=ENTRY_DTYPE)
+        return rows["back"].astype(np.uint64), rows["length"].astype(np.int64)
+
+    def changes(self, edge: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """Yield the changes on an edge from one identity up to another."""
+        for reader, rows in self._records(CHANGES + edge):
+            greatest = rows["expiry"].astype(np.uint64) ^ np.uint64(1 << 63)
+            meets = (greatest >= np.uint64(first)) & (rows["back"] <= np.uint64(last - 1))
+            for record in reader.read_many(rows["marker"][meets]):
+                part = between(read_batch(record.payload), first, last)
+                if part.num_rows:
+                    yield part
+
+    def _payloads(self, synopsis: int) -> Iterator[memoryview]:
+        for reader, rows in self._records(synopsis):
+            for record in reader.read_many(rows["marker"]):
+                yield record.payload
+
+    def _records(self, synopsis: int) -> Iterator[tuple[SegmentReader, npt.NDArray[np.void]]]:
+        """Yield every parcel that has such records for this shard, with the directory of them."""
+        return self.shelf.records(self.shard, self.part, synopsis)

@@ -1,0 +1,97 @@
+"""Arrow files (the IPC file format), which Spark itself cannot read.
+
+Idea: Spark lists them as binary files, of which only the path is taken. A function of ours turns
+paths into rows where Spark must have rows; elsewhere tasks read the files where they would read
+that function's rows. Both use this reader. Uncompressed columns are used where the file is mapped.
+
+Invariant: record batch i of n is read with the piece that byte i/n of the file is in, so each is
+read once (`test_pieces_of_an_arrow_file_share_its_batches_without_overlap`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+from pyarrow import ipc
+
+from icestream.core.errors import InputError
+from icestream.runtime.ingest.file_splits import Piece
+from icestream.runtime.ingest.reader import BATCH_ROWS
+
+#: name of the function that makes rows of paths, by which a plan is recognised
+ARROW_ROWS = "icestream_arrow_rows"
+
+Batches = Iterator[pa.RecordBatch]
+
+
+class ArrowReader:
+    """Reads the record batches of a piece."""
+
+    def batches(self, piece: Piece, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted columns, in batches."""
+        with pa.memory_map(piece.path) as mapped:
+            size = mapped.size()
+            with _opened(piece.path, mapped, wanted) as file:
+                count = file.num_record_batches
+                for number in range(count):
+                    if piece.holds(number * size // count):
+                        batch = _typed(piece.path, file.get_batch(number), wanted)
+                        for first in range(0, batch.num_rows, BATCH_ROWS):
+                            yield batch.slice(first, BATCH_ROWS)
+
+
+def rows_of_paths(schema: pa.Schema) -> Callable[[Batches], Batches]:
+    """Return a function from batches of paths to the rows of those files."""
+
+    def rows(paths: Batches) -> Batches:
+        for batch in paths:
+            for uri in batch.column(0).to_pylist():
+                path = _local(uri)
+                yield from ArrowReader().batches(Piece(path, 0, os.path.getsize(path)), schema)
+
+    rows.__name__ = ARROW_ROWS
+    return rows
+
+
+def _local(uri: str) -> str:
+    """Return the path of a local file, of which Spark writes the address without escapes."""
+    scheme, _, path = uri.rpartition(":")
+    if scheme not in ("", "file"):
+        msg = f"{uri}: Arrow files are read from local or mounted disks only; mount the folder"
+        raise InputError(msg)
+    return "/" + path.lstrip("/")
+
+
+def _opened(path: str, mapped: pa.MemoryMappedFile, wanted: pa.Schema) -> ipc.RecordBatchFileReader:
+    try:
+        schema = ipc.open_file(mapped).schema
+        missing = [name for name in wanted.names if schema.get_field_index(name) < 0]
+        if missing:
+            msg = f"{path} has the columns {schema.names}, and not {missing}"
+            raise InputError(msg)
+        places = [schema.get_field_index(name) for name in wanted.names]
+        chosen = ipc.IpcReadOptions(included_fields=sorted(places), use_threads=False)
+        return ipc.open_file(mapped, options=chosen)
+    except pa.ArrowInvalid as error:
+        msg = (
+            f"{path} is no Arrow file: {error}. Write it with pyarrow.ipc.new_file, and move it "
+            "into the folder of the stream once it is complete"
+        )
+        raise InputError(msg) from None
+
+
+def _typed(path: str, batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    arrays = []
+    for column in wanted:
+        array = batch.column(column.name)
+        try:
+            arrays.append(array if array.type == column.type else array.cast(column.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            msg = (
+                f"{path}: column {column.name!r} is {array.type} and cannot be taken as "
+                f"{column.type}: {error}. Give the stream the type that the files have"
+            )
+            raise InputError(msg) from None
+    return pa.RecordBatch.from_arrays(arrays, schema=wanted)

@@ -1,0 +1,261 @@
+"""CSV files, as far as pyarrow and Spark read them alike.
+
+Idea: text that both parsers take means the same to both, but for a few forms, and those are looked
+for: quotes and escapes, blanks around values, numbers in hexadecimal, floats that are not finite,
+zones in the middle of a time. A block in which one is found, or that pyarrow refuses, is Spark's.
+
+Invariants:
+1. What is read here, Spark reads alike (`test_oracle_awkward_text_is_read_as_spark_reads_it`).
+2. A line is read with the piece that its first byte is in
+   (`test_pieces_of_a_csv_file_share_its_lines_without_overlap`).
+
+Limits: no decimals; times without a zone only where the session is in UTC, since pyarrow's and
+Java's rules of other zones may differ.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from icestream.runtime.ingest.file_splits import Piece
+from icestream.runtime.ingest.reader import UnlikeSpark
+
+#: bytes that are parsed at once, and bytes looked at for the end of a line
+BLOCK_BYTES = 4 << 20
+LINE_BYTES = 64 << 10
+
+#: bytes that mean something else, or nothing, to one of the parsers
+_AWKWARD = (b'"', b"\\", b"\0", b"0x", b"0X", b"\xef\xbb\xbf")
+#: options of the stream that choose files, or that leave text as it is
+_NEUTRAL = {
+    *("path", "header", "sep", "delimiter", "nullvalue", "mode", "inferschema"),
+    *("maxfilespertrigger", "maxbytespertrigger", "latestfirst", "maxfileage", "maxcachedfiles"),
+    *("discardcachedinputratio", "filenameonly", "cleansource", "sourcearchivedir"),
+    *("recursivefilelookup", "pathglobfilter", "modifiedbefore", "modifiedafter"),
+}
+#: endings of files that Spark unpacks
+_PACKED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst", ".xz")
+_UTC = ("UTC", "Etc/UTC", "Z", "GMT", "+00:00", "Etc/GMT", "UCT", "Zulu")
+#: letters of the shortest time that ends in Z and that Spark takes
+_ZONED_LETTERS = len("2020-01-01T00:00:00Z")
+
+
+@dataclass(frozen=True)
+class CsvReader:
+    """Reads the lines of a piece."""
+
+    #: all columns of the files, in order
+    names: tuple[str, ...]
+    header: bool
+    separator: str
+    #: text that means null, beside no text
+    null: str
+    #: whether times without a zone are in UTC
+    utc: bool
+
+    @classmethod
+    def of(
+        cls, names: tuple[str, ...], options: Mapping[str, str], conf: Mapping[str, str]
+    ) -> CsvReader | None:
+        """Return the reader for a stream's options and the session's settings, if there is one."""
+        chosen = {key.lower(): value for key, value in options.items()}
+        separator = chosen.get("sep", chosen.get("delimiter", ","))
+        plain = (
+            set(chosen) <= _NEUTRAL
+            and len(set(names)) == len(names)
+            and len(separator) == 1
+            and separator.isascii()
+            and separator not in '\r\n"\\ 0123456789+-.:'
+            and conf["spark.sql.columnNameOfCorruptRecord"] not in names
+            and conf["spark.sql.csv.parser.columnPruning.enabled"] == "true"
+            and conf["spark.sql.legacy.timeParserPolicy"] != "LEGACY"
+        )
+        if not plain:
+            return None
+        return cls(
+            names,
+            chosen.get("header", "false").lower() == "true",
+            separator,
+            chosen.get("nullvalue", ""),
+            conf["spark.sql.session.timeZone"] in _UTC,
+        )
+
+    def batches(self, piece: Piece, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted columns, in batches."""
+        if piece.path.lower().endswith(_PACKED) or not all(
+            _is_simple(kind) for kind in wanted.types
+        ):
+            msg = f"{piece.path}: {wanted} cannot be read from text as Spark does"
+            raise UnlikeSpark(msg)
+        first = self.header and piece.start == 0
+        zoned = False
+        for block in blocks(piece):
+            try:
+                self._check(block)
+                body = _without_first_line(block) if first else pa.py_buffer(block)
+                first = False
+                table, zoned = self._parsed(body, wanted, zoned)
+            except pa.ArrowInvalid as error:
+                msg = f"{piece.path}: {error}"
+                raise UnlikeSpark(msg) from None
+            yield from table.to_batches()
+
+    def _check(self, block: bytes) -> None:
+        """Refuse text that the two parsers may take differently."""
+        awkward = [text for text in _AWKWARD if text in block]
+        if awkward:
+            msg = f"it has {awkward[0]!r}"
+            raise pa.ArrowInvalid(msg)
+        if b"\r" in block and block.count(b"\r") != block.count(b"\r\n"):
+            msg = "it has line ends of several kinds"
+            raise pa.ArrowInvalid(msg)
+        if _blanks_at_ends(block, self.separator):
+            msg = "it has blanks around values"
+            raise pa.ArrowInvalid(msg)
+
+    def _parsed(self, block: pa.Buffer, wanted: pa.Schema, zoned: bool) -> tuple[pa.Table, bool]:
+        """Return the columns of a block, and whether its times tell their zone."""
+        if block.size == 0:
+            return wanted.empty_table(), zoned
+        try:
+            return self._table(block, wanted, zoned), zoned
+        except pa.ArrowInvalid:
+            if not any(_is_instant(kind) for kind in wanted.types):
+                raise
+            return self._table(block, wanted, not zoned), not zoned
+
+    def _table(self, block: pa.Buffer, wanted: pa.Schema, zoned: bool) -> pa.Table:
+        types = {field.name: _text_type(field.type, zoned) for field in wanted}
+        if not zoned and not self.utc and any(_is_instant(kind) for kind in wanted.types):
+            msg = "times without a zone, in a session that is not in UTC"
+            raise pa.ArrowInvalid(msg)
+        table = csv.read_csv(
+            pa.BufferReader(block),
+            csv.ReadOptions(
+                use_threads=False, block_size=block.size + 1, column_names=list(self.names)
+            ),
+            csv.ParseOptions(delimiter=self.separator, quote_char=False, escape_char=False),
+            csv.ConvertOptions(
+                column_types=types,
+                include_columns=wanted.names,
+                null_values=["", self.null],
+                strings_can_be_null=True,
+                true_values=["true", "True", "TRUE"],
+                false_values=["false", "False", "FALSE"],
+            ),
+        )
+        columns = [_value(table.column(each.name), each.type) for each in wanted]
+        return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def blocks(piece: Piece) -> Iterator[bytes]:
+    """Yield the lines that begin in a piece, many at a time."""
+    file = os.open(piece.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        at, end = _line_from(file, piece.start), _line_from(file, piece.end)
+        size = BLOCK_BYTES
+        while at < end:
+            block = os.pread(file, min(size, end - at), at)
+            cut = len(block) if at + len(block) >= end else block.rfind(b"\n") + 1
+            if cut:
+                yield block[:cut]
+                at += cut
+            elif block:
+                size *= 2
+            else:
+                return
+    finally:
+        os.close(file)
+
+
+def _line_from(file: int, place: int) -> int:
+    """Return where the first line begins that begins at a place or after it."""
+    if place == 0:
+        return 0
+    at = place - 1
+    while block := os.pread(file, LINE_BYTES, at):
+        found = block.find(b"\n")
+        if found >= 0:
+            return at + found + 1
+        at += len(block)
+    return at
+
+
+def _without_first_line(block: bytes) -> pa.Buffer:
+    """Leave the header out: the first line that is not blank."""
+    at = 0
+    while at < len(block):
+        end = block.find(b"\n", at)
+        end = len(block) if end < 0 else end + 1
+        blank = not block[at:end].strip()
+        at = end
+        if not blank:
+            break
+    return pa.py_buffer(block).slice(at)
+
+
+def _blanks_at_ends(block: bytes, separator: str) -> bool:
+    """Tell whether a blank begins or ends a value; a tab may be the separator."""
+    for blank in (b" ", b"\t"):
+        if blank != separator.encode() and blank in block:
+            letters = np.frombuffer(block, dtype=np.uint8)
+            places = np.flatnonzero(letters == blank[0])
+            edges = np.frombuffer(b"\r\n" + separator.encode(), dtype=np.uint8)
+            if places[0] == 0 or places[-1] == len(block) - 1:
+                return True
+            if (
+                np.isin(letters[places - 1], edges).any()
+                or np.isin(letters[places + 1], edges).any()
+            ):
+                return True
+    return False
+
+
+def _is_simple(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_signed_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_date32(kind)
+        or pa.types.is_string(kind)
+        or (pa.types.is_timestamp(kind) and kind.unit == "us")
+    )
+
+
+def _is_instant(kind: pa.DataType) -> bool:
+    return pa.types.is_timestamp(kind) and kind.tz is not None
+
+
+def _text_type(kind: pa.DataType, zoned: bool) -> pa.DataType:
+    """Return the type that a column is parsed to."""
+    if _is_instant(kind):
+        return pa.string() if zoned else pa.timestamp("us")
+    return kind
+
+
+def _value(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return a parsed column in its type, or refuse what the two parsers see differently."""
+    if pa.types.is_floating(kind):
+        if not pc.all(pc.is_finite(column), min_count=0).as_py():
+            msg = "a float is not finite"
+            raise pa.ArrowInvalid(msg)
+    elif _is_instant(kind) and pa.types.is_string(column.type):
+        _check_zones(column)
+    return column.cast(kind)
+
+
+def _check_zones(column: pa.ChunkedArray) -> None:
+    letters: Any = pc.min(pc.binary_length(column)).as_py()
+    if letters is None:
+        return
+    if letters < _ZONED_LETTERS or not pc.all(pc.ends_with(column, "Z")).as_py():
+        msg = "times with other zones than Z"
+        raise pa.ArrowInvalid(msg)

@@ -1,0 +1,97 @@
+"""Parquet files, read as Spark's reader does.
+
+Invariants:
+1. A row group is read with the piece that its middle is in, the rule of Parquet's own readers, so
+   each is read once (`test_pieces_of_a_file_share_its_row_groups_without_overlap`).
+2. Timestamps of 96 bits that Spark wrote are the same instants
+   (`test_oracle_files_that_spark_wrote_are_read_alike`).
+
+Limits: columns stored in another type than the stream has are left to Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from icestream.runtime.ingest.file_splits import Piece
+from icestream.runtime.ingest.reader import BATCH_ROWS, UnlikeSpark
+
+#: marks of files whose dates or 96-bit instants are in another calendar
+_OLD_CALENDARS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+#: mark of the Spark that wrote a file; others may mean another calendar or zone by 96 bits
+_SPARK = b"org.apache.spark.version"
+
+
+class ParquetReader:
+    """Reads the row groups of a piece."""
+
+    def batches(self, piece: Piece, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted columns, in batches."""
+        with pq.ParquetFile(piece.path, memory_map=True, coerce_int96_timestamp_unit="us") as file:
+            _check(piece.path, file, wanted)
+            groups = row_groups(file, piece)
+            if groups:
+                for batch in file.iter_batches(BATCH_ROWS, groups, wanted.names, use_threads=False):
+                    yield _typed(batch, wanted)
+
+
+def _check(path: str, file: Any, wanted: pa.Schema) -> None:
+    marks = file.metadata.metadata or {}
+    if any(mark in marks for mark in _OLD_CALENDARS):
+        msg = f"{path}: dates in the calendar of older Sparks"
+        raise UnlikeSpark(msg)
+    stored = file.schema_arrow
+    for column in wanted:
+        place = stored.get_field_index(column.name)
+        if place < 0 or not (
+            _alike(stored.field(place).type, column.type)
+            or (_is_instant(column.type) and _is_sparks_int96(file, column.name))
+        ):
+            msg = f"{path}: column {column.name!r} is not stored as {column.type}"
+            raise UnlikeSpark(msg)
+
+
+def _alike(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    if pa.types.is_timestamp(stored) and pa.types.is_timestamp(wanted):
+        return (stored.tz is None) == (wanted.tz is None) and stored.unit in ("us", "ms")
+    return bool(stored == wanted)
+
+
+def _is_instant(kind: pa.DataType) -> bool:
+    return pa.types.is_timestamp(kind) and kind.tz is not None
+
+
+def _is_sparks_int96(file: Any, name: str) -> bool:
+    if _SPARK not in (file.metadata.metadata or {}):
+        return False
+    columns = (file.schema.column(place) for place in range(len(file.schema)))
+    return any(each.path == name and each.physical_type == "INT96" for each in columns)
+
+
+def row_groups(file: Any, piece: Piece) -> list[int]:
+    """Return the row groups whose middle lies in the piece."""
+    chosen = []
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        first = group.column(0)
+        start = first.data_page_offset
+        if first.has_dictionary_page and first.dictionary_page_offset:
+            start = min(start, first.dictionary_page_offset)
+        size = sum(group.column(i).total_compressed_size for i in range(group.num_columns))
+        if piece.holds(start + size // 2):
+            chosen.append(number)
+    return chosen
+
+
+def _typed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    arrays = [_instants(batch.column(each.name), each.type) for each in wanted]
+    return pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def _instants(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Give timestamps the unit that is wanted; those of 96 bits have no zone and are in UTC."""
+    return array if array.type == kind else array.cast(kind)

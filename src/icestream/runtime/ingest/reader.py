@@ -1,0 +1,80 @@
+"""What every reader of a file format does, and what becomes of its columns.
+
+Idea: a reader yields the columns that are wanted of one piece, in the types that are wanted; their
+names are the file's. Here they are put in the order and under the names that ingest expects.
+
+Invariant: columns that the query does not use are not decoded
+(`test_columns_that_are_not_used_are_not_read`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.errors import IcestreamError
+from icestream.plan.nodes.queries import SOURCE
+from icestream.runtime.ingest.file_splits import Piece
+
+#: rows that a task decodes at once
+BATCH_ROWS = 196_608
+
+
+class UnlikeSpark(IcestreamError):
+    """A file must be read by Spark, because we would not read it as Spark does."""
+
+
+class Reader(Protocol):
+    """Reads pieces of files of one format."""
+
+    def batches(self, piece: Piece, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted columns of a piece; `UnlikeSpark` where that may differ from Spark."""
+        ...
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """A stream of files that tasks can read, and the file column behind each column of it."""
+
+    reader: Reader
+    columns: Mapping[str, str]
+    #: among the sources of the query, and where its files are; any folder for the only one
+    number: int = 0
+    folder: str = ""
+
+    def has(self, path: str) -> bool:
+        """Tell whether a file is one of its own."""
+        return not self.folder or path.startswith(f"{self.folder}/")
+
+
+def read(
+    pieces: Sequence[Piece], sources: Sequence[FileSource], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the events of some pieces; `UnlikeSpark` if that cannot be done."""
+    for piece in pieces:
+        source = next(each for each in sources if each.has(piece.path))
+        names = source.columns
+        types = {names[each.name]: each.type for each in schema if each.name in names}
+        for batch in source.reader.batches(piece, pa.schema(list(types.items()))):
+            yield _shaped(batch, source, schema)
+
+
+def _shaped(batch: pa.RecordBatch, source: FileSource, schema: pa.Schema) -> pa.RecordBatch:
+    """Name the columns as ingest does, with the number of the source; those of others are null."""
+    arrays = [
+        batch.column(source.columns[field.name])
+        if field.name in source.columns
+        else _beside(field, source.number, batch.num_rows)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _beside(field: pa.Field, number: int, rows: int) -> pa.Array:
+    if field.name == SOURCE:
+        return pa.array(np.full(rows, number, dtype=np.int32))
+    return pa.nulls(rows, field.type)

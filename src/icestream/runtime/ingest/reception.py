@@ -1,0 +1,123 @@
+"""What every ingest task does: read the time of events, refuse events without one, count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints
+from icestream.core.errors import InputError
+from icestream.core.times import Micros
+from icestream.plan.nodes.queries import SOURCE, TIME, Computation
+from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
+from icestream.state.log.format import SegmentInfo
+
+
+class IngestTask(Protocol):
+    """Turns one split into an exchange parcel."""
+
+    @property
+    def plan(self) -> Computation:
+        """Return the plan whose events these are."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Return the version in the making."""
+        ...
+
+    def run(
+        self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
+    ) -> SplitReport:
+        """Do it."""
+        ...
+
+
+class RereadTask(Protocol):
+    """Turns events on the log into exchange parcels."""
+
+    @property
+    def version(self) -> int:
+        """Return the version in the making."""
+        ...
+
+    @property
+    def segments(self) -> Sequence[SegmentInfo]:
+        """Return the segments to read."""
+        ...
+
+    def run(self, part: int, parts: int, out: ExchangeWriter) -> SplitReport:
+        """Read one of so many parts of the segments into `out`."""
+        ...
+
+
+class Reception:
+    """Looks at the times of events: notes the latest, sorts out those without one and the late."""
+
+    def __init__(self, plan: Computation, watermark: Micros, out: ExchangeWriter) -> None:
+        """Judge events by the watermark before the batch."""
+        self.report = SplitReport()
+        self._plan = plan
+        self._late_before = plan.late_before(watermark)
+        self._out = out
+
+    def admit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Ints]:
+        """Return the events that count, with their times."""
+        self.report.rows += batch.num_rows
+        missing = batch.column(TIME).null_count
+        if missing:
+            self.refuse_without_time(missing, batch.filter(batch.column(TIME).is_null()))
+            batch = batch.filter(batch.column(TIME).is_valid())
+        times = np.asarray(batch.column(TIME).cast(pa.int64()).to_numpy())
+        if batch.num_rows == 0:
+            return batch, times
+        self.note_times(times, batch.column(SOURCE))
+        if int(times.min()) < self._late_before:
+            late = times < self._late_before
+            self.report.late += int(late.sum())
+            if self._plan.late == "keep":
+                self._out.late(batch.filter(pa.array(late)))
+            kept = np.flatnonzero(~late)
+            batch, times = batch.take(pa.array(kept)), times[kept]
+        return batch, times
+
+    def refuse_without_time(self, events: int, batch: pa.RecordBatch) -> None:
+        """Count events without a time, or refuse them where their source asks for it."""
+        self.report.without_time += events
+        sources = self._plan.sources
+        numbers = batch.column(SOURCE).unique().to_pylist()
+        strict = [number for number in numbers if sources[number].nulls == "error"]
+        if strict:
+            msg = (
+                f"{events} events of {sources[strict[0]].name} have no time (the time column is "
+                "null). Filter them out before ice.stream(...), or pass nulls='drop' to it to "
+                "leave them out and count them"
+            )
+            raise InputError(msg)
+
+    def note_times(self, times: Ints, sources: pa.Array) -> None:
+        """Remember the latest time of each source."""
+        seen = self.report.seen
+        if len(self._plan.sources) == 1:
+            latest = int(times.max())
+            seen[0] = max(seen.get(0, latest), latest)
+            return
+        numbers = sources.to_numpy()
+        for number in np.unique(numbers).tolist():
+            latest = int(times[numbers == number].max())
+            seen[number] = max(seen.get(number, latest), latest)
+
+    def finish(self, entries: int, load: Ints) -> SplitReport:
+        """Return the report, with what was sent."""
+        count_entries(self.report, entries, load)
+        return self.report
+
+
+def count_entries(report: SplitReport, entries: int, load: Ints) -> None:
+    """Add what a part was sent to a report."""
+    report.entries += entries
+    for group in np.flatnonzero(load).tolist():
+        report.load[group] = report.load.get(group, 0) + int(load[group])

@@ -1,0 +1,439 @@
+"""A running query: Spark's handle, with what Icestream adds to it.
+
+Idea: Spark owns sources, offsets and triggers and calls `_batch` for every micro-batch. The driver
+computes and commits it; then its rows go to the sink. Whatever fails is raised to the caller as
+the error it was.
+
+Invariants:
+1. `stop()` lets a batch that is being committed finish (`test_stop_waits_for_the_batch_under_way`),
+   also when a callback asks for it (`test_a_callback_may_stop_its_query`).
+2. A version of maintenance that was committed but perhaps not delivered is delivered at the next
+   start (`test_crash_a_flush_that_was_committed_is_delivered_after_restart`).
+3. No version is made while the rows of the one before may not have reached the sink
+   (`test_crash_clean_ups_on_demand_that_fail_while_the_query_goes_on`,
+   `test_crash_a_clean_up_comes_after_the_batch_that_missed_its_sink`).
+"""
+
+# The names are Spark's.
+# ruff: noqa: N802
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming import StreamingQuery
+
+from icestream.core.errors import CheckpointError, IcestreamError
+from icestream.core.times import MINUS_INFINITY
+from icestream.plan.explain import estimate_and_log
+from icestream.plan.fuse.running_fusion import Together
+from icestream.runtime.driver import Delivery, Driver
+from icestream.runtime.version.history import History
+
+#: batches in a row without work, and seconds between two looks at their number
+_SURELY_CALM = 2
+_LOOK_AGAIN = 0.02
+
+Deliver = Callable[[Delivery], None]
+
+
+class Query:
+    """The handle of a running query; behaves like Spark's `StreamingQuery`.
+
+    Examples:
+        >>> query.processAllAvailable()
+        >>> query.lastProgress["icestream"]["lateEvents"]
+        0
+    """
+
+    def __init__(
+        self, driver: Driver[DataFrame], deliver: Deliver, history: History, *, flush: bool
+    ) -> None:
+        """Prepare; `start` begins."""
+        #: the address of the page that shows the query; None without `option("ui", True)`
+        self.uiWebUrl: str | None = None
+        self._history = history
+        self._driver = driver
+        self._deliver = deliver
+        self._flush = flush
+        self._busy = threading.Lock()
+        self._stopping = False
+        #: the thread that is in a batch or a flush
+        self._worker: int | None = None
+        self._error: BaseException | None = None
+        self._progress: deque[dict[str, Any]] = deque(maxlen=100)
+        self._ended = threading.Event()
+        #: whether a batch of this run, and so all that Spark knows of, has reached the sink
+        self._begun = False
+        #: whether something failed since, perhaps between a commit and the sink
+        self._unsure = False
+        #: batches in a row that brought nothing and left nothing waiting
+        self._calm = 0
+        self._spark_query: StreamingQuery | None = None
+
+    def start(self, begin: Callable[[Callable[[DataFrame, int], None]], StreamingQuery]) -> Query:
+        """Deliver what the last run may have left, then let Spark call for every batch."""
+        for commit in self._driver.maintained():
+            self._deliver(self._driver.redeliver(commit))
+        self._history.start()
+        try:
+            self._spark_query = begin(self._batch)
+        except BaseException as error:
+            self._history.end(error)
+            raise
+        threading.Thread(target=self._finish, name="icestream-query", daemon=True).start()
+        return self
+
+    # -- Spark's names ---------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Return the id that the checkpoint keeps across restarts.
+
+        Examples:
+            >>> identity = query.id
+        """
+        return str(self._query.id)
+
+    @property
+    def runId(self) -> str:
+        """Return the id of this run.
+
+        Examples:
+            >>> run = query.runId
+        """
+        return str(self._query.runId)
+
+    @property
+    def name(self) -> str | None:
+        """Return the name given with `queryName`.
+
+        Examples:
+            >>> query.name
+            'kpis'
+        """
+        return self._query.name
+
+    @property
+    def isActive(self) -> bool:
+        """Tell whether the query still runs, its last flush included.
+
+        Examples:
+            >>> query.isActive
+            True
+        """
+        return not self._ended.is_set()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Return what the query is doing.
+
+        Examples:
+            >>> sorted(query.status)
+            ['isDataAvailable', 'isTriggerActive', 'message']
+        """
+        return self._query.status
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:
+        """Return the progress of the last version.
+
+        Examples:
+            >>> query.lastProgress["icestream"]["watermark"]
+            '2026-03-01T11:59:55.000000Z'
+        """
+        recent = self.recentProgress
+        return recent[-1] if recent else None
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:
+        """Return the progress of the last hundred versions.
+
+        Examples:
+            >>> query.recentProgress[0]["version"]
+            1
+        """
+        triggers = {each["batchId"]: each["durationMs"] for each in self._query.recentProgress}
+        return [_with_trigger(each, triggers.get(each["batchId"])) for each in self._progress]
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
+        """Wait until the query ends; raise what made it fail.
+
+        With a timeout in seconds, tell whether it ended in that time.
+
+        Examples:
+            >>> query.awaitTermination(timeout=0.1)
+            False
+        """
+        ended = self._ended.wait(timeout)
+        if ended and self._error is not None:
+            raise self._error
+        return None if timeout is None else ended
+
+    def processAllAvailable(self) -> None:
+        """Wait until all data that is there has been processed, and nothing waits any more.
+
+        Examples:
+            >>> query.processAllAvailable()
+        """
+        if self._driver.ticks:
+            self._await_calm()
+            return
+        try:
+            self._query.processAllAvailable()
+        except StreamingQueryException:
+            self._ended.wait()
+            if self._error is not None:
+                raise self._error from None
+            raise
+
+    def stop(self) -> None:
+        """Stop after the batch under way; a callback inside it does not wait for that.
+
+        Examples:
+            >>> short = (
+            ...     kpis.writeStream.format("noop").option("checkpointLocation", "chk/stop").start()
+            ... )
+            >>> short.stop()
+            >>> short.isActive
+            False
+        """
+        if self._worker == threading.get_ident():
+            threading.Thread(target=self.stop, name="icestream-stop", daemon=True).start()
+            return
+        with self._busy:
+            self._stopping = True
+        self._query.stop()
+        self._ended.wait()
+
+    def rescale(self, parallelism: int, most: int | None = None) -> None:
+        """Let so many tasks run the query's shards, from the next batch on.
+
+        With two numbers, as many between them as the load asks for, batch by batch.
+        All state stays where it is: shards change tasks, their arenas are claimed where they lie
+        or, on another machine's disk, rebuilt from the log. There are no more tasks than shards,
+        whose number `writeStream.shards(...)` fixes for a checkpoint.
+
+        Examples:
+            >>> query.rescale(1)
+            >>> query.rescale(1, 2)
+        """
+        self._driver.rescale(parallelism if most is None else (parallelism, most))
+
+    def fuse(self, together: Together) -> None:
+        """Let operators of a job run in one task, from the next batch on, and all others apart.
+
+        Inside a task tuples are handed over in memory; between tasks they are written and read. All
+        state stays where it is. Operators that are fused must be partitioned by the same
+        attributes, and be components of their own when the job starts: `fused("none")` or
+        `fused("measured")`.
+
+        Args:
+            together: lists of names of operators; `none`; or `auto`, which fuses operators while
+                many tuples go from one to the other.
+
+        Examples:
+            >>> counted = ice.job(calls).compute(
+            ...     lambda state, call: {"n": state["n"] + 1},
+            ...     key="agent",
+            ...     initial={"n": 0},
+            ...     window="1 hour",
+            ... )
+            >>> writer = counted.fused("none").writeStream.format("noop").memory("64 MB")
+            >>> counting = writer.option("checkpointLocation", "chk/counting").start()
+            >>> counting.fuse("auto")
+            >>> counting.stop()
+        """
+        self._driver.fuse(together)
+
+    def cleanUp(self) -> None:
+        """Let joins with `onPressure="defer"` make all results they owe, after the batch under way.
+
+        These go to the sink as a version of their own. Does nothing where nothing is owed.
+
+        Examples:
+            >>> query.cleanUp()
+        """
+        with self._at_work():
+            self._settle(sure=self._begun)
+            self._begun = True
+            for delivery in self._driver.clean_up():
+                self._hand_out(delivery)
+
+    def exception(self) -> BaseException | None:
+        """Return what made the query fail, or None.
+
+        Examples:
+            >>> query.exception() is None
+            True
+        """
+        return self._error
+
+    def explain(self, extended: bool = False) -> None:
+        """Print what the log was estimated to take and takes, and Spark's plan of the sources.
+
+        Examples:
+            >>> query.explain()
+            log of panes: estimated ...
+            == Physical Plan ==
+            ...
+        """
+        last = self.lastProgress
+        held = None if last is None else estimate_and_log(last["icestream"])
+        if held is not None:
+            print(held)
+        self._query.explain(extended)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    @property
+    def _query(self) -> StreamingQuery:
+        if self._spark_query is None:
+            msg = "the query was not started"
+            raise RuntimeError(msg)
+        return self._spark_query
+
+    def _batch(self, batch: DataFrame, number: int) -> None:
+        with self._at_work():
+            if self._stopping:
+                msg = "the query is stopping; this batch comes again at the next start"
+                raise IcestreamError(msg)
+            try:
+                if self._driver.paced:
+                    self._driver.trigger = self._last_trigger()
+                # Spark comes again with a batch that it does not know to have reached the sink
+                self._settle(sure=True)
+                deliveries = self._driver.batch(number, batch)
+                for delivery in deliveries:
+                    self._hand_out(delivery)
+                self._begun = True
+                self._calm = 0 if deliveries else self._calm + 1
+            except BaseException as error:
+                self._error = self._error or error
+                raise
+
+    def _await_calm(self) -> None:
+        """Wait for a batch that began from now on, brought nothing and left nothing waiting."""
+        # the batch under way may have begun before: two in a row are sure
+        self._calm = 0
+        while self._calm < _SURELY_CALM and not self._ended.wait(_LOOK_AGAIN):
+            pass
+        if self._ended.is_set() and self._error is not None:
+            raise self._error
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        with self._busy:
+            self._worker = threading.get_ident()
+            try:
+                yield
+            except BaseException:
+                self._unsure = True
+                raise
+            finally:
+                self._worker = None
+
+    def _settle(self, *, sure: bool) -> None:
+        """Hand the last version out again unless its rows are sure to have reached the sink."""
+        if self._unsure or not sure:
+            for delivery in self._driver.last_again():
+                self._deliver(delivery)
+        self._unsure = False
+
+    def _hand_out(self, delivery: Delivery) -> None:
+        started = time.monotonic()
+        self._deliver(delivery)
+        self._driver.delivered()
+        if delivery.progress:
+            took = round(1000 * (time.monotonic() - started))
+            self._progress.append(self._report(delivery.progress, took))
+            self._history.progress(self._progress[-1])
+
+    def _last_trigger(self) -> tuple[int, float] | None:
+        """Return the last batch and the seconds Spark counts for it."""
+        last = None if self._spark_query is None else self._spark_query.lastProgress
+        took = None if last is None else last["durationMs"].get("triggerExecution")
+        return None if last is None or took is None else (last["batchId"], took / 1000)
+
+    def _report(self, progress: dict[str, Any], sink: int) -> dict[str, Any]:
+        phases = {**progress["durationMs"], "sink": sink}
+        phases["triggerExecution"] += sink
+        seconds = max(phases["triggerExecution"], 1) / 1000
+        own = progress["icestream"]
+        spark = self._spark_query
+        return {
+            "id": str(spark.id) if spark else None,
+            "runId": str(spark.runId) if spark else None,
+            "name": spark.name if spark else None,
+            "timestamp": datetime.now(UTC).isoformat(),
+            **progress,
+            "processedRowsPerSecond": progress["numInputRows"] / seconds,
+            "inputRowsPerSecond": progress["numInputRows"] / seconds,
+            "durationMs": phases,
+            "icestream": {
+                **own,
+                "watermark": _shown(own["watermark"]),
+                "latestEventTime": _shown(own["latestEventTime"]),
+            },
+        }
+
+    def _finish(self) -> None:
+        try:
+            self._query.awaitTermination()
+            if self._flush and not self._stopping:
+                with self._at_work():
+                    self._settle(sure=True)
+                    for delivery in self._driver.flush():
+                        self._hand_out(delivery)
+        except StreamingQueryException as failure:
+            if not self._stopping:
+                self._error = self._error or _told(failure)
+        except BaseException as error:
+            self._error = self._error or error
+        finally:
+            self._driver.close()
+            self._history.end(self._error)
+            self._ended.set()
+
+
+def _told(failure: StreamingQueryException) -> Exception:
+    """Return what failed inside of Spark, as what to do about it where that is known."""
+    if "sources in the checkpoint offsets" not in str(failure):
+        return failure
+    msg = (
+        "the checkpoint began with another number of sources. A ticker is one of them, which the "
+        "option 'ticker' and latestBy with trigger(processingTime=...) bring along: start the "
+        "query with the kind of trigger it began with, or with a new checkpoint"
+    )
+    told = CheckpointError(msg)
+    told.__cause__ = failure
+    return told
+
+
+def _with_trigger(progress: dict[str, Any], spark: dict[str, int] | None) -> dict[str, Any]:
+    """Count what Spark spends around a version, once Spark has told it."""
+    if spark is None or "triggerExecution" not in spark:
+        return progress
+    phases = {**spark, **progress["durationMs"], "triggerExecution": spark["triggerExecution"]}
+    rate = progress["numInputRows"] / max(phases["triggerExecution"], 1) * 1000
+    return {
+        **progress,
+        "durationMs": phases,
+        "processedRowsPerSecond": rate,
+        "inputRowsPerSecond": rate,
+    }
+
+
+def _shown(instant: int | None) -> str | None:
+    if instant is None or instant == MINUS_INFINITY:
+        return None
+    return f"{np.datetime64(instant, 'us')}Z"

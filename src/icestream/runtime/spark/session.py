@@ -1,0 +1,93 @@
+"""A Spark session with what Icestream likes to have set, and nothing the user set changed.
+
+Idea: every setting is a default. `local_session` starts Spark on this machine; `settings()` is the
+same list for a cluster's own configuration.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from icestream.core.errors import IcestreamError
+
+#: what PySpark calls it
+_NO_JAVA = "JAVA_GATEWAY_EXITED"
+_DEFAULTS = {
+    # small jobs with known numbers of tasks: re-planning costs more than it finds
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "icestream.runtime.spark.daemon",
+    # checkpoints on a local disk need no rename through the checksum file system
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.shuffle.compress": "false",
+}
+
+
+def settings() -> dict[str, str]:
+    """Return the Spark settings that Icestream recommends.
+
+    Examples:
+        >>> ice.settings()["spark.python.daemon.module"]
+        'icestream.runtime.spark.daemon'
+    """
+    return dict(_DEFAULTS)
+
+
+def local_session(
+    app_name: str = "icestream",
+    cores: int | None = None,
+    memory: str = "2g",
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start Spark on this machine, or return the session that runs.
+
+    Args:
+        app_name: shown in Spark's own pages.
+        cores: tasks that run at once; all cores of the machine by default.
+        memory: heap of the one Java process.
+        conf: settings that win over the recommended ones.
+
+    Examples:
+        >>> spark = ice.local_session(cores=2, conf={"spark.sql.session.timeZone": "UTC"})
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(kernel_cache()))
+    chosen = {
+        **_DEFAULTS,
+        "spark.driver.memory": memory,
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": str(cores or os.cpu_count() or 2),
+        **(conf or {}),
+    }
+    builder = SparkSession.builder.appName(app_name).master(f"local[{cores or '*'}]")
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    try:
+        session = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != _NO_JAVA:
+            raise
+        msg = (
+            "Spark could not start Java: install Java 17 or newer (Debian: apt-get install "
+            "openjdk-17-jre-headless), or set JAVA_HOME to one; `icestream doctor` checks it"
+        )
+        raise IcestreamError(msg) from error
+    session.sparkContext.setLogLevel((conf or {}).get("spark.log.level", "ERROR"))
+    return session
+
+
+def kernel_cache() -> Path:
+    """Return a folder for compiled kernels that outlives the process."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "icestream" / "kernels"

@@ -1,0 +1,414 @@
+"""Running the tasks of a version as Spark jobs.
+
+Idea: ingest is a `mapInArrow` over the micro-batch that returns reports only; shards are run by one
+RDD job on handles, so that they come back to the executor that has their arenas. What ingest wrote
+reaches the shards as files on a disk that all executors share, or, where they share none, as blobs
+through Spark's shuffle. Shards of several components hand on to one another without Spark, so there
+the files are in the checkpoint's storage.
+
+Invariants:
+1. Rows never come back to the driver, only reports.
+2. An error in a task reaches the caller as the error it was
+   (`test_bad_input_in_a_task_is_the_error_the_user_sees`).
+3. All exchanges give the same rows (`test_oracle_rows_equal_those_of_sparks_batch_engine`,
+   `test_oracle_components_hand_on_through_the_checkpoints_storage`).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import RDD, StorageLevel, TaskContext
+from pyspark.sql import DataFrame, SparkSession
+
+from icestream.core.errors import DefinitionError, IcestreamError
+from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
+from icestream.runtime.ingest.file_splits import pieces_of, shared_out
+from icestream.runtime.ingest.reader import FileSource, UnlikeSpark, read
+from icestream.runtime.ingest.reception import IngestTask, RereadTask
+from icestream.runtime.spark.placement import Handles, Seats, here, tidy_host
+from icestream.runtime.version.task import ShardReport, ShardTask, run_all
+from icestream.runtime.version.work import Parcel
+from icestream.runtime.work.windows.prefold import Prefold
+from icestream.state.files import Files, LocalFiles
+from icestream.state.log.reader import SegmentReader
+from icestream.state.log.writer import SegmentWriter
+
+_REPORT = pa.schema([("report", pa.binary())])
+_PARCEL = pa.schema(
+    [("shard", pa.int32()), ("split", pa.int32()), ("report", pa.binary()), ("blob", pa.binary())]
+)
+#: shard number of the row that carries a split's report and no blob
+_NO_SHARD = -1
+#: places of splits in the order of parcels: those of a second job come after those of the first
+_PLACES = 1 << 20
+
+
+class FileExchangeExecutor:
+    """Runs tasks that hand on files: on a disk that all share, or in the checkpoint's storage."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        files: Files,
+        root: str,
+        sources: tuple[FileSource, ...] | None = None,
+        codec: str | None = None,
+        *,
+        in_storage: bool = False,
+    ) -> None:
+        """With `sources`, tasks read the files of a batch themselves."""
+        self.parcel_files = files if in_storage else LocalFiles()
+        self._hosts_apart = in_storage
+        self._codec = codec
+        self._spark = spark
+        self._files = files
+        self._root = root
+        self._handles = Handles(spark)
+        self._prefold = Prefold()
+        self._sources = sources
+
+    @property
+    def parallel(self) -> int:
+        """Return how many cores there are for tasks."""
+        return self._spark.sparkContext.defaultParallelism
+
+    def ingest(self, ingest: IngestTask, batch: DataFrame, folder: str) -> list[Parcel]:
+        """Fold the micro-batch into one parcel per split."""
+        parcels = self._parcelling(ingest.version, folder)
+        outcomes = self._from_files(ingest, batch, parcels)
+        if outcomes is None:
+            outcomes = self._from_rows(ingest, batch, parcels)
+        return [parcel for _, parcel in sorted(outcomes, key=lambda each: each[0])]
+
+    def _from_files(
+        self, ingest: IngestTask, batch: DataFrame, parcels: _Parcelling
+    ) -> list[tuple[int, Parcel]] | None:
+        """Let the tasks read the files of the batch; None where only Spark can."""
+        sources, schema = self._sources, ingest.plan.batch_schema
+        pieces = pieces_of(batch, [each.has for each in sources]) if sources else None
+        if sources is None or pieces is None:
+            return None
+        context = self._spark.sparkContext
+        shares = shared_out(pieces, context.defaultParallelism)
+
+        def one(split: int, numbers: Iterable[int]) -> Iterator[bytes]:
+            _exhaust(numbers)
+            events = read(shares[split], sources, schema)
+            yield pickle.dumps(parcels.fold(split, events, ingest))
+
+        splits = context.parallelize(range(len(shares)), len(shares))
+        try:
+            return [_unpacked(data) for data in splits.mapPartitionsWithIndex(one).collect()]
+        except UnlikeSpark:
+            self._sources = None
+            return None
+
+    def _from_rows(
+        self, ingest: IngestTask, batch: DataFrame, parcels: _Parcelling
+    ) -> list[tuple[int, Parcel]]:
+        """Take the rows of the batch from the JVM, folded there where that pays."""
+        source, task = self._prefold.choose(ingest, batch)
+
+        def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            split = TaskContext.get().partitionId()  # type: ignore[union-attr]
+            yield _packed(_REPORT, [pickle.dumps(parcels.fold(split, batches, task))])
+
+        rows = source.mapInArrow(one, "report binary").collect()
+        outcomes: list[tuple[int, Parcel]] = [_unpacked(row["report"]) for row in rows]
+        self._prefold.learn([parcel.report for _, parcel in outcomes])
+        return outcomes
+
+    def _parcelling(self, version: int, folder: str) -> _Parcelling:
+        return _Parcelling(self._files, self._root, version, folder, self._codec, self.parcel_files)
+
+    def reread(self, task: RereadTask, folder: str) -> list[Parcel]:
+        """Read the log, a part of its segments in each task."""
+        parcels = self._parcelling(task.version, folder)
+        context = self._spark.sparkContext
+        parts = min(context.defaultParallelism, len(task.segments))
+
+        def one(part: int, numbers: Iterable[int]) -> Iterator[bytes]:
+            _exhaust(numbers)
+            yield pickle.dumps(parcels.reread(part, parts, task))
+
+        done = context.parallelize(range(parts), parts).mapPartitionsWithIndex(one).collect()
+        return [parcel for _, parcel in sorted(map(_unpacked, done), key=lambda each: each[0])]
+
+    def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
+        """Run shards together where the handle of their place is."""
+        seats, apart = self._handles.get(_places(tasks)), self._hosts_apart
+        crews = _crews(tasks, seats)
+
+        def one(partition: int, handle: Iterable[Any]) -> Iterator[_Done]:
+            _exhaust(handle)
+            mine = [tasks[number] for number in crews[partition]]
+            yield crews[partition], here(), pickle.dumps(_tried(lambda: run_all(mine)))
+            if apart:
+                tidy_host(tasks[0].arenas, tasks[0].version, tasks[0].named)
+
+        done = seats.handles.mapPartitionsWithIndex(one).collect()
+        return _placed(self._handles, tasks, done)
+
+
+@dataclass(frozen=True)
+class _Parcelling:
+    """Fills one parcel file, in a task."""
+
+    files: Files
+    root: str
+    version: int
+    folder: str
+    codec: str | None
+    parcel_files: Files
+
+    def fold(self, split: int, batches: Iterator[pa.RecordBatch], task: IngestTask) -> _Outcome:
+        """Fold a split; return its number and parcel, or what went wrong."""
+        return self._filled(split, lambda out: task.run(batches, out, split))
+
+    def reread(self, part: int, parts: int, task: RereadTask) -> _Outcome:
+        """Read one of so many parts of the log."""
+        return self._filled(part, lambda out: task.run(part, parts, out))
+
+    def _filled(self, number: int, fill: Callable[[ExchangeWriter], SplitReport]) -> _Outcome:
+        name = f"{self.version:012d}-{number:06d}-{uuid.uuid4().hex[:16]}"
+        path = os.path.join(self.folder, f"{name}.parcel")
+        out = ExchangeWriter(self.parcel_files, path, self.files, self.root, name, self.codec)
+
+        def run() -> tuple[int, Parcel]:
+            try:
+                report = fill(out)
+                return number, Parcel(path, out.finish(), report)
+            except BaseException:
+                out.abandon()
+                raise
+
+        return _tried(run)
+
+
+class ShuffleExchangeExecutor:
+    """Runs tasks on executors that share nothing but the checkpoint's storage."""
+
+    parcel_files: Files = LocalFiles()
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        files: Files,
+        root: str,
+        codec: str | None = None,
+    ) -> None:
+        """Keep no blobs yet."""
+        self._spark = spark
+        self._files = files
+        self._root = root
+        self._codec = codec
+        self._handles = Handles(spark)
+        self._prefold = Prefold()
+        #: blobs that executors keep for the tasks that run next
+        self._parcels: list[DataFrame] = []
+
+    @property
+    def parallel(self) -> int:
+        """Return how many cores there are for tasks."""
+        return self._spark.sparkContext.defaultParallelism
+
+    def ingest(self, ingest: IngestTask, batch: DataFrame, folder: str) -> list[Parcel]:
+        """Fold the micro-batch into one blob per split and shard, kept by the executors."""
+        self._forget()
+        source, task = self._prefold.choose(ingest, batch)
+        done = self._blobs_of(
+            source,
+            ingest.version,
+            lambda parcels, split, batches: parcels.fold(split, batches, task),
+        )
+        self._prefold.learn([parcel.report for parcel in done])
+        return done
+
+    def reread(self, task: RereadTask, folder: str) -> list[Parcel]:
+        """Read the log into one blob per part and shard."""
+        parts = min(self._spark.sparkContext.defaultParallelism, len(task.segments))
+
+        def fold(parcels: _Parcelling, part: int, numbers: Iterator[pa.RecordBatch]) -> _Outcome:
+            _exhaust(numbers)
+            return parcels.reread(part, parts, task)
+
+        return self._blobs_of(self._spark.range(0, parts, 1, parts), task.version, fold)
+
+    def _blobs_of(
+        self,
+        source: DataFrame,
+        version: int,
+        fold: Callable[[_Parcelling, int, Iterator[pa.RecordBatch]], _Outcome],
+    ) -> list[Parcel]:
+        """Let tasks fold their part of a source and keep the blobs; return the parcels' reports."""
+        files, root, codec, wave = self._files, self._root, self._codec, len(self._parcels)
+
+        def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            number = TaskContext.get().partitionId()  # type: ignore[union-attr]
+            with tempfile.TemporaryDirectory(prefix="icestream-") as local:
+                parcels = _Parcelling(files, root, version, local, codec, LocalFiles())
+                outcome = fold(parcels, number, batches)
+                place = _PLACES * wave + number
+                yield _packed(_PARCEL, [_NO_SHARD], [place], [pickle.dumps(outcome)], [b""])
+                if outcome.error is None:
+                    for shard, blob in cut(outcome.value[1].path):
+                        yield _packed(_PARCEL, [shard], [place], [b""], [blob])
+
+        blobs = source.mapInArrow(one, _PARCEL_DDL).persist(StorageLevel.MEMORY_AND_DISK)
+        self._parcels.append(blobs)
+        rows = blobs.where(f"shard = {_NO_SHARD}").select("report").collect()
+        done = sorted((_unpacked(row["report"]) for row in rows), key=lambda each: each[0])
+        return [parcel for _, parcel in done]
+
+    def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
+        """Bring the blobs of each shard to its place and run it there."""
+        sends = tasks[0].sends
+        if sends is not None and any(sends.targets):
+            msg = (
+                "a query of several components sends changes between its shards through files: set "
+                ".option('exchange', 'storage'), or 'files' if all executors share a disk"
+            )
+            raise DefinitionError(msg)
+
+        seats = self._handles.get(_places(tasks))
+        crews = _crews(tasks, seats)
+
+        def one(partition: int, blobs: Iterable[Any]) -> Iterator[_Done]:
+            with tempfile.TemporaryDirectory(prefix="icestream-") as local:
+                stored = _stored(blobs, local)
+                mine = [
+                    replace(task, parcels=tuple(sorted(stored.get(task.shard, ()))))
+                    for task in (tasks[number] for number in crews[partition])
+                ]
+                yield crews[partition], here(), pickle.dumps(_tried(lambda: run_all(mine)))
+                tidy_host(tasks[0].arenas, tasks[0].version, tasks[0].named)
+
+        try:
+            blobs = self._blobs([seats.partitions[task.place] for task in tasks], seats)
+            return _placed(self._handles, tasks, blobs.mapPartitionsWithIndex(one).collect())
+        finally:
+            self._forget()
+
+    def _blobs(self, partitions: Sequence[int], seats: Seats) -> RDD[Any]:
+        """Return the partitions with their blobs, given the one of each shard."""
+        if not self._parcels:
+            return seats.handles
+        blobs = reduce(DataFrame.unionAll, self._parcels)
+        rows = blobs.where(f"shard <> {_NO_SHARD}").select("shard", "split", "blob").rdd
+        parts = rows.map(lambda row: (partitions[row[0]], (row[0], row[1], bytes(row[2]))))
+        return seats.beside(parts)
+
+    def _forget(self) -> None:
+        """Let the executors drop the blobs they keep."""
+        for blobs in self._parcels:
+            blobs.unpersist()
+        self._parcels = []
+
+
+_PARCEL_DDL = "shard int, split int, report binary, blob binary"
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What a task came to: a value, or the error the user should see."""
+
+    value: Any
+    error: IcestreamError | None
+
+
+def _tried(run: Callable[[], Any]) -> _Outcome:
+    try:
+        return _Outcome(run(), None)
+    except IcestreamError as error:
+        return _Outcome(None, error)
+
+
+def _exhaust(values: Iterable[Any]) -> None:
+    """Read all input: Spark ends a Python worker that leaves some unread."""
+    deque(values, maxlen=0)
+
+
+def _unpacked(data: bytes) -> Any:
+    outcome: _Outcome = pickle.loads(data)
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.value
+
+
+def _packed(schema: pa.Schema, *columns: list[Any]) -> pa.RecordBatch:
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+#: numbers of tasks that ran together, the executor that ran them, and what came of them
+_Done = tuple[list[int], str, bytes]
+
+
+def _places(tasks: Sequence[ShardTask]) -> int:
+    """Return how many places tasks run at."""
+    return 1 + max(task.place for task in tasks)
+
+
+def _crews(tasks: Sequence[ShardTask], seats: Seats) -> list[list[int]]:
+    """Return the numbers of the tasks that run on each partition."""
+    crews: list[list[int]] = [[] for _ in seats.partitions]
+    for number, task in enumerate(tasks):
+        crews[seats.partitions[task.place]].append(number)
+    return crews
+
+
+def _placed(handles: Handles, tasks: Sequence[ShardTask], done: list[_Done]) -> list[ShardReport]:
+    """Return the reports in the order of the tasks; handles and reports hear who ran them."""
+    handles.note({tasks[number].place: executor for crew, executor, _ in done for number in crew})
+    found: dict[int, ShardReport] = {}
+    for crew, executor, data in sorted(done, key=lambda each: each[0]):
+        for number, report in zip(crew, _unpacked(data), strict=True):
+            for each in (report, *report.others):
+                each.statistics["executor"] = executor
+            found[number] = report
+    return [found[number] for number in range(len(tasks))]
+
+
+def cut(path: str) -> Iterator[tuple[int, bytes]]:
+    """Yield each shard with a parcel of its own, made of its records in a split's parcel."""
+    reader = SegmentReader(LocalFiles(), path)
+    groups = reader.directory["group"]
+    for shard in np.unique(groups).tolist():
+        part = f"{path}-{shard}"
+        writer = SegmentWriter(LocalFiles(), part, 0)
+        for record in reader.read_many(reader.directory["marker"][groups == shard]):
+            writer.append(
+                record.payload,
+                operator=record.operator,
+                synopsis=record.synopsis,
+                group=record.group,
+                rows=record.rows,
+            )
+        writer.finish(sync=False)
+        yield shard, LocalFiles().read(part)
+        LocalFiles().unlink(part)
+    reader.close()
+
+
+def _stored(
+    blobs: Iterable[tuple[int, tuple[int, int, bytes]]], folder: str
+) -> dict[int, list[str]]:
+    """Write blobs to local files named by shard and split; return the paths of each shard."""
+    paths: dict[int, list[str]] = {}
+    for _, (shard, split, blob) in blobs:
+        path = os.path.join(folder, f"{shard:06d}-{split:09d}.parcel")
+        with open(path, "wb") as file:
+            file.write(blob)
+        paths.setdefault(shard, []).append(path)
+    return paths

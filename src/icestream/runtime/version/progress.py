@@ -1,0 +1,78 @@
+"""What is told about a version that was made: Spark's fields, and those of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from icestream.core.clock import Clock
+from icestream.runtime.version.scaling import placement_facts
+from icestream.runtime.version.shard_report import key_group_facts, shard_facts
+from icestream.runtime.version.work import Made, Parcel, total
+from icestream.state.versions.commits import Commit, LiveSegment
+
+
+class Timer:
+    """Milliseconds of each phase of a version."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Start now."""
+        self._now = clock.monotonic
+        self._started = self._last = clock.monotonic()
+        self.milliseconds: dict[str, int] = {}
+
+    def note(self, phase: str) -> None:
+        """Say that a phase is over."""
+        now = self._now()
+        self.milliseconds[phase] = round(1000 * (now - self._last))
+        self.milliseconds["triggerExecution"] = round(1000 * (now - self._started))
+        self._last = now
+
+
+def progress_of(
+    commit: Commit,
+    parcels: Sequence[Parcel],
+    made: Made,
+    live: Sequence[LiveSegment],
+    timer: Timer,
+    *,
+    budget: int,
+    jobs: int,
+) -> dict[str, Any]:
+    """Return the progress of a committed version."""
+    reports = made.reports
+    rows = total(parcels, "rows")
+    log = sum(segment.info.bytes for segment in live)
+    return {
+        "version": commit.version,
+        "batchId": None if commit.decisions["flush"] else commit.batch,
+        "numInputRows": rows,
+        "durationMs": timer.milliseconds,
+        "icestream": {
+            "watermark": commit.watermark,
+            "lateEvents": commit.totals["late"],
+            "eventsWithoutTime": commit.totals["without_time"],
+            "entries": total(parcels, "entries"),
+            "hotEvents": total(parcels, "lifted"),
+            "resultRows": sum(sum(report.rows) for report in reports),
+            "stateMemoryBytes": sum(r.statistics["memory_bytes"] for r in reports),
+            "peakMemoryBytes": sum(r.statistics["peak_bytes"] for r in reports),
+            "budgetBytes": budget,
+            "logBytes": log,
+            "segments": len(live),
+            **made.facts,
+            "logToEstimate": made.expected and round(log / made.expected.log, 3),
+            "groups": sum(r.statistics["groups"] for r in reports),
+            "partitions": sum(r.statistics["partitions"] for r in reports),
+            "consolidatedRows": sum(r.statistics.get("consolidated", 0) for r in reports),
+            "panesRead": sum(r.statistics.get("panes_read", 0) for r in reports),
+            "rebuiltShards": [r.shard for r in reports if r.rebuilt],
+            **placement_facts(commit.decisions["placement"]),
+            "latestEventTime": max((t for t in commit.seen if t is not None), default=None),
+            **shard_facts(reports, live, jobs),
+            **key_group_facts((parcel.report.load for parcel in parcels), commit.routes),
+        },
+    }
+
+
+__all__ = ["Timer", "progress_of"]

@@ -1,0 +1,110 @@
+"""The versions of a checkpoint that can be restored, and the files that nothing else names.
+
+Idea: a version is kept with its live segments until `keep` younger ones exist. Files named by a
+version that left, and by no other, go at once; every 16th version the folders are listed for what
+failed attempts left behind.
+
+Invariants:
+1. The folders hold what kept versions name, and nothing else
+   (`test_nothing_is_left_behind_that_no_version_names`).
+
+Cost: a version is read once; a listing of the folders in one of 16.
+"""
+
+from __future__ import annotations
+
+from icestream.state.files import Files
+from icestream.state.versions.commits import (
+    RESULTS,
+    SEGMENTS,
+    Commit,
+    LiveSegment,
+    VersionStore,
+    last_listing,
+)
+
+#: versions between two looks for files that no version names
+SWEEP_EVERY = 16
+
+
+class KeptVersions:
+    """The last versions of one checkpoint."""
+
+    def __init__(self, store: VersionStore, files: Files, root: str, keep: int) -> None:
+        """Know nothing until `resume`."""
+        self._store = store
+        self._files = files
+        self._root = root
+        self._keep = keep
+        self.last: Commit | None = None
+        #: segments that hold state of the last version
+        self.live: tuple[LiveSegment, ...] = ()
+        #: versions that can be restored, with their live segments, as far as they were read
+        self._kept: dict[int, tuple[Commit, tuple[LiveSegment, ...]]] = {}
+        self._named: set[str] = set()
+
+    def resume(self) -> None:
+        """Stand where the checkpoint stands and remove what no version names."""
+        self._kept.clear()
+        self.last = last = self._store.latest()
+        self.live = self._restorable(last.version)[1] if last is not None else ()
+        self._named = self._names(last) if last is not None else set()
+        self._sweep()
+
+    def add(self, commit: Commit, live: tuple[LiveSegment, ...]) -> None:
+        """Hear that a version is committed."""
+        self.last, self.live = commit, live
+        self._kept[commit.version] = commit, live
+
+    def tidy(self) -> None:
+        """Remove what the versions that are kept no longer name."""
+        last = self.last
+        if last is None:
+            return
+        named = self._names(last)
+        for path in self._named - named:
+            self._files.unlink(path)
+        self._named = named
+        if last.version % SWEEP_EVERY == 0:
+            self._sweep()
+        oldest = self._oldest(last)
+        bases = self._restorable(oldest)[0].bases
+        needed = min(last_listing(oldest), *(base or 1 for base in bases))
+        self._store.remove(v for v in self._store.versions() if v < needed)
+        for version in [v for v in self._kept if v < oldest]:
+            del self._kept[version]
+
+    def _oldest(self, last: Commit) -> int:
+        """Return the oldest version that can be restored, counted from the last computed one.
+
+        The rows of that one may not have reached the sink when its state was rewritten.
+        """
+        computed = self._store.before_rewrites(last)[-1].version
+        return max(1, min(computed, last.version - self._keep + 1))
+
+    def _restorable(self, version: int) -> tuple[Commit, tuple[LiveSegment, ...]]:
+        """Return a version and its live segments, read once."""
+        if version not in self._kept:
+            self._kept[version] = self._store.load(version), self._store.live(version)
+        return self._kept[version]
+
+    def _names(self, last: Commit) -> set[str]:
+        """Return the paths that the kept versions name."""
+        versions = range(self._oldest(last), last.version + 1)
+        commits = [self._restorable(version)[0] for version in versions]
+        segments = {each.info.name for each in self._restorable(versions[0])[1]}
+        segments |= {each.info.name for commit in commits for each in commit.added}
+        rows = {info.name for commit in commits for info in (*commit.results, *commit.late)}
+        return {f"{self._root}/{SEGMENTS}/{name}" for name in segments} | {
+            f"{self._root}/{RESULTS}/{name}" for name in rows
+        }
+
+    def _sweep(self) -> None:
+        """Remove what failed attempts left, and attempts that lost and are still writing."""
+        for folder in (SEGMENTS, RESULTS):
+            for name in self._files.list(f"{self._root}/{folder}"):
+                if (path := f"{self._root}/{folder}/{name}") not in self._named:
+                    self._files.unlink(path)
+
+
+__all__ = ["KeptVersions"]

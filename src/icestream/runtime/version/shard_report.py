@@ -1,0 +1,83 @@
+"""What the progress report tells of single shards and operators.
+
+Idea: the driver knows what every shard reported and which segments are live; added up by component
+that is what each operator holds in memory and on disk, left as it is it shows where load is. Lists
+have a place for each shard, numbered through all components, so a report stays short.
+
+Invariants:
+1. The bytes of all operators, in memory and on disk, are those the report tells in all
+   (`test_oracle_operators_add_up_to_the_whole`).
+2. What key groups were sent is all that was sent
+   (`test_oracle_key_groups_add_up_to_what_was_sent`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from icestream.runtime.version.task import ShardReport
+from icestream.state.versions.commits import NO_SHARD, LiveSegment
+
+
+def shard_facts(
+    reports: Sequence[ShardReport], live: Sequence[LiveSegment], jobs: int
+) -> dict[str, Any]:
+    """Return the facts of shards and of operators, one for each job of a plan."""
+    per_job = max(1, len(reports) // jobs)
+    kept = [0] * jobs
+    events = 0
+    for segment in live:
+        if segment.shard == NO_SHARD:
+            events += segment.info.bytes
+        else:
+            kept[segment.shard // per_job] += segment.info.bytes
+    operators = [
+        _operator(reports[job * per_job : (job + 1) * per_job], kept[job]) for job in range(jobs)
+    ]
+    written = [sum(info.bytes for _, info in report.segments) for report in reports]
+    return {
+        "operators": operators,
+        "eventsBytes": events,
+        "shards": {
+            "seconds": [round(report.statistics["seconds"], 4) for report in reports],
+            "memoryBytes": [report.statistics["memory_bytes"] for report in reports],
+            "writtenBytes": written,
+            "resultRows": [sum(report.rows) for report in reports],
+            "groups": [report.statistics["groups"] for report in reports],
+            # host and process of the executor that ran it; without Spark there is none
+            "executors": [report.statistics.get("executor") for report in reports],
+        },
+    }
+
+
+def key_group_facts(loads: Iterable[Mapping[int, int]], routes: Sequence[int]) -> dict[str, Any]:
+    """Return what a batch sent to each key group, and the shards that own them.
+
+    Args:
+        loads: entries by key group, of every split of the batch.
+        routes: the shard of each key group.
+    """
+    entries = [0] * len(routes)
+    for load in loads:
+        for group, count in load.items():
+            entries[group] += count
+    if not any(entries):
+        return {}
+    # key groups of a shard mostly follow one another: a shard, and how many
+    owners = [[shard, len(list(run))] for shard, run in groupby(routes)]
+    return {"keyGroups": {"entries": entries, "owners": owners}}
+
+
+def _operator(reports: Sequence[ShardReport], log_bytes: int) -> dict[str, int]:
+    cold = [report.statistics.get("cold", {}) for report in reports]
+    index = sum(each.get("directory_bytes", 0) for each in cold)
+    memory = sum(report.statistics["memory_bytes"] for report in reports)
+    return {
+        "memoryBytes": memory,
+        "indexBytes": min(index, memory),
+        "logBytes": log_bytes,
+        "groups": sum(report.statistics["groups"] for report in reports),
+        "coldGroups": sum(each.get("indexed", 0) for each in cold),
+    }

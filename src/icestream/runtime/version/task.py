@@ -1,0 +1,372 @@
+"""One task of a component: open a version of a shard, take a batch, move the watermark, write.
+
+Idea: everything durable is written under names of this attempt; the commit decides which attempt
+counts. The arena of the version before is claimed by rename; if it is gone the shard is rebuilt
+from the log, so a failed or repeated attempt costs time and nothing else. Shards of components
+that are fused run in one task, each on its own state; what one sends the next takes at once. Shards
+that run one after the other in a task are synced together, at its end.
+
+Invariants:
+1. An attempt changes no file that another attempt or version can see, except by claiming an arena
+   (`test_crash_every_step_of_a_run`).
+2. The quota holds for arena, tables and buffers together, also while rebuilding
+   (`test_bounded_state_of_ten_times_the_budget`).
+3. All files that reports name are durable when `run_all` returns
+   (`test_crash_every_step_of_a_run`, `test_a_rehearsal_notices_what_was_not_synced`).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from icestream.core.times import Micros
+from icestream.operators.dataflow.component import Fusible
+from icestream.operators.protocol import Emitted, Operator, PastVersion, Shard
+from icestream.runtime.exchange.change_sender import Sending, Sends
+from icestream.runtime.exchange.parcels import Shelf
+from icestream.state.arena import Arena
+from icestream.state.budget import Budget, Refused, shortage
+from icestream.state.files import Files
+from icestream.state.log.format import SegmentInfo
+from icestream.state.log.ipc import write_table
+from icestream.state.log.reader import Log, SegmentReader
+from icestream.state.log.segments import SegmentTable, segment_name
+from icestream.state.log.writer import SegmentWriter
+from icestream.state.validation import sensible
+from icestream.state.versions.commits import RESULTS, SEGMENTS, Commit, VersionStore, is_base
+
+
+@dataclass
+class ShardReport:
+    """What a shard tells the driver: names of what it wrote, and numbers."""
+
+    shard: int
+    arena: str
+    segments: list[tuple[str, SegmentInfo]]
+    result: SegmentInfo | None
+    #: rows of each view
+    rows: list[int]
+    snapshot: bool
+    rebuilt: bool
+    #: ordinals of segments that are needed no more, before their expiry
+    released: tuple[int, ...] = ()
+    #: the parcel of changes for other components
+    parcel: str | None = None
+    statistics: dict[str, Any] = field(default_factory=dict)
+    #: reports of the shards that ran inside this one, which tells the seconds of all
+    others: tuple[ShardReport, ...] = ()
+
+    def written(self, root: str) -> Iterator[str]:
+        """Yield the paths of all files that are to last, in the checkpoint at `root`."""
+        for _, info in self.segments:
+            yield f"{root}/{SEGMENTS}/{info.name}"
+        if self.result is not None:
+            yield f"{root}/{RESULTS}/{self.result.name}"
+        for other in self.others:
+            yield from other.written(root)
+
+
+class ShardWork(Protocol):
+    """What a shard computes: pure data, sent to the task."""
+
+    @property
+    def lifetimes(self) -> tuple[str, ...]:
+        """Return the lifetime classes of its segments, in the order of their ordinals."""
+        ...
+
+    @property
+    def views(self) -> int:
+        """Return the number of views whose rows it emits."""
+        ...
+
+    def operator(self, space: Shard) -> Operator:
+        """Open the operator on the state of the shard."""
+        ...
+
+    def inputs(self, shelf: Shelf, shard: int) -> Any:
+        """Return what the exchange brought, as the operator takes it."""
+        ...
+
+    def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
+        """Return what the operator emits as rows of views and changes for other shards."""
+        ...
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """What one shard is told to do in a version."""
+
+    work: ShardWork
+    files: Files
+    root: str
+    #: folder of arenas on the local disk
+    arenas: str
+    shard: int
+    #: number of the task that runs it, maybe with others
+    place: int
+    version: int
+    watermark: Micros
+    first_ordinal: int
+    #: bytes this shard may hold
+    quota: int
+    #: arena that the version before names; None if there is no version before
+    arena: str | None
+    #: parcels of this batch, and where they are
+    parcels: tuple[str, ...]
+    parcel_files: Files
+    #: arenas that the version before names, of all shards
+    named: tuple[str, ...] = ()
+    codec: str | None = None
+    #: where changes for other components go; None if there are none
+    sends: Sends | None = None
+    #: shards of other components, each after those that send to it, that run inside this one
+    fused: tuple[ShardTask, ...] = ()
+    #: number, among this one and those fused with it, of the shard that each edge inside leads to
+    hands: Mapping[int, int] = field(default_factory=dict)
+
+    def run(self, shelf: Shelf) -> ShardReport:
+        """Do it, together with the shards of other components that are fused with this one.
+
+        What is written is durable only once it is synced.
+        """
+        started = time.thread_time()
+        opened: list[OpenShard] = []
+        try:
+            for task in (self, *self.fused):
+                opened.append(OpenShard(task, shelf))
+            for each in opened:
+                for view, batch in each.emitted():
+                    self._hand_on(each, view, batch, opened)
+            others = tuple(each.finish(0.0) for each in opened[1:])
+            return opened[0].finish(time.thread_time() - started, others)
+        except BaseException:
+            for each in opened:
+                each.discard()
+            raise
+
+    def _hand_on(
+        self, origin: OpenShard, view: int, batch: pa.RecordBatch, opened: Sequence[OpenShard]
+    ) -> None:
+        """Write what a shard emits, or let the fused one that it is for take it at once."""
+        target = self.hands.get(-1 - view)
+        origin.count(view, batch)
+        if target is None:
+            origin.write(view, batch)
+            return
+        for further, made in opened[target].take(-1 - view, batch):
+            self._hand_on(opened[target], further, made, opened)
+
+    @property
+    def _store(self) -> VersionStore:
+        return VersionStore(self.files, self.root)
+
+    def open_arena(self, budget: Budget) -> tuple[Arena, bool]:
+        """Return the arena of the version before, or an empty one that is to be rebuilt."""
+        account = budget.account("groups")
+        if self.arena is not None:
+            try:
+                claimed = Arena.claim(self.arenas, self.arena, account)
+            except Refused:
+                claimed = None
+            if claimed is not None:
+                return claimed, False
+        return Arena.create(self.arenas, account), self.arena is not None
+
+    def restore(self, operator: Operator, space: ShardSpace) -> None:
+        """Bring the state of the version before into an empty arena."""
+        space.learn(self._store.live(self.version - 1), self.shard)
+        with sensible(self._store.path(self.version - 1)):
+            operator.restore(self._history())
+
+    def _history(self) -> list[PastVersion]:
+        """Return the versions since the snapshot this shard's state is rebuilt from."""
+        last = self._store.load(self.version - 1)
+        first = max(1, last.bases[self.shard])
+        return [_past(self._store.load(v), self.shard) for v in range(first, self.version)]
+
+
+def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
+    """Run shards of one query one after the other, then make durable what all of them wrote."""
+    reports: list[ShardReport] = []
+    for paths, alike in groupby(tasks, key=lambda task: task.parcels):
+        with closing(Shelf(tasks[0].parcel_files, paths)) as shelf:
+            reports += [task.run(shelf) for task in alike]
+    if tasks:
+        written = [path for each in reports for path in each.written(tasks[0].root)]
+        tasks[0].files.sync_files(written)
+    return reports
+
+
+class OpenShard:
+    """A shard at work: its arena, its operator, and the files that it writes."""
+
+    def __init__(self, task: ShardTask, shelf: Shelf) -> None:
+        """Open the version before and take in what the exchange brought."""
+        self._task = task
+        self._attempt = uuid.uuid4().hex[:16]
+        self._budget = Budget(task.quota)
+        self._arena, self._rebuilt = task.open_arena(self._budget)
+        self._released = False
+        try:
+            self._space = ShardSpace(task, self._budget, self._arena, self._attempt)
+            self._operator = task.work.operator(self._space)
+            if self._rebuilt:
+                task.restore(self._operator, self._space)
+            self._operator.on_batch(task.work.inputs(shelf, task.shard))
+        except Refused as refused:
+            self.discard()
+            raise shortage(self._budget, refused) from refused
+        except BaseException:
+            self.discard()
+            raise
+        self._rows = [0] * task.work.views
+        #: changes by edge, for other components and for those fused with this one
+        self._sent: Counter[int] = Counter()
+        self._writer: SegmentWriter | None = None
+        self._sending = None if task.sends is None else Sending(task.sends, self._attempt)
+
+    def emitted(self) -> Iterator[Emitted]:
+        """Yield what the shard says up to the watermark."""
+        rows = self._operator.on_watermark(self._task.watermark)
+        return self._inside(self._task.work.emitted(rows))
+
+    def take(self, edge: int, changes: pa.RecordBatch) -> Iterator[Emitted]:
+        """Yield what the shard says of changes that a shard fused with it hands over."""
+        assert isinstance(self._operator, Fusible)
+        return self._inside(self._operator.take(edge, changes))
+
+    def count(self, view: int, batch: pa.RecordBatch) -> None:
+        """Count rows of a view or changes on an edge."""
+        if view < 0:
+            self._sent[-1 - view] += batch.num_rows
+        else:
+            self._rows[view] += batch.num_rows
+
+    def write(self, view: int, batch: pa.RecordBatch) -> None:
+        """Write rows of all views to one file, and changes for other components to another."""
+        task = self._task
+        if view < 0:
+            assert self._sending is not None
+            self._sending.take(-1 - view, batch)
+            return
+        if self._writer is None:
+            name = f"{task.version:012d}-{task.shard}-{self._attempt}.rows"
+            path = f"{task.root}/{RESULTS}/{name}"
+            self._writer = SegmentWriter(task.files, path, task.shard, codec=task.codec)
+        self._writer.append(write_table(batch), synopsis=view, rows=batch.num_rows)
+
+    def finish(self, seconds: float, others: tuple[ShardReport, ...] = ()) -> ShardReport:
+        """Close all files, release the arena, and tell what there is now."""
+        task, operator, space = self._task, self._operator, self._space
+        result = None if self._writer is None else self._writer.finish(sync=False)
+        parcel = None if self._sending is None else self._sending.finish()
+        space.table.expire(task.watermark)
+        space.table.forget(operator.released)
+        name = f"shard-{task.shard}.v{task.version}.{self._attempt}"
+        report = ShardReport(
+            task.shard,
+            name,
+            space.sealed,
+            result,
+            self._rows,
+            operator.took_snapshot,
+            self._rebuilt,
+            operator.released,
+            parcel,
+            {
+                **operator.statistics,
+                "memory_bytes": self._budget.held,
+                "peak_bytes": self._budget.peak,
+                "seconds": seconds,
+                "sent": dict(self._sent),
+            },
+            others,
+        )
+        space.close()
+        self._released = True
+        self._arena.release(name)
+        return report
+
+    def discard(self) -> None:
+        """Leave no arena behind, after a failure; one that was released is swept unless named."""
+        if not self._released:
+            self._arena.discard()
+
+    def _inside(self, emitted: Iterator[Emitted]) -> Iterator[Emitted]:
+        """Yield what there is; say who holds what if there is no room for it."""
+        try:
+            yield from emitted
+        except Refused as refused:
+            raise shortage(self._budget, refused) from refused
+
+
+class ShardSpace:
+    """The shard's log, segments in the making and arena: what operators are given."""
+
+    def __init__(self, task: ShardTask, budget: Budget, arena: Arena, attempt: str) -> None:
+        """Open the log of a shard."""
+        self.arena = arena
+        self.account = budget.account("buffers")
+        self.table = SegmentTable(arena)
+        self.log = Log(task.files, f"{task.root}/{SEGMENTS}", self.table)
+        #: lifetime class and description of the segments this attempt finished
+        self.sealed: list[tuple[str, SegmentInfo]] = []
+        self._task = task
+        self._attempt = attempt
+        self._open: dict[str, SegmentWriter] = {}
+
+    def segment(self, lifetime: str) -> SegmentWriter:
+        """Return the open segment of a lifetime class, made on first use."""
+        if lifetime not in self._open:
+            ordinal = self._task.first_ordinal + self._task.work.lifetimes.index(lifetime)
+            path = self._path(segment_name(ordinal, self._attempt))
+            self._open[lifetime] = SegmentWriter(
+                self._task.files, path, ordinal, codec=self._task.codec
+            )
+        return self._open[lifetime]
+
+    def seal(self, lifetime: str) -> SegmentInfo | None:
+        """Finish the open segment of a lifetime class and make it readable, not yet durable."""
+        if lifetime not in self._open:
+            return None
+        if not is_base(lifetime):
+            self.table.reserve()
+        info = self._open.pop(lifetime).finish(sync=False)
+        self.sealed.append((lifetime, info))
+        if not is_base(lifetime):
+            self.table.add(info)
+            self.log.add(info)
+        return info
+
+    def reader(self, info: SegmentInfo) -> SegmentReader:
+        """Open a segment."""
+        return SegmentReader(self._task.files, self._path(info.name), info=info)
+
+    def learn(self, live: Iterable[Any], shard: int) -> None:
+        """Fill the table of an empty arena with the segments of a shard."""
+        mine = [s.info for s in live if s.shard == shard and not is_base(s.lifetime)]
+        for info in sorted(mine, key=lambda each: each.ordinal):
+            self.table.add(info)
+            self.log.add(info)
+
+    def close(self) -> None:
+        """Close what is open for reading."""
+        self.log.close()
+        self.account.close()
+
+    def _path(self, name: str) -> str:
+        return f"{self._task.root}/{SEGMENTS}/{name}"
+
+
+def _past(commit: Commit, shard: int) -> PastVersion:
+    segments = [(s.lifetime, s.info) for s in commit.added if s.shard == shard]
+    return PastVersion(commit.version, commit.watermark, segments)

@@ -1,0 +1,1 @@
+"""What each kind of plan adds to a version: windows, dataflows, update streams."""

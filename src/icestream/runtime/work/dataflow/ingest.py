@@ -1,0 +1,93 @@
+"""Ingest of a dataflow: events of each source as changes, sent on the edges that begin at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints
+from icestream.operators.dataflow.steps import regrouped
+from icestream.operators.lifetimes.changes import changes_of
+from icestream.plan.events.dataflow import Dataflow, Edge, source_column
+from icestream.plan.nodes.queries import SOURCE
+from icestream.runtime.exchange.change_sender import Routing, Sends
+from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
+from icestream.runtime.ingest.reception import Reception
+
+
+@dataclass(frozen=True)
+class DataflowIngest:
+    """What every ingest task of a version of a dataflow is told."""
+
+    plan: Dataflow
+    version: int
+    watermark: int
+    sends: Sends
+
+    def run(
+        self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
+    ) -> SplitReport:
+        """Read the events of one split and send them as changes."""
+        reception = Reception(self.plan, self.watermark, out)
+        routing = Routing(self.sends)
+        sent = 0
+        for batch in batches:
+            events, times = reception.admit(batch)
+            if events.num_rows:
+                sent += self._send(events, times, routing, out)
+        return reception.finish(sent, routing.load)
+
+    def _send(
+        self, events: pa.RecordBatch, times: Ints, routing: Routing, out: ExchangeWriter
+    ) -> int:
+        sent = 0
+        for source, part, instants in self._by_source(events, times):
+            changes = _points(self._payload(part, source), instants)
+            for number, edge in enumerate(self.plan.edges):
+                if edge.source == source:
+                    sent += self._send_on(number, edge, changes, routing, out)
+        return sent
+
+    def _by_source(
+        self, events: pa.RecordBatch, times: Ints
+    ) -> Iterator[tuple[int, pa.RecordBatch, Ints]]:
+        """Yield the events of each source that has some."""
+        if len(self.plan.sources) == 1:
+            yield 0, events, times
+            return
+        numbers = np.asarray(events.column(SOURCE).to_numpy())
+        for source in np.unique(numbers).tolist():
+            chosen = np.flatnonzero(numbers == source)
+            yield source, events.take(pa.array(chosen)), times[chosen]
+
+    def _send_on(
+        self,
+        number: int,
+        edge: Edge,
+        changes: pa.RecordBatch,
+        routing: Routing,
+        out: ExchangeWriter,
+    ) -> int:
+        for change in edge.maps:
+            changes = change(changes)
+        if changes.num_rows == 0:
+            return 0
+        for shard, cut in routing.cut(number, regrouped(changes, edge.keys)):
+            out.changes(shard, number, cut)
+        return int(changes.num_rows)
+
+    def _payload(self, events: pa.RecordBatch, source: int) -> pa.RecordBatch:
+        """Return the columns of a source under the user's names."""
+        schema = self.plan.columns[source]
+        columns = [events.column(source_column(source, place)) for place in range(len(schema))]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _points(payload: pa.RecordBatch, instants: Ints) -> pa.RecordBatch:
+    """Return events without a duration, not yet of any group."""
+    ones = np.ones(len(instants), dtype=np.int64)
+    nobody = np.zeros(len(instants), dtype=np.uint64)
+    return changes_of(payload, instants, instants + 1, ones, nobody, nobody)

@@ -1,0 +1,250 @@
+"""Which partitions of which joins leave memory in the next version: decided between two versions.
+
+Idea: shards report what they hold and what the rows that left them were traced to; all reports of
+a version together are the plan's statistics. If joins fill more than the threshold of the room they
+have together, the strategy chooses partitions of all of them at once. What was decided, and what
+the decision was made of, is part of the commit: a version that is made again makes the same.
+
+Invariants:
+1. What is counted for a partition describes its resident generation
+   (`test_counts_begin_anew_when_a_partition_is_spilled`).
+2. Below the threshold nothing is chosen; above it, at least the amount, and at least the rows that
+   are above (`test_partitions_are_chosen_when_the_threshold_is_passed`,
+   `test_at_least_what_is_above_the_threshold_leaves`).
+
+Cost: two numbers for each partition of each join in every commit.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.core.arrays import Floats, Ints
+from icestream.operators.multi_join.spill_strategies import PartitionStatistics, chosen
+from icestream.plan.nodes.spilling import Spilling
+from icestream.runtime.version.quotas import Holding
+from icestream.runtime.version.task import ShardReport
+
+#: partitions that an idle version cleans up, at most
+IDLE_PARTITIONS = 32
+
+
+@dataclass(frozen=True)
+class JoinFacts:
+    """What all shards together tell of a join, by partition."""
+
+    sizes: Ints
+    outputs: Ints
+    generations: Ints
+    owing: npt.NDArray[np.bool_]
+    #: whether a resident generation ended in this version
+    ended: npt.NDArray[np.bool_]
+    #: resident rows of each of its streams, and how many keys they have
+    rows: Ints
+    keys: Ints
+    #: bytes of memory that its shards hold, and those there is room for
+    held: int
+    room: int
+    #: for people
+    told: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What the joins of a plan are told next, and what that was made of."""
+
+    #: partitions that leave memory, by join
+    spill: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    #: partitions that owe results, by join
+    owing: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    #: results traced to the resident generation of each partition, and bytes kept because of it
+    results: Mapping[int, Floats] = field(default_factory=dict)
+    kept: Mapping[int, Floats] = field(default_factory=dict)
+    #: memory of each shard of each join, numbered through, and by how much it grew
+    holdings: Mapping[int, Holding] = field(default_factory=dict)
+    #: times that partitions were chosen to leave
+    spills: int = 0
+    #: whether the stream is over and all state discarded
+    over: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for the commit."""
+        return {
+            "spill": {str(join): list(each) for join, each in self.spill.items()},
+            "owing": {str(join): list(each) for join, each in self.owing.items()},
+            "results": {str(join): _packed(each) for join, each in self.results.items()},
+            "kept": {str(join): _packed(each) for join, each in self.kept.items()},
+            "holdings": {str(s): [h.held, h.growth] for s, h in self.holdings.items()},
+            "spills": self.spills,
+            "over": self.over,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Decided:
+        """Return what `to_json` wrote."""
+        return cls(
+            {int(join): tuple(each) for join, each in value["spill"].items()},
+            {int(join): tuple(each) for join, each in value["owing"].items()},
+            {int(join): _unpacked(each) for join, each in value["results"].items()},
+            {int(join): _unpacked(each) for join, each in value["kept"].items()},
+            {int(shard): Holding(*each) for shard, each in value["holdings"].items()},
+            value["spills"],
+            value["over"],
+        )
+
+    def idle(self) -> dict[int, tuple[int, ...]]:
+        """Return the partitions to clean up while nothing comes: a few, leaves first."""
+        for join in sorted(self.owing):
+            if self.owing[join]:
+                return {join: self.owing[join][:IDLE_PARTITIONS]}
+        return {}
+
+
+def facts_of(reports: Sequence[ShardReport]) -> dict[int, JoinFacts]:
+    """Add up what the shards report of each join."""
+    by_join: dict[int, list[Mapping[str, Any]]] = {}
+    for report in reports:
+        told = report.statistics.get("join")
+        if told is not None:
+            by_join.setdefault(told["number"], []).append(told)
+    return {join: _together(parts) for join, parts in sorted(by_join.items())}
+
+
+def decided(
+    spilling: Spilling,
+    depths: Mapping[int, int],
+    reports: Sequence[ShardReport],
+    before: Decided,
+    seed: int,
+    *,
+    over: bool = False,
+) -> Decided:
+    """Return what the joins are told in the next version."""
+    facts = facts_of(reports)
+    results = _counted("results", before.results, reports, facts)
+    kept = _counted("kept", before.kept, reports, facts)
+    spill: dict[int, tuple[int, ...]] = {}
+    held = sum(each.held for each in facts.values())
+    most = spilling.threshold * sum(each.room for each in facts.values())
+    if held > most:
+        resident = sum(int(each.sizes.sum()) for each in facts.values())
+        local = spilling.strategy == "local_output"
+        outputs = {join: each.outputs for join, each in facts.items()} if local else results
+        statistics = _statistics(facts, outputs, kept)
+        amount = int(np.ceil(max(resident - most, spilling.amount * resident)))
+        leaving = chosen(statistics, amount, spilling.strategy, depths, seed)
+        for join in facts:
+            mine = statistics.partition[leaving & (statistics.join == join)]
+            spill[join] = tuple(np.sort(mine).tolist())
+    owing = {join: tuple(np.flatnonzero(each.owing).tolist()) for join, each in facts.items()}
+    spills = before.spills + any(spill.values())
+    holdings = _holdings(before.holdings, reports)
+    return Decided(spill, owing, results, kept, holdings, spills, over or before.over)
+
+
+def _holdings(before: Mapping[int, Holding], reports: Sequence[ShardReport]) -> dict[int, Holding]:
+    """Return the memory of each shard of a join, and how fast it grew."""
+    holdings = {}
+    for report in reports:
+        join = report.statistics.get("join")
+        if join is not None:
+            held = report.statistics["memory_bytes"]
+            old = before[report.shard].held if report.shard in before else 0
+            grown = held - old + join["facts"]["spilled_bytes"]
+            holdings[report.shard] = Holding(held, max(0, grown))
+    return holdings
+
+
+def joins_told(reports: Sequence[ShardReport], news: Decided) -> dict[str, Any]:
+    """Return what the progress report tells of joins."""
+    facts = facts_of(reports)
+    return {
+        "bytesLogged": sum(info.bytes for report in reports for _, info in report.segments),
+        "bytesSpilled": sum(each.told["spilled_bytes"] for each in facts.values()),
+        "spills": news.spills,
+        "joins": [
+            {
+                "join": join,
+                "residentBytes": int(each.sizes.sum()),
+                "bytesSpilled": each.told["spilled_bytes"],
+                "bytesLogged": each.told["logged_bytes"],
+                "generations": int(each.generations.sum()),
+                "owingPartitions": int(each.owing.sum()),
+                "earlyRows": each.told["early"],
+                "lateRows": each.told["late"],
+                "forcedSpills": each.told["forced_spills"],
+                "streams": [
+                    {"rows": rows, "keys": keys}
+                    for rows, keys in zip(each.rows.tolist(), each.keys.tolist(), strict=True)
+                ],
+            }
+            for join, each in facts.items()
+        ],
+    }
+
+
+def _together(parts: Sequence[Mapping[str, Any]]) -> JoinFacts:
+    told: dict[str, Any] = {}
+    for part in parts:
+        for name, value in part["facts"].items():
+            told[name] = told.get(name, 0) + value
+    return JoinFacts(
+        sum(part["sizes"] for part in parts),
+        sum(part["outputs"] for part in parts),
+        sum(part["generations"] for part in parts),
+        np.any([part["owing"] for part in parts], axis=0),
+        np.any([part["ended"] for part in parts], axis=0),
+        sum(part["rows"] for part in parts),
+        sum(part["keys"] for part in parts),
+        sum(part["held"] for part in parts),
+        sum(part["room"] for part in parts),
+        told,
+    )
+
+
+def _counted(
+    name: str,
+    before: Mapping[int, Floats],
+    reports: Sequence[ShardReport],
+    facts: Mapping[int, JoinFacts],
+) -> dict[int, Floats]:
+    """Add what this version counted to what was counted for generations that are resident yet."""
+    counts = {}
+    for join, each in facts.items():
+        count = np.array(before.get(join, np.zeros(len(each.sizes))))
+        count[each.ended] = 0.0
+        for report in reports:
+            found = report.statistics.get(name, {}).get(join)
+            if found is not None:
+                count += found
+        count[each.sizes == 0] = 0.0
+        counts[join] = count
+    return counts
+
+
+def _statistics(
+    facts: Mapping[int, JoinFacts], outputs: Mapping[int, Any], kept: Mapping[int, Floats]
+) -> PartitionStatistics:
+    """Return a row for each partition of a join that has something in memory."""
+    rows = {join: np.flatnonzero(each.sizes) for join, each in facts.items()}
+    return PartitionStatistics(
+        join=np.concatenate([np.full(len(rows[join]), join, dtype=np.int64) for join in facts]),
+        partition=np.concatenate([rows[join] for join in facts]),
+        size=np.concatenate([facts[join].sizes[rows[join]] for join in facts]),
+        output=np.concatenate([outputs[join][rows[join]].astype(np.float64) for join in facts]),
+        inter=np.concatenate([kept[join][rows[join]] for join in facts]),
+    )
+
+
+def _packed(values: Floats) -> str:
+    return base64.b64encode(values.astype("<f4").tobytes()).decode()
+
+
+def _unpacked(text: str) -> Floats:
+    return np.frombuffer(base64.b64decode(text), dtype="<f4").astype(np.float64)

@@ -1,0 +1,368 @@
+"""Dataflows: one job per depth of components, in order, with parcels between them.
+
+Idea: the shards of all components are numbered through, so that segments, arenas and snapshots of a
+version are those of one list of shards. What a component sends is read by later ones in the same
+version, at the same watermark; components that do not send to each other are one job, and those
+that are fused for a version are one task, which hands changes over in memory. Joins that
+defer results are told what leaves memory before a version, and clean up, leaves first, in versions
+in which nothing comes: all of them at the end, a few partitions otherwise.
+
+Invariants:
+1. A version is the work of all components or of none
+   (`test_crash_between_two_components_leaves_nothing`).
+2. Quotas add up to the budget at most, and memory goes to components that miss some
+   (`test_bounded_memory_goes_to_components_that_miss_some`).
+3. Whatever runs together, version by version, results are equal
+   (`test_parity_fusions_that_flip_give_equal_results`).
+4. A join that owes results holds the watermark of those after it
+   (`test_a_join_that_owes_results_holds_the_watermark_of_the_next`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
+from icestream.core.units import format_bytes
+from icestream.operators.dataflow.component import ComponentOperator
+from icestream.operators.dataflow.join_step import JoinStores, Orders
+from icestream.operators.dataflow.stores import ShardStores
+from icestream.operators.grid.slice_log import SLICE_BYTES
+from icestream.operators.protocol import Emitted, Operator, Shard
+from icestream.plan.events.dataflow import Dataflow
+from icestream.plan.fuse.running_fusion import RunningFusion
+from icestream.runtime.exchange.change_sender import Sends
+from icestream.runtime.exchange.parcels import Parcels, Shelf
+from icestream.runtime.version.quotas import quotas
+from icestream.runtime.version.task import ShardReport, ShardTask
+from icestream.runtime.version.work import Executor, Made, Making, Parcel
+from icestream.runtime.work.dataflow.ingest import DataflowIngest
+from icestream.runtime.work.dataflow.memory_use import Holdings
+from icestream.runtime.work.dataflow.spilling import Decided, decided, joins_told
+from icestream.state.files import Files, LocalFiles
+from icestream.state.groups.cold.targets import Load, Targets, targets
+from icestream.state.groups.store import HEAP
+
+#: least bytes of one shard of a component, and of each grouping in it that keeps something
+LEAST_QUOTA = 16 * SLICE_BYTES
+LEAST_SHARE = 8 * SLICE_BYTES
+
+
+@dataclass(frozen=True)
+class ComponentShard:
+    """One component in one shard."""
+
+    plan: Dataflow
+    component: int
+    #: bytes that each store is told to give up
+    targets: Mapping[str, int]
+    version: int
+    #: what a join that may defer results is told to do
+    orders: Orders = field(default_factory=Orders)
+
+    @property
+    def lifetimes(self) -> tuple[str, ...]:
+        """Return the lifetime classes of its segments."""
+        return self.plan.specs[self.component].lifetimes
+
+    @property
+    def views(self) -> int:
+        """Return the number of views of the dataflow."""
+        return len(self.plan.views)
+
+    def operator(self, space: Shard) -> Operator:
+        """Open the component on the state of the shard."""
+        spec = self.plan.specs[self.component]
+        if spec.join is not None:
+            joins = JoinStores(spec.join, space, self.orders)
+            return ComponentOperator(spec, space, joins, self.version)
+        stores = ShardStores(spec.groupings, space, self.plan.cold, self.targets)
+        return ComponentOperator(spec, space, stores, self.version)
+
+    def inputs(self, shelf: Shelf, shard: int) -> Parcels:
+        """Return the changes that came on edges."""
+        return Parcels(shelf, shard, 0)
+
+    def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
+        """Return rows and changes as they are."""
+        return rows
+
+
+def least_quota(plan: Dataflow) -> int:
+    """Return the bytes that any shard of a component needs."""
+    kept = max(sum(map(bool, spec.groupings)) for spec in plan.specs)
+    return max(LEAST_QUOTA, kept * LEAST_SHARE)
+
+
+class DataflowWork:
+    """Versions of a dataflow."""
+
+    def __init__(self, plan: Dataflow, shards: int, budget: int) -> None:
+        """Refuse a budget that the components have no room in."""
+        self._plan = plan
+        quota = least_quota(plan)
+        #: bytes that any shard of a component needs
+        self._least = quota
+        least = shards * plan.jobs * quota
+        if budget < least:
+            msg = (
+                f"memory of {format_bytes(budget)} is too small for {plan.jobs} components "
+                f"of {shards} shards: each needs {format_bytes(quota)}. Give the query at "
+                f"least {format_bytes(least)} with .memory(...), or fewer shards"
+            )
+            raise DefinitionError(msg)
+
+    def ordinals(self, shards: int) -> int:
+        """Return how many ordinals the shards of a version take."""
+        return shards * sum(len(spec.lifetimes) for spec in self._plan.specs)
+
+    def ingest(self, making: Making) -> DataflowIngest:
+        """Return what every ingest task runs."""
+        return DataflowIngest(
+            self._plan, making.version, making.watermark, self._sends(making, LocalFiles())
+        )
+
+    def run(
+        self,
+        making: Making,
+        executor: Executor[Any],
+        parcels: Sequence[Parcel],
+        seen: tuple[Micros | None, ...],
+        reached: Micros,
+    ) -> Made:
+        """Run the components, those of equal depth together."""
+        paths = [parcel.path for parcel in parcels if parcel.report.entries]
+        reports: list[ShardReport] = []
+        told = self._told(making)
+        clean_up = self._clean_up(making, told, idle=not paths)
+        shares = self._quotas(making, told)
+        fusion = self._fusion(making)
+        #: up to which instant the changes that leave each component are complete
+        complete: dict[int, Micros] = {}
+        for wave in fusion.waves(self._plan.graph, making.shards):
+            tasks: dict[int, list[ShardTask]] = {}
+            for component in sorted({each for group, _ in wave for each in group}):
+                if component not in complete:
+                    complete[component] = self._complete(component, complete, reached)
+                orders = self._orders(component, making, told, clean_up, complete[component])
+                tasks[component] = self._tasks(
+                    component, making, executor, paths, shares, orders, reached
+                )
+            together = [
+                self._together(group, [tasks[component][shard] for component in group])
+                for group, shard in wave
+            ]
+            done = [each for report in executor.run(together) for each in (report, *report.others)]
+            for report in done:
+                join = report.statistics.get("join")
+                if join is not None:
+                    component = report.shard // making.shards
+                    complete[component] = min(complete[component], join["watermark"])
+            paths += [report.parcel for report in done if report.parcel is not None]
+            reports += done
+            groups = dict.fromkeys("+".join(map(str, group)) for group, _ in wave)
+            making.note(f"component {', '.join(groups)}")
+        reports.sort(key=lambda report: report.shard)
+        return self._made(making, reports, told, shares, fusion)
+
+    def _together(self, group: tuple[int, ...], tasks: Sequence[ShardTask]) -> ShardTask:
+        """Return the task of a shard in which the components of a group hand changes over."""
+        hands = {
+            number: group.index(edge.target)
+            for number, edge in enumerate(self._plan.edges)
+            if edge.origin in group and edge.target in group
+        }
+        return replace(tasks[0], fused=tuple(tasks[1:]), hands=hands)
+
+    def _fusion(self, making: Making) -> RunningFusion:
+        """Return which components run together in a version."""
+        graph, before = self._plan.graph, making.before
+        fusion = RunningFusion.begin(graph, making.shards)
+        if before is not None and "fusion" in before.decisions:
+            fusion = RunningFusion.from_json(before.decisions["fusion"])
+        if making.fuse is not None:
+            fusion = fusion.chosen(graph, making.fuse, self._plan.names, making.shards)
+        return fusion
+
+    def _tasks(
+        self,
+        component: int,
+        making: Making,
+        executor: Executor[Any],
+        paths: Sequence[str],
+        shares: Sequence[int],
+        orders: Orders,
+        reached: Micros,
+    ) -> list[ShardTask]:
+        """Return the tasks of a component, one for each shard."""
+        before, shards, specs = making.before, making.shards, self._plan.specs
+        targets = Targets.from_json(before.decisions["targets"]) if before else Targets({})
+        first, lifetimes = component * shards, len(specs[component].lifetimes)
+        ordinal = making.first_ordinal + shards * sum(
+            len(spec.lifetimes) for spec in specs[:component]
+        )
+        return [
+            making.task(
+                work=ComponentShard(
+                    self._plan, component, targets.of(shard), making.version, orders
+                ),
+                shard=shard,
+                watermark=reached,
+                first_ordinal=ordinal + (shard - first) * lifetimes,
+                quota=shares[shard],
+                parcels=tuple(paths),
+                parcel_files=executor.parcel_files,
+                sends=self._sends(making, executor.parcel_files),
+            )
+            for shard in range(first, first + shards)
+        ]
+
+    def _quotas(self, making: Making, told: Decided) -> list[int]:
+        """Return the bytes of each shard of each component: joins share theirs, so do all others.
+
+        Nothing is known before the first version, which is given half of the memory: what is taken
+        once does not come back.
+        """
+        shards, count = making.shards, making.shards * self._plan.jobs
+        alike, least = making.budget // count, self._least
+        first = making.before is None and self._plan.jobs > 1
+        chosen = [max(least, alike // 2) if first else alike] * count
+        known = _holdings(making).of
+        # with less memory than before, those who do not fit come back cold
+        if sum(max(least, alike // 2, each.held) for each in known.values()) > len(known) * alike:
+            known = {}
+        for holdings, spare in ((told.holdings, alike // 4), (known, alike // 2)):
+            places = {divmod(shard, shards): held for shard, held in holdings.items()}
+            found = quotas(len(places) * alike, places, max(least, spare))
+            for (component, shard), quota in found.items():
+                chosen[component * shards + shard] = quota
+        return chosen
+
+    def _made(
+        self,
+        making: Making,
+        reports: list[ShardReport],
+        told: Decided,
+        shares: Sequence[int],
+        fusion: RunningFusion,
+    ) -> Made:
+        """Return what the shards did, and what they are told next."""
+        targets = self._targets(reports, making.budget)
+        holdings = Holdings.after(_holdings(making), reports, shares)
+        rows = self._rows(reports, making.shards)
+        decisions: dict[str, Any] = {
+            "targets": targets.to_json(),
+            "holdings": holdings.to_json(),
+            "fusion": fusion.after(self._plan.graph, rows).to_json(),
+        }
+        facts = {**_facts(reports), **self._fused(fusion)}
+        spilling = self._plan.spilling
+        if spilling is not None:
+            depths = {
+                join: self._plan.depths[component]
+                for join, component in self._plan.join_components.items()
+            }
+            news = decided(spilling, depths, reports, told, making.version, over=making.last)
+            decisions |= {"joins": news.to_json(), "waiting": any(news.owing.values())}
+            facts |= joins_told(reports, news)
+        return Made(reports, decisions, (), facts)
+
+    def _rows(self, reports: Sequence[ShardReport], shards: int) -> list[list[int]]:
+        """Return the changes that each shard sent on each edge between components."""
+        return [
+            [
+                reports[edge.origin * shards + shard].statistics["sent"].get(number, 0)
+                for shard in range(shards)
+            ]
+            for number, edge in enumerate(self._plan.edges)
+            if edge.origin is not None
+        ]
+
+    def _fused(self, fusion: RunningFusion) -> dict[str, Any]:
+        """Return which operators ran together, by name and by component, where they have names."""
+        if not self._plan.names:
+            return {}
+        names = self._plan.names
+        groups = fusion.groups(self._plan.graph)
+        return {
+            "fused": [[name for number in each for name in names[number]] for each in groups],
+            "fusedComponents": list(map(list, groups)),
+        }
+
+    # -- joins that defer results ----------------------------------------------------------
+
+    def _told(self, making: Making) -> Decided:
+        """Return what the version before decided."""
+        before = making.before
+        if before is None or self._plan.spilling is None:
+            return Decided()
+        return Decided.from_json(before.decisions["joins"])
+
+    def _clean_up(
+        self, making: Making, told: Decided, *, idle: bool
+    ) -> Mapping[int, tuple[int, ...]] | None:
+        """Return the partitions of each join that make what they owe; None for all of all."""
+        if making.flushing:
+            return None
+        return told.idle() if idle and not any(told.spill.values()) else {}
+
+    def _orders(
+        self,
+        component: int,
+        making: Making,
+        told: Decided,
+        clean_up: Mapping[int, tuple[int, ...]] | None,
+        watermark: Micros,
+    ) -> Orders:
+        join = self._plan.specs[component].join
+        if join is None:
+            return Orders()
+        return Orders(
+            told.spill.get(join.number, ()),
+            None if clean_up is None else clean_up.get(join.number, ()),
+            making.last,
+            watermark,
+        )
+
+    def _complete(self, component: int, complete: Mapping[int, Micros], reached: Micros) -> Micros:
+        """Return up to which instant the changes that come to a component are complete."""
+        origins = [e.origin for e in self._plan.edges if e.target == component]
+        return min((complete[each] for each in origins if each is not None), default=reached)
+
+    def _targets(self, reports: Sequence[ShardReport], budget: int) -> Targets:
+        """Return what the stores of all shards must give up in the next version."""
+        loads = [
+            replace(Load.from_json(each), shard=report.shard)
+            for report in reports
+            for each in report.statistics["loads"]
+        ]
+        policy = self._plan.cold.policy
+        return targets(
+            loads,
+            int(HEAP * budget),
+            threshold=policy.threshold,
+            free=policy.free,
+            rule=policy.targets,
+        )
+
+    def _sends(self, making: Making, files: Files) -> Sends:
+        targets = tuple(edge.target for edge in self._plan.edges)
+        return Sends(files, making.folder, making.routes, making.shards, targets)
+
+
+def _holdings(making: Making) -> Holdings:
+    """Return what the version before said of memory."""
+    before = making.before
+    return Holdings() if before is None else Holdings.from_json(before.decisions["holdings"])
+
+
+def _facts(reports: Sequence[ShardReport]) -> dict[str, Any]:
+    """Return what the shards tell of cold state, added up."""
+    sums: dict[str, int] = {}
+    for report in reports:
+        for name, count in report.statistics.get("cold", {}).items():
+            sums[name] = sums.get(name, 0) + count
+    return {"coldState": sums}

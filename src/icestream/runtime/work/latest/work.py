@@ -1,0 +1,242 @@
+"""Update streams: how long the shards may serve in a version, and what is told of it.
+
+Idea: a batch should last as long as the interval between two batches, no more. Everything in it
+that is not serving (reading, exchange, log, commit, sink, Spark's own work) is measured from batch
+to batch; what it is likely to take is left out of the interval, and the rest is for serving. Where
+several tasks share a core, each gets its part of that.
+
+Invariants:
+1. While keys wait a version is made also of a batch without events
+   (`test_waiting_keys_are_served_on_idle_ticks`).
+2. At the end of the input everything that waits is served
+   (`test_a_flush_serves_everything_that_waits`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from icestream.core.times import INFINITY, Micros
+from icestream.operators.latest.mode_switch import Mode, Switch, Switching
+from icestream.operators.latest.report import Told, told
+from icestream.operators.latest.serving import LIFETIMES, Serving, ServingOperator
+from icestream.operators.latest.update_operator import AppendOperator, NewestOperator, UpdateInputs
+from icestream.operators.latest.window_serving import WindowServing, WindowServingOperator
+from icestream.operators.protocol import Emitted, Operator, Shard
+from icestream.plan.nodes.updates import Updates
+from icestream.runtime.exchange.parcels import Parcels, Shelf
+from icestream.runtime.version.work import Executor, Made, Making, Parcel, total
+from icestream.runtime.work.latest.ingest import EVERY, NEWEST, UpdatesIngest
+
+#: part of the interval that is taken for other work before any was measured
+FIRST_GUESS = 0.4
+#: batches that say what to expect, and how many of them may have taken longer
+BATCHES = 8
+LONGER = 1
+#: intervals of work that a batch may bring before only the newest of it is processed
+LONGEST = 4
+#: part of the interval that is always for serving
+LEAST = 0.1
+
+
+@dataclass
+class Overhead:
+    """What a batch is likely to spend on everything but reading and serving, in seconds.
+
+    The first batch does not count: much is done only once.
+    """
+
+    _warm: bool = False
+    _spent: deque[float] = field(default_factory=lambda: deque(maxlen=BATCHES))
+
+    def learn(self, seconds: float) -> None:
+        """Count what one batch spent."""
+        if self._warm:
+            self._spent.append(seconds)
+        self._warm = True
+
+    def expected(self, interval: float) -> float:
+        """Return what to leave free."""
+        if not self._spent:
+            return FIRST_GUESS * interval
+        ranked = sorted(self._spent, reverse=True)
+        return ranked[min(LONGER, len(ranked) - 1)]
+
+
+@dataclass(frozen=True)
+class UpdatesShard:
+    """The waiting keys of one shard."""
+
+    plan: Updates
+    #: microseconds for serving
+    budget: Micros
+    #: when the rows of the version before reached the application; None if there were none
+    delivered: Micros | None
+    #: whether all events are processed, and not only the newest of each key
+    whole: bool = False
+
+    @property
+    def lifetimes(self) -> tuple[str, ...]:
+        """Return the lifetime classes of its segments."""
+        return LIFETIMES
+
+    @property
+    def views(self) -> int:
+        """Return how many steps there are."""
+        return len(self.plan.steps)
+
+    def operator(self, space: Shard) -> Operator:
+        """Open the queue of the shard."""
+        plan = self.plan
+        every = AppendOperator(plan.every, plan.clock) if plan.every else None
+        if plan.latest is None:
+            assert every is not None
+            return every
+        schedule = plan.latest.schedule
+        if plan.windowed is not None:
+            windows = WindowServing(
+                plan.windowed,
+                plan.steps[0],
+                schedule,
+                self.budget,
+                plan.clock,
+                plan.front,
+                self.delivered,
+            )
+            return WindowServingOperator(windows, space)
+        spec = Serving(
+            plan.waits,
+            plan.newest,
+            schedule,
+            self.budget,
+            self.delivered,
+            plan.clock,
+            plan.latest.importance,
+            plan.latest.forget,
+            self.whole,
+            plan.ranks,
+            plan.front,
+        )
+        return NewestOperator(ServingOperator(spec, space), every)
+
+    def inputs(self, shelf: Shelf, shard: int) -> UpdateInputs:
+        """Return the updates that came."""
+        newest, every = (Parcels(shelf, shard, 0, kind) for kind in (NEWEST, EVERY))
+        return UpdateInputs(newest, every)
+
+    def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
+        """Return the rows as they are."""
+        return rows
+
+
+class UpdatesWork:
+    """Versions of an update stream."""
+
+    def __init__(self, plan: Updates) -> None:
+        """Know nothing of what batches cost."""
+        self._plan = plan
+        self._overhead = Overhead()
+        self._began = 0.0
+        #: seconds that the version before spent on reading and serving
+        self._known = 0.0
+        #: whether all events are processed, and what speaks against that
+        self._switch = Switch()
+        #: seconds that an event takes, as far as that is known
+        self._each = 0.0
+
+    def ordinals(self, shards: int) -> int:
+        """Return how many ordinals the shards of a version take."""
+        return shards * len(LIFETIMES)
+
+    def ingest(self, making: Making) -> UpdatesIngest:
+        """Return what every ingest task runs."""
+        before = making.before
+        if making.trigger is not None and before is not None and before.batch == making.trigger[0]:
+            self._overhead.learn(max(0.0, making.trigger[1] - self._known))
+        self._began = self._plan.clock.monotonic()
+        if before is not None and self._plan.switches and "mode" in before.decisions:
+            mode, against, self._each = before.decisions["mode"]
+            self._switch = Switch(Mode(mode), against)
+        whole = self._plan.switches and self._switch.mode is Mode.APPEND
+        return UpdatesIngest(self._plan, making.version, making.watermark, making.routes, whole)
+
+    def run(
+        self,
+        making: Making,
+        executor: Executor[Any],
+        parcels: Sequence[Parcel],
+        seen: tuple[Micros | None, ...],
+        reached: Micros,
+    ) -> Made:
+        """Let the shards serve for as long as there is time."""
+        reading = 0.0 if making.flushing else self._plan.clock.monotonic() - self._began
+        budget = self._budget(making, executor.parallel, reading)
+        whole = self._decide(making, total(parcels, "rows"))
+        tasks = [
+            making.task(
+                work=UpdatesShard(self._plan, budget, making.delivered, whole),
+                shard=shard,
+                watermark=reached,
+                first_ordinal=making.first_ordinal + shard * len(LIFETIMES),
+                quota=making.budget // making.shards,
+                parcels=tuple(each.path for each in parcels if each.report.entries),
+                parcel_files=executor.parcel_files,
+            )
+            for shard in range(making.shards)
+        ]
+        reports = executor.run(tasks)
+        found = told([Told.from_json(report.statistics["updates"]) for report in reports])
+        waves = making.waves(executor.parallel)
+        self._known = reading + waves * found.serving / 1e6
+        sent = total(parcels, "entries") - (total(parcels, "rows") if self._plan.every else 0)
+        superseded = total(parcels, "rows") - sent if self._plan.newest else 0
+        shown = self._shown(found, superseded, budget)
+        decisions: dict[str, Any] = {"waiting": found.waiting}
+        if self._plan.switches:
+            if found.served:
+                took = waves * found.serving / 1e6 / found.served
+                self._each = took if not self._each else (self._each + took) / 2
+            decisions["mode"] = [str(self._switch.mode), self._switch.against, self._each]
+            shown = {**shown, "mode": str(self._switch.mode)}
+        return Made(reports, decisions, (), {"updates": shown})
+
+    def _decide(self, making: Making, rows: int) -> bool:
+        """Tell whether all events of a batch are processed, by the time they will take."""
+        plan = self._plan
+        if not plan.switches:
+            return False
+        if plan.interval is None or making.flushing:
+            return self._switch.mode is Mode.APPEND
+        work = rows * self._each * 1e6
+        waiting = 0 if making.before is None else making.before.decisions["waiting"]
+        is_append = self._switch.mode is Mode.APPEND
+        backlog = work if is_append else waiting * self._each * 1e6
+        rule = Switching(backlog=int(LONGEST * plan.interval))
+        self._switch = self._switch.after(work / plan.interval, int(backlog), rule)
+        return self._switch.mode is Mode.APPEND and is_append
+
+    def _budget(self, making: Making, parallel: int, reading: float) -> Micros:
+        """Return the microseconds that each shard may serve."""
+        plan = self._plan
+        if making.flushing:
+            return INFINITY
+        waves = making.waves(parallel)
+        if plan.budget is not None:
+            return plan.budget // waves
+        if plan.interval is None:
+            return INFINITY
+        interval = plan.interval / 1e6
+        left = interval - reading - self._overhead.expected(interval)
+        return int(1e6 * max(LEAST * interval, left) / waves)
+
+    def _shown(self, found: Told, superseded: int, budget: Micros) -> Mapping[str, Any]:
+        windowed = self._plan.windowed
+        return {
+            **found.shown(),
+            **({} if windowed is None else found.shown_windows(windowed.windows)),
+            "supersededInTransit": superseded,
+            "budgetMs": None if budget == INFINITY else round(budget / 1000, 1),
+        }

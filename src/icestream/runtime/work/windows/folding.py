@@ -1,0 +1,219 @@
+"""What a task that reads events sends to the shards: entries folded from them, or the events.
+
+Idea: an `EntryFolder` turns events into entries, one per (group, pane), and sends each to the shard
+that owns its key group; a `TupleSender` sends the events themselves. Both serve every grouping of
+the plan from one pass over the batch. Of a *hot* group, which has a good part of a batch, a
+`TupleSender` makes states of the events first, if the aggregates allow it: so its work is split
+over all tasks that read, and its shard only combines.
+
+Invariants:
+1. What a shard receives depends on the events of the split and their order alone
+   (`test_the_same_split_makes_the_same_parcel`).
+2. Whether a group is hot, in which batch, does not show in the rows
+   (`test_oracle_hot_groups_are_split_and_consolidated`).
+
+Cost: one pass over the events per field and grouping; memory of one `EntryTable` and one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.core.arrays import Ints
+from icestream.kernels.fold import routes_of
+from icestream.operators.folding.columns import Column
+from icestream.operators.folding.fold import HI, LO, EntryTable, Run
+from icestream.operators.folding.sorted_runs import slice_bounds, sorted_run
+from icestream.operators.object_aggregates.states import States
+from icestream.plan.lower import liftable, tuple_keys, whole_stream, window_spec
+from icestream.plan.nodes.queries import TIME, Plan
+from icestream.plan.windows.grid import Grid
+from icestream.runtime.exchange.parcels import ENTRIES, ExchangeWriter
+from icestream.state.keys import KeyCodec
+
+#: bytes of the table that entries are folded in before they are handed on, at most and at least
+TABLE_BYTES = 8 << 20
+LEAST_TABLE_BYTES = 1 << 20
+#: rows of events sent in one record
+TUPLE_ROWS = 16_384
+#: a group is hot if it has this part of a batch, and so many events of it
+HOT_SHARE = 1 / 16
+HOT_ROWS = 2_048
+#: of so many events one is looked at to find hot groups
+SAMPLED = 16
+
+#: column of states before those of the state itself
+PANE = "pane"
+
+
+class EntryFolder:
+    """Folds events and sends the entries to their shards."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        routes: tuple[int, ...],
+        table_bytes: int,
+        out: ExchangeWriter,
+        *,
+        kind: int = ENTRIES,
+        partial: bool = False,
+        part: int = 0,
+    ) -> None:
+        """Fold into a table of so many bytes; `partial` rows are aggregates already.
+
+        `part` is what the plan is among those that are sent together.
+        """
+        self.layout = window_spec(plan).layout
+        self.entries = 0
+        self.groups = 0
+        #: entries by key group
+        self.load = np.zeros(plan.key_groups, dtype=np.int64)
+        capacity = table_bytes // EntryTable.row_bytes(self.layout)
+        self._table = EntryTable(self.layout, KeyCodec(plan.group_keys), capacity, partial=partial)
+        self._plan = plan
+        self._out = out
+        self._kind = kind
+        self._part = part
+        self._routes = np.array(routes, dtype=np.int64)
+
+    def take(self, batch: pa.RecordBatch, panes: Ints, columns: Mapping[str, Column]) -> None:
+        """Fold one batch, given the pane of each row and the inputs."""
+        for keys in groupings(self._plan, batch, self._plan.group_keys):
+            for run in self._table.fold(keys, panes, columns):
+                self._send(run)
+
+    def finish(self) -> None:
+        """Send what is left."""
+        self._send(self._table.take())
+
+    def _send(self, run: Run) -> None:
+        if len(run.panes) == 0:
+            return
+        self.entries += len(run.panes)
+        self.groups += run.keys.num_rows
+        key_groups = self._plan.key_groups
+        hi = np.ascontiguousarray(run.entries[:, 0]).view(np.uint64)
+        shards = np.empty(len(hi), dtype=np.int64)
+        routes_of(hi, key_groups, self._routes, shards, self.load)
+        lowest = int(run.panes.min())
+        span = int(run.panes.max()) - lowest + 1
+        ranks, entries = sorted_run(shards * span + (run.panes - lowest), run.entries, self.layout)
+        owners, panes = ranks // span, ranks % span + lowest
+        for first, last in pairwise(slice_bounds(owners).tolist()):
+            part = np.concatenate([panes[first:last, None], entries[first:last]], axis=1)
+            self._out.entries(int(owners[first]), part, self._kind, self._part)
+        if self._kind != ENTRIES:
+            return
+        key_hi = run.keys.column(HI).to_numpy()
+        key_shards = np.empty(len(key_hi), dtype=np.int64)
+        routes_of(key_hi, key_groups, self._routes, key_shards, np.zeros_like(self.load))
+        for shard in np.unique(key_shards).tolist():
+            self._out.keys(shard, run.keys.filter(pa.array(key_shards == shard)), self._part)
+
+
+class TupleSender:
+    """Sends events to the shards of their groups."""
+
+    def __init__(
+        self, plan: Plan, routes: tuple[int, ...], out: ExchangeWriter, part: int = 0
+    ) -> None:
+        """Send by the routes of a version; `part` is as in `EntryFolder`."""
+        self.entries = 0
+        #: events of hot groups
+        self.lifted = 0
+        self.load = np.zeros(plan.key_groups, dtype=np.int64)
+        self._plan = plan
+        self._out = out
+        self._part = part
+        spec = liftable(plan)
+        self._lifting = None if spec is None else (States(spec), Grid.of([spec.windows]))
+        self._keys = tuple_keys(plan)
+        self._codec = KeyCodec(self._keys)
+        self._whole = whole_stream(plan)
+        self._routes = np.array(routes, dtype=np.int64)
+
+    def take(self, batch: pa.RecordBatch, times: Ints) -> None:
+        """Send one batch of events, once per grouping."""
+        for keys in groupings(self._plan, batch, self._keys):
+            hi, lo = self._codec.identify(keys)
+            shards = np.empty(len(hi), dtype=np.int64)
+            routes_of(hi, self._plan.key_groups, self._routes, shards, self.load)
+            if self._whole:
+                shards[:] = 0
+            canonical = self._codec.canonical(keys) if len(self._keys) else keys
+            names = self._plan.inputs.names
+            events = pa.RecordBatch.from_arrays(
+                [
+                    pa.array(times),
+                    pa.array(hi),
+                    pa.array(lo),
+                    *canonical.columns,
+                    *(batch.column(name) for name in names),
+                ],
+                names=[TIME, HI, LO, *self._keys.names, *names],
+            )
+            cold = np.ones(len(hi), dtype=np.bool_)
+            if self._lifting is not None and len(hot := hot_groups(hi)):
+                cold = ~np.isin(hi, hot)
+                for group in hot:
+                    chosen = np.flatnonzero(hi == group)
+                    self._lift(int(shards[chosen[0]]), events, chosen)
+            for shard in np.unique(shards[cold]).tolist():
+                self._send(shard, events, np.flatnonzero(cold & (shards == shard)))
+
+    def _send(self, shard: int, events: pa.RecordBatch, chosen: Ints) -> None:
+        mine = events if len(chosen) == events.num_rows else events.take(pa.array(chosen))
+        self.entries += mine.num_rows
+        for first in range(0, mine.num_rows, TUPLE_ROWS):
+            self._out.tuples(shard, mine.slice(first, TUPLE_ROWS), self._part)
+
+    def _lift(self, shard: int, events: pa.RecordBatch, chosen: Ints) -> None:
+        """Send what events of a hot group come to."""
+        assert self._lifting is not None
+        states, grid = self._lifting
+        self.lifted += len(chosen)
+        for first in range(0, len(chosen), TUPLE_ROWS):
+            part = events.take(pa.array(chosen[first : first + TUPLE_ROWS]))
+            times = np.asarray(part.column(TIME).to_numpy())
+            panes, rows = states.lift(part, grid.panes_of(times))
+            self.entries += rows.num_rows
+            names = [PANE, *rows.schema.names]
+            sent = pa.RecordBatch.from_arrays([pa.array(panes), *rows.columns], names=names)
+            self._out.states(shard, sent, self._part)
+
+
+def hot_groups(hi: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return the identities that a good part of the events have, by a sample of them."""
+    if len(hi) < HOT_ROWS:
+        return hi[:0]
+    found, counts = np.unique(hi[::SAMPLED], return_counts=True)
+    return found[counts * SAMPLED >= max(HOT_ROWS, HOT_SHARE * len(hi))]
+
+
+def groupings(plan: Plan, batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the keys of a batch once per grouping; keys that are not in it are null."""
+    rows = batch.num_rows
+    columns = [batch.column(f"k{place}") for place in range(len(plan.keys))]
+    if plan.one_grouping:
+        yield _batch(columns, schema, rows)
+        return
+    for chosen in plan.groupings:
+        masked = [
+            column if place in chosen else pa.nulls(rows, column.type)
+            for place, column in enumerate(columns)
+        ]
+        ids = pa.array(np.full(rows, plan.grouping_id(chosen), dtype=np.int64))
+        yield _batch([*masked, ids], schema, rows)
+
+
+def _batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    if not columns:
+        none = pa.StructArray.from_buffers(pa.struct([]), rows, [None])
+        return pa.RecordBatch.from_struct_array(none)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,213 @@
+"""Ingest: one task per input split reads events and sends to the shards what they need of them.
+
+Idea: events are folded into entries where they are read, so what travels is one row per (group,
+pane) and not one per event; parts of the plan that need the events themselves get them. A batch is
+read once, whatever the parts. The task also tells the driver what only it can see: the latest time
+of each source, and rows per key group.
+
+Invariants:
+1. An event is late when every window it is in has closed by the watermark before the batch; never
+   by the batch's own events (`test_late_events_are_judged_by_the_watermark_before_the_batch`).
+   A part of the plan gets the events that are in one of its own windows still open.
+2. The exchange file depends on the events of the split and their order alone
+   (`test_the_same_split_makes_the_same_parcel`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints
+from icestream.core.times import INFINITY, Micros
+from icestream.operators.folding.columns import ARRIVAL, Arrivals, Column
+from icestream.plan.grid.parts import Part, parts_of
+from icestream.plan.lower import window_spec
+from icestream.plan.nodes.queries import SOURCE, TIME, Plan
+from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
+from icestream.runtime.ingest.reception import Reception, count_entries
+from icestream.runtime.work.windows.folding import TABLE_BYTES, EntryFolder, TupleSender
+from icestream.runtime.work.windows.raw_events import TupleWriter
+
+#: columns of rows that Spark has folded, beside source, keys and partial aggregates
+PANE = "pane"
+EVENTS = "events"
+LATEST = "latest"
+
+
+@dataclass(frozen=True)
+class Ingest:
+    """What every ingest task of a version is told."""
+
+    plan: Plan
+    version: int
+    watermark: Micros
+    routes: tuple[int, ...]
+    #: bytes of the table of one task
+    table_bytes: int = TABLE_BYTES
+    #: ordinal of the segment in which the first split keeps its events; None to keep none
+    kept_ordinal: int | None = None
+
+    def run(
+        self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
+    ) -> SplitReport:
+        """Read the events of one split and send what they come to into `out`."""
+        reception = Reception(self.plan, self.watermark, out)
+        parts = [
+            (_Folding if part.folded else _Sending)(self, number, part, out, split)
+            for number, part in enumerate(parts_of(self.plan))
+        ]
+        for batch in batches:
+            events, times = reception.admit(batch)
+            if events.num_rows:
+                for part in parts:
+                    part.take(events, times)
+        for part in parts:
+            part.finish(reception.report)
+        return reception.report
+
+
+@dataclass(frozen=True)
+class FoldedIngest:
+    """Ingest of rows that Spark has folded to one per (source, group, pane)."""
+
+    ingest: Ingest
+
+    @property
+    def plan(self) -> Plan:
+        """Return the plan whose events these are."""
+        return self.ingest.plan
+
+    @property
+    def version(self) -> int:
+        """Return the version in the making."""
+        return self.ingest.version
+
+    def run(
+        self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
+    ) -> SplitReport:
+        """Turn the rows of one split into entries in `out`."""
+        ingest, (part,) = self.ingest, parts_of(self.plan)
+        reception = Reception(ingest.plan, ingest.watermark, out)
+        task = _Folding(ingest, 0, part, out, split, partial=True)
+        for batch in batches:
+            task.take_folded(batch, reception)
+        task.finish(reception.report)
+        return reception.report
+
+
+class _Part:
+    """What one part of the plan gets of a split."""
+
+    def __init__(self, ingest: Ingest, part: Part) -> None:
+        self._events = part.events
+        self._late_before = part.plan.late_before(ingest.watermark)
+
+    def _open(self, batch: pa.RecordBatch, times: Ints) -> tuple[pa.RecordBatch, Ints]:
+        """Return the events that are in a window of this part still open, as it reads them."""
+        batch = self._events(batch)
+        if int(times.min()) >= self._late_before:
+            return batch, times
+        kept = np.flatnonzero(times >= self._late_before)
+        return batch.take(pa.array(kept)), times[kept]
+
+
+class _Sending(_Part):
+    """Events travel."""
+
+    def __init__(
+        self, ingest: Ingest, number: int, part: Part, out: ExchangeWriter, split: int
+    ) -> None:
+        super().__init__(ingest, part)
+        self._sender = TupleSender(part.plan, ingest.routes, out, number)
+
+    def take(self, batch: pa.RecordBatch, times: Ints) -> None:
+        """Send one batch of events."""
+        batch, times = self._open(batch, times)
+        if batch.num_rows:
+            self._sender.take(batch, times)
+
+    def finish(self, report: SplitReport) -> None:
+        """Report what was sent."""
+        report.sent += self._sender.entries
+        report.lifted += self._sender.lifted
+        count_entries(report, self._sender.entries, self._sender.load)
+
+
+class _Folding(_Part):
+    """Events are folded."""
+
+    def __init__(
+        self,
+        ingest: Ingest,
+        number: int,
+        part: Part,
+        out: ExchangeWriter,
+        split: int,
+        *,
+        partial: bool = False,
+    ) -> None:
+        super().__init__(ingest, part)
+        plan, ordinal = part.plan, ingest.kept_ordinal
+        self._plan = plan
+        self._grid = window_spec(plan).grid
+        self._folder = EntryFolder(
+            plan, ingest.routes, ingest.table_bytes, out, partial=partial, part=number
+        )
+        self._arrivals = Arrivals(ingest.version, split)
+        self._begins: Micros = INFINITY
+        self._kept = None if ordinal is None else TupleWriter(out.keep(ordinal + split), plan)
+
+    def take(self, batch: pa.RecordBatch, times: Ints) -> None:
+        """Fold one batch of events."""
+        batch, times = self._open(batch, times)
+        if batch.num_rows == 0:
+            return
+        columns = {name: Column(batch.column(name)) for name in self._plan.inputs.names}
+        first = 0
+        if self._folder.layout.needs_order:
+            arrivals = self._arrivals.next(batch.num_rows)
+            columns[TIME] = Column(batch.column(TIME))
+            columns[ARRIVAL] = Column(arrivals)
+            first = arrivals[0].as_py()
+        self._folder.take(batch, self._grid.panes_of(times), columns)
+        self._begins = min(self._begins, int(times.min()))
+        if self._kept is not None:
+            self._kept.append(batch, times, first)
+
+    def take_folded(self, batch: pa.RecordBatch, reception: Reception) -> None:
+        """Fold one batch of rows that stand for several events each."""
+        report = reception.report
+        events = np.asarray(batch.column(EVENTS).to_numpy())
+        report.rows += int(events.sum())
+        without = batch.column(PANE).is_null().to_numpy(zero_copy_only=False)
+        if without.any():
+            reception.refuse_without_time(
+                int(events[without].sum()), batch.filter(pa.array(without))
+            )
+            batch = batch.filter(pa.array(~without))
+        if batch.num_rows == 0:
+            return
+        latest = np.asarray(batch.column(LATEST).to_numpy())
+        reception.note_times(latest, batch.column(SOURCE))
+        panes = np.asarray(batch.column(PANE).to_numpy())
+        late = panes < self._grid.passed(self._late_before)
+        if late.any():
+            report.late += int(np.asarray(batch.column(EVENTS).to_numpy())[late].sum())
+            kept = np.flatnonzero(~late)
+            batch, panes = batch.take(pa.array(kept)), panes[kept]
+        if batch.num_rows == 0:
+            return
+        columns = {name: Column(batch.column(name)) for name in batch.schema.names}
+        self._folder.take(batch, panes, columns)
+        self._begins = min(self._begins, self._grid.instant(int(panes.min())))
+
+    def finish(self, report: SplitReport) -> None:
+        """Send what is left and report it."""
+        self._folder.finish()
+        report.groups = self._folder.groups
+        report.begins = self._begins
+        count_entries(report, self._folder.entries, self._folder.load)

@@ -1,0 +1,119 @@
+"""Folding by Spark SQL before rows leave the JVM, where that pays.
+
+Idea: sending a row from the JVM to Python costs more than folding it. When many events share a
+(group, pane), `groupBy(keys, pane)` in Spark SQL sends one row for all of them. Whether it pays is
+measured: events per entry of the batches so far.
+
+Invariants:
+1. Rows folded by Spark give the same entries as events do, floats to the precision of Spark's own
+   sums (`test_oracle_folding_by_spark_gives_the_same_rows`).
+2. The choice is made from past batches and changes no result beyond that.
+
+Limits: decimals, grouping sets, late events that are kept, and functions of pairs or of the order
+of events are folded in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from icestream.operators.folding.fields import Field
+from icestream.operators.folding.fold import partial_name
+from icestream.plan.lower import takes_tuples, window_spec
+from icestream.plan.nodes.queries import SOURCE, TIME, Plan
+from icestream.runtime.exchange.parcels import SplitReport
+from icestream.runtime.ingest.reception import IngestTask
+from icestream.runtime.work.windows.ingest import EVENTS, LATEST, PANE, FoldedIngest, Ingest
+
+#: events per entry above which folding by Spark is chosen
+WORTH_IT = 8.0
+#: events in a batch below which another stage costs more than it saves
+LEAST_EVENTS = 50_000
+
+#: the SQL of the partial columns of each kind of field that Spark can fold
+_PARTIALS = {
+    "rows": ("count(1)",),
+    "valid": ("count({x})",),
+    "sum_i64": ("sum(cast({x} as bigint))",),
+    "sum_i128": ("sum({x} & 4294967295L)", "sum(shiftright({x}, 32))"),
+    "sum_f64": ("sum(cast({x} as double))",),
+    "squares_f64": (
+        "var_pop(cast({x} as double)) * count({x})",
+        "sum(cast({x} as double))",
+        "count({x})",
+    ),
+    "min": ("min({x})",),
+    "max": ("max({x})",),
+}
+
+
+@dataclass
+class Prefold:
+    """Chooses where events are folded, by what the last batch had to show."""
+
+    #: events per entry in the last batch that had any, and its events
+    ratio: float = 0.0
+    events: int = 0
+
+    def choose(self, ingest: IngestTask, batch: DataFrame) -> tuple[DataFrame, IngestTask]:
+        """Return what the ingest tasks read and what they run."""
+        worth_it = self.ratio >= WORTH_IT and self.events >= LEAST_EVENTS
+        if not isinstance(ingest, Ingest) or not worth_it:
+            return batch, ingest
+        kept = ingest.kept_ordinal is not None
+        if kept or not can_fold(ingest.plan):
+            return batch, ingest
+        return fold(ingest, batch), FoldedIngest(ingest)
+
+    def learn(self, reports: Sequence[SplitReport]) -> None:
+        """Note how many events shared an entry."""
+        entries = sum(report.entries for report in reports)
+        if entries:
+            self.events = sum(report.rows for report in reports)
+            self.ratio = self.events / entries
+
+
+def can_fold(plan: Plan) -> bool:
+    """Tell whether Spark SQL can fold this plan's events."""
+    decimals = any(pa.types.is_decimal(field.type) for field in plan.inputs)
+    if takes_tuples(plan) or not plan.one_grouping or plan.late != "drop" or decimals:
+        return False
+    fields = window_spec(plan).layout.fields
+    return all(field.kind in _PARTIALS and not field.others for field in fields)
+
+
+def fold(ingest: Ingest, batch: DataFrame) -> DataFrame:
+    """Return one row per (source, group, pane) with columns for each field."""
+    plan = ingest.plan
+    spec = window_spec(plan)
+    grid = spec.grid
+    micros = (
+        f"unix_micros({TIME})"
+        if plan.time.tz
+        else f"timestampdiff(MICROSECOND, timestamp_ntz'1970-01-01 00:00:00', {TIME})"
+    )
+    since = f"({micros} - {grid.origin}L)"
+    pane = f"({since} - pmod({since}, {grid.pane}L)) div {grid.pane}L"
+    parts = [
+        sf.count(sf.lit(1)).alias(EVENTS),
+        sf.expr(f"max({micros})").alias(LATEST),
+        *(
+            sf.expr(sql).alias(partial_name(field, part))
+            for field in spec.layout.fields
+            for part, sql in enumerate(_partials(field))
+        ),
+    ]
+    keys = [sf.col(f"k{i}") for i in range(len(plan.keys))]
+    folded = batch.groupBy(sf.col(SOURCE), sf.expr(pane).alias(PANE), *keys).agg(*parts)
+    # a session may have hundreds of shuffle partitions; each would be a task here
+    return folded.coalesce(batch.sparkSession.sparkContext.defaultParallelism)
+
+
+def _partials(field: Field) -> tuple[str, ...]:
+    """Return the SQL of a field's partial columns."""
+    return tuple(part.format(x=field.column) for part in _PARTIALS[field.kind])

@@ -1,0 +1,130 @@
+"""Kept events, read by a shard that needs them again for fields without an inverse.
+
+Idea: the commits name the segments of raw events and the version that added each; a shard reads
+the blocks of a span of time, in the order of arrival, and folds the events of its own groups. What
+came after a version is left out, so that a version that is replayed sees what it saw.
+
+Invariant: blocks are read ahead, no more than a pool at a time, and each is counted
+(`test_bounded_events_that_are_folded_again_come_through_the_pool`).
+
+Cost: every shard reads all blocks of a span and identifies their groups. The commits are read once
+in a task, when it first asks for events.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.core.arrays import Ints, Table
+from icestream.core.times import Micros
+from icestream.kernels.fold import routes_of
+from icestream.operators.folding.columns import ARRIVAL, Column
+from icestream.operators.folding.fold import EntryTable
+from icestream.plan.lower import window_spec
+from icestream.plan.nodes.queries import TIME, Plan
+from icestream.runtime.work.windows.folding import groupings
+from icestream.runtime.work.windows.raw_events import settled_from
+from icestream.state.files import Files
+from icestream.state.keys import KeyCodec
+from icestream.state.log.format import Record
+from icestream.state.log.ipc import read_batch
+from icestream.state.log.reader import SegmentReader
+from icestream.state.read_ahead import read_ahead
+from icestream.state.versions.commits import EVENTS, SEGMENTS, LiveSegment, VersionStore
+
+
+@dataclass(frozen=True)
+class KeptEvents:
+    """The kept events of one shard."""
+
+    plan: Plan
+    routes: tuple[int, ...]
+    files: Files
+    root: str
+    #: the version in the making, and what was kept for it
+    version: int
+    fresh: tuple[LiveSegment, ...]
+    shard: int
+    #: blocks that were read, their bytes, and for how many spans
+    read: Counter[str] = field(default_factory=Counter, compare=False)
+
+    def fold(
+        self, panes: tuple[int, int], his: tuple[int, int], capacity: int, version: int
+    ) -> tuple[Ints, Table] | None:
+        """Fold the events of panes and of groups between two hi; None if they are too many."""
+        spec = window_spec(self.plan)
+        codec = KeyCodec(self.plan.group_keys)
+        table = EntryTable(spec.layout, codec, capacity)
+        first, end = (spec.grid.instant(pane) for pane in panes)
+        for batch in self._events(first, end, version):
+            for keys in groupings(self.plan, batch, self.plan.group_keys):
+                chosen = np.flatnonzero(self._mine(codec, keys, his))
+                whole = len(chosen) == batch.num_rows
+                if len(chosen) == 0:
+                    continue
+                mine = batch if whole else batch.take(pa.array(chosen))
+                own = keys if whole else keys.take(pa.array(chosen))
+                columns = {name: Column(mine.column(name)) for name in mine.schema.names}
+                times = np.asarray(mine.column(TIME).to_numpy())
+                for _ in table.fold(own, spec.grid.panes_of(times), columns):
+                    return None
+        run = table.take()
+        return run.panes, run.entries
+
+    def _mine(
+        self, codec: KeyCodec, keys: pa.RecordBatch, his: tuple[int, int]
+    ) -> npt.NDArray[np.bool_]:
+        """Tell which keys are of this shard and between two hi."""
+        hi, _ = codec.identify(keys)
+        shards = np.empty(len(hi), dtype=np.int64)
+        load = np.zeros(self.plan.key_groups, dtype=np.int64)
+        routes_of(hi, self.plan.key_groups, np.array(self.routes, dtype=np.int64), shards, load)
+        low, high = (np.uint64(each) for each in his)
+        mine: npt.NDArray[np.bool_] = (shards == self.shard) & (hi >= low) & (hi <= high)
+        return mine
+
+    def _events(self, first: Micros, end: Micros, version: int) -> Iterator[pa.RecordBatch]:
+        """Yield the events of a span that a version knows, with the number of their arrival."""
+        pool = len(window_spec(self.plan).families) + 1
+        with closing(read_ahead(self._blocks(first, end, version), pool)) as blocks:
+            for record, batch in blocks:
+                self.read.update(blocks=1, block_bytes=len(record.payload), block_uses=1)
+                arrivals = record.back + np.arange(batch.num_rows)
+                times = batch.column(TIME).to_numpy()
+                inside = np.flatnonzero((times >= first) & (times < end))
+                if len(inside):
+                    numbered = batch.append_column(ARRIVAL, pa.array(arrivals))
+                    yield numbered.take(pa.array(inside))
+
+    def _blocks(self, first: Micros, end: Micros, version: int) -> Generator[_Block]:
+        """Read the blocks that may have events of a span, as far as a version knows them."""
+        least = settled_from(self.plan, first)
+        for segment in self._segments:
+            begins, info = segment.begins, segment.info
+            if segment.version > version or begins is None or begins >= end or info.expiry < least:
+                continue
+            path = f"{self.root}/{SEGMENTS}/{info.name}"
+            with closing(SegmentReader(self.files, path, info=info)) as reader:
+                blocks = reader.directory
+                chosen = (blocks["group"] < end) & (blocks["expiry"] >= least)
+                for record in reader.read_many(blocks["marker"][chosen]):
+                    yield record, read_batch(record.payload)
+
+    @cached_property
+    def _segments(self) -> tuple[LiveSegment, ...]:
+        """Return the segments of events, as the last version and the current one have them."""
+        before = self.version - 1
+        live = VersionStore(self.files, self.root).live(before) if before else ()
+        return (*(each for each in live if each.lifetime == EVENTS), *self.fresh)
+
+
+#: a block and its events
+_Block = tuple[Record, pa.RecordBatch]

@@ -1,0 +1,198 @@
+"""Raw events on the log: kept once for all groupings and windows, read again when they leave.
+
+Idea: the task that reads a split writes the columns the query needs to one segment, in blocks of
+about 64 KB with their earliest time. Nothing reads them until they leave a window; then `Leaving`
+finds the blocks of the spans that leave and folds their events into entries once more, which the
+shards take out of the running rows. A thread reads blocks ahead into a pool of one more than there
+are kinds of windows; a block that leaves several of them is read once for all.
+
+Invariants:
+1. A span of time gives the events that were kept for it, each once
+   (`test_oracle_both_stores_emit_the_same_rows`).
+2. The memory of a task is the pool, a share of one table of entries for each kind of window, and
+   the events that are folded at once, whatever the spans
+   (`test_bounded_leaving_reads_block_by_block`).
+3. Blocks are read that may have events of a span, each once
+   (`test_bounded_a_block_that_leaves_several_windows_is_read_once`).
+
+Cost: each event is written once, and read once for each kind of window, or once for all that it
+leaves in the same version.
+
+References: the one-window plan and its repository, and one repository for several windows with a
+pool of a block for each and one more (Mendes et al., 2013, sections 2.2, 3 and 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.core.arrays import Ints
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.folding.columns import Column
+from icestream.plan.lower import window_spec
+from icestream.plan.nodes.queries import TIME, Plan
+from icestream.runtime.exchange.parcels import LEAVING, ExchangeWriter, SplitReport
+from icestream.runtime.work.windows.folding import TABLE_BYTES, EntryFolder
+from icestream.state.files import Files
+from icestream.state.log.format import SegmentInfo
+from icestream.state.log.ipc import read_batch, write_table
+from icestream.state.log.reader import SegmentReader
+from icestream.state.log.writer import SegmentWriter
+from icestream.state.read_ahead import read_ahead
+from icestream.state.validation import sensible
+from icestream.state.versions.commits import SEGMENTS
+
+#: bytes of events in one block, about
+BLOCK_BYTES = 65536
+#: events that are folded at once, of all kinds of windows
+FOLD_ROWS = 65536
+#: bytes of the table of entries of one kind of window, at least
+LEAST_SHARE = 1 << 18
+
+
+class TupleWriter:
+    """Keeps the events of one split."""
+
+    def __init__(self, writer: SegmentWriter, plan: Plan) -> None:
+        """Append to a segment."""
+        self._writer = writer
+        self._plan = plan
+        self._names = [*(f"k{place}" for place in range(len(plan.keys))), *plan.inputs.names]
+
+    def append(self, batch: pa.RecordBatch, times: Ints, arrival: int = 0) -> None:
+        """Keep the events of a batch, with their times in microseconds and the first's arrival."""
+        events = pa.RecordBatch.from_arrays(
+            [pa.array(times), *(batch.column(name) for name in self._names)],
+            names=[TIME, *self._names],
+        )
+        step = max(1, BLOCK_BYTES * events.num_rows // max(1, events.nbytes))
+        for first in range(0, events.num_rows, step):
+            part, when = events.slice(first, step), times[first : first + step]
+            self._writer.append(
+                write_table(part),
+                group=int(when.min()),
+                back=arrival + first,
+                rows=part.num_rows,
+                expiry=self._plan.settled_by(int(when.max())),
+            )
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """Folds the events that leave windows; what every task of that job is told."""
+
+    plan: Plan
+    version: int
+    routes: tuple[int, ...]
+    files: Files
+    root: str
+    #: for each family of windows, the span of time that leaves them
+    spans: tuple[tuple[Micros, Micros], ...]
+    #: segments that hold events of those spans
+    segments: tuple[SegmentInfo, ...]
+    table_bytes: int = TABLE_BYTES
+
+    def run(self, part: int, parts: int, out: ExchangeWriter) -> SplitReport:
+        """Fold one of so many parts of the events into `out`."""
+        report = SplitReport()
+        families = [n for n, (first, end) in enumerate(self.spans) if first < end]
+        folds = {family: self._fold(family, len(families), out) for family in families}
+        blocks = self._blocks(self.segments[part::parts], folds)
+        with closing(read_ahead(blocks, len(families) + 1)) as pool:
+            for size, batch, chosen in pool:
+                report.blocks += 1
+                report.block_bytes += size
+                report.block_uses += len(chosen)
+                for fold in chosen:
+                    fold.take(batch)
+        for fold in folds.values():
+            report.entries += fold.finish()
+        return report
+
+    def _fold(self, family: int, families: int, out: ExchangeWriter) -> _Fold:
+        """Return what folds the events of a family's span, with its share of the memory."""
+        table_bytes = max(LEAST_SHARE, self.table_bytes // families)
+        folder = EntryFolder(self.plan, self.routes, table_bytes, out, kind=LEAVING + family)
+        return _Fold(self.plan, folder, self.spans[family], max(1, FOLD_ROWS // families))
+
+    def _blocks(
+        self, segments: Sequence[SegmentInfo], folds: Mapping[int, _Fold]
+    ) -> Generator[_Block]:
+        """Read the blocks that have events of some span; each with whom it is for."""
+        for info in segments:
+            path = f"{self.root}/{SEGMENTS}/{info.name}"
+            with (
+                closing(SegmentReader(self.files, path, info=info)) as reader,
+                sensible(path),
+            ):
+                blocks = reader.directory
+                meets = {
+                    family: dict.fromkeys(blocks["marker"][self._meets(family, blocks)].tolist())
+                    for family in folds
+                }
+                wanted = dict.fromkeys(marker for found in meets.values() for marker in found)
+                for record in reader.read_many(list(wanted)):
+                    chosen = [
+                        fold for family, fold in folds.items() if record.marker in meets[family]
+                    ]
+                    yield len(record.payload), read_batch(record.payload), chosen
+
+    def _meets(self, family: int, blocks: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+        """Tell which blocks may have events of a family's span."""
+        first, end = self.spans[family]
+        found: npt.NDArray[np.bool_] = (blocks["group"] < end) & (
+            blocks["expiry"] >= settled_from(self.plan, first)
+        )
+        return found
+
+
+def settled_from(plan: Plan, first: Micros) -> Micros:
+    """Return the least expiry of blocks and segments that have events at `first` or later."""
+    return first if first == MINUS_INFINITY else plan.settled_by(first)
+
+
+class _Fold:
+    """Folds the events of one span, so many at once that a pass over each field is worth it."""
+
+    def __init__(
+        self, plan: Plan, folder: EntryFolder, span: tuple[Micros, Micros], rows: int
+    ) -> None:
+        self._folder = folder
+        self._span = span
+        self._rows = rows
+        self._grid = window_spec(plan).grid
+        self._names = plan.inputs.names
+        self._waiting: list[pa.RecordBatch] = []
+
+    def take(self, block: pa.RecordBatch) -> None:
+        """Take the events of a block that are inside the span."""
+        first, end = self._span
+        times = block.column(TIME).to_numpy()
+        inside = np.flatnonzero((times >= first) & (times < end))
+        if len(inside):
+            # a copy, so that the block can leave the pool
+            self._waiting.append(block.take(pa.array(inside)))
+            if sum(each.num_rows for each in self._waiting) >= self._rows:
+                self._fold()
+
+    def finish(self) -> int:
+        """Fold what is left; return how many entries there were."""
+        if self._waiting:
+            self._fold()
+        self._folder.finish()
+        return self._folder.entries
+
+    def _fold(self) -> None:
+        batch, self._waiting = pa.concat_batches(self._waiting), []
+        columns = {name: Column(batch.column(name)) for name in self._names}
+        self._folder.take(batch, self._grid.panes_of(batch.column(TIME).to_numpy()), columns)
+
+
+#: bytes of a block, its events, and who folds them
+_Block = tuple[int, pa.RecordBatch, list[_Fold]]

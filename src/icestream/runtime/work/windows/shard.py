@@ -1,0 +1,60 @@
+"""Windows of one shard, as a task runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from icestream.operators.grid.composed_windows import Tiled
+from icestream.operators.grid.operator import PANES
+from icestream.operators.grid.refolding import Events
+from icestream.operators.protocol import Emitted, Operator, Shard
+from icestream.plan import lower
+from icestream.plan.grid.parts import Part, parts_of
+from icestream.plan.nodes.queries import Plan
+from icestream.runtime.exchange.parcels import Parcels, Shelf
+
+
+@dataclass(frozen=True)
+class WindowShard:
+    """Windows of one shard."""
+
+    plan: Plan
+    #: what the log keeps of windows on a grid
+    store: str = PANES
+    #: windows that are made of others
+    tiled: tuple[Tiled, ...] = ()
+    #: events that are kept, for fields that are folded again; with the version in the making
+    events: tuple[Events, int] | None = None
+
+    @property
+    def lifetimes(self) -> tuple[str, ...]:
+        """Return the lifetime classes of its segments."""
+        return lower.lifetimes(self.plan)
+
+    @property
+    def views(self) -> int:
+        """Return the number of views."""
+        return len(self.plan.views)
+
+    def operator(self, space: Shard) -> Operator:
+        """Open the operator of the plan."""
+        return lower.operator(self.plan, space, self.store, self.tiled, self.events)
+
+    def inputs(self, shelf: Shelf, shard: int) -> Any:
+        """Return entries or tuples for each part of the plan; for the only one if there is one."""
+        found = [
+            Parcels(shelf, shard, _entry_width(part), number)
+            for number, part in enumerate(parts_of(self.plan))
+        ]
+        return found if len(found) > 1 else found[0]
+
+    def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
+        """Return the rows of views."""
+        return lower.emitted(self.plan, rows)
+
+
+def _entry_width(part: Part) -> int:
+    """Return the words of an entry with its pane, where a part is fed with entries."""
+    return lower.window_spec(part.plan).layout.entry_width + 1 if part.folded else 0

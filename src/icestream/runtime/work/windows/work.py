@@ -1,0 +1,289 @@
+"""Windows: what the log keeps of them, which are made of others, and the tasks that compute them.
+
+Idea: what depends on the data is decided by what batches show, and kept in the commit: once,
+whether the log keeps panes or raw events; until some are, which windows are made of others.
+Where it keeps raw events, those that leave a window are folded by tasks of their own.
+
+Invariant: a version that is computed again decides the same
+(`test_the_choice_of_a_store_is_kept_in_the_commit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.grid.composed_windows import Tiled
+from icestream.operators.grid.operator import PANES
+from icestream.plan import lower
+from icestream.plan.grid import cost
+from icestream.plan.grid.cost import Comparison
+from icestream.plan.grid.space_formulas import Space
+from icestream.plan.lower import AUTO, TUPLES
+from icestream.plan.nodes.queries import Plan
+from icestream.runtime.version.task import ShardReport
+from icestream.runtime.version.work import Executor, Made, Making, Parcel, total
+from icestream.runtime.work.windows.folding import LEAST_TABLE_BYTES, TABLE_BYTES
+from icestream.runtime.work.windows.ingest import Ingest
+from icestream.runtime.work.windows.raw_event_reader import KeptEvents
+from icestream.runtime.work.windows.raw_events import Leaving, settled_from
+from icestream.runtime.work.windows.shard import WindowShard
+from icestream.state.files import Files
+from icestream.state.versions.commits import EVENTS, NO_SHARD, SEGMENTS, Commit, LiveSegment
+
+#: versions after which it is asked again which windows are made of others
+COMPOSED_EVERY = 16
+#: bytes of a group in memory beside its row: index and key, about
+GROUP_OVERHEAD = 24
+
+
+class WindowWork:
+    """Versions of a plan of windows."""
+
+    def __init__(self, plan: Plan, files: Files, root: str) -> None:
+        """Work on the checkpoint at `root`."""
+        self._plan = plan
+        #: the part of the plan whose windows are on panes
+        self._panes = lower.on_panes(plan)
+        self._files = files
+        self._root = root
+
+    def ordinals(self, shards: int) -> int:
+        """Return how many ordinals the shards of a version take."""
+        return shards * len(lower.lifetimes(self._plan))
+
+    def ingest(self, making: Making) -> Ingest:
+        """Return what every ingest task runs."""
+        kept = None
+        if self._store(making.before) != PANES:
+            kept = making.first_ordinal + self.ordinals(making.shards)
+        table_bytes = _table_bytes(making)
+        return Ingest(
+            self._plan, making.version, making.watermark, making.routes, table_bytes, kept
+        )
+
+    def run(
+        self,
+        making: Making,
+        executor: Executor[Any],
+        parcels: Sequence[Parcel],
+        seen: tuple[Micros | None, ...],
+        reached: Micros,
+    ) -> Made:
+        """Decide what is still open, fold what leaves, and run the shards."""
+        before, store = making.before, self._store(making.before)
+        estimate = self._estimate(making, parcels, seen) if store == AUTO else None
+        if store == AUTO:
+            store = AUTO if estimate is None else estimate.choose().plan
+        composition = self._composition(making, store, parcels, seen)
+        paths = [parcel.path for parcel in parcels if parcel.report.entries]
+        left: list[Parcel] = []
+        if store == TUPLES:
+            left = self._leave(making, executor, parcels, reached)
+            paths += [parcel.path for parcel in left if parcel.report.entries]
+            making.note("leave")
+        work = WindowShard(self._plan, store, tuple(map(Tiled.from_json, composition or ())))
+        again = self._again(making, parcels) if store != PANES else None
+        lifetimes = len(lower.lifetimes(self._plan))
+        tasks = [
+            making.task(
+                work=work
+                if again is None
+                else replace(work, events=(again(shard), making.version)),
+                shard=shard,
+                watermark=reached,
+                first_ordinal=making.first_ordinal + shard * lifetimes,
+                quota=making.budget // making.shards,
+                parcels=tuple(paths),
+                parcel_files=executor.parcel_files,
+            )
+            for shard in range(making.shards)
+        ]
+        reports = executor.run(tasks)
+        said: dict[str, Any] | None = before.decisions["estimate"] if before else None
+        if estimate is not None:
+            said = _said(estimate, min(parcel.report.begins for parcel in parcels))
+        decisions = {"store": store, "composition": composition, "estimate": said}
+        kept = [p for p in parcels if p.sent.kept is not None]
+        if store != TUPLES:
+            self._remove(kept)
+            kept = []
+        facts = {
+            "store": store,
+            "estimatedBytes": said and {plan: sum(said[plan][:2]) for plan in (PANES, TUPLES)},
+            "estimatedLogBytes": said and said[store][0],
+            "blocksRead": total(left, "blocks") + _sum(reports, "blocks"),
+            "blockBytesRead": total(left, "block_bytes") + _sum(reports, "block_bytes"),
+            "blockUses": total(left, "block_uses") + _sum(reports, "block_uses"),
+            "sliceBytesRead": _sum(reports, "slice_bytes_read"),
+            "sliceBytesUsed": _sum(reports, "slice_bytes_used"),
+        }
+        return Made(reports, decisions, kept, facts, self._expected(said, store, reached))
+
+    def _remove(self, kept: Sequence[Parcel]) -> None:
+        """Remove events that were kept to measure them, and are not to be kept."""
+        for parcel in kept:
+            assert parcel.sent.kept is not None
+            self._files.unlink(f"{self._root}/{SEGMENTS}/{parcel.sent.kept.name}")
+
+    def _expected(self, said: dict[str, Any] | None, store: str, reached: Micros) -> Space | None:
+        """Return what the log and the rows were estimated to take, once windows are full."""
+        if said is None or store == AUTO or self._panes is None:
+            return None
+        longest = max(each.range for each in lower.window_spec(self._panes).windows)
+        return Space(*said[store][:2]) if reached >= said["since"] + longest else None
+
+    def _again(
+        self, making: Making, parcels: Sequence[Parcel]
+    ) -> Callable[[int], KeptEvents] | None:
+        """Return how a shard reads kept events again; None if no field needs it."""
+        if self._panes is None or lower.takes_back(self._panes):
+            return None
+        fresh = tuple(
+            LiveSegment(NO_SHARD, making.version, EVENTS, p.sent.kept, p.report.begins)
+            for p in parcels
+            if p.sent.kept is not None
+        )
+        return partial(
+            KeptEvents, self._panes, making.routes, self._files, self._root, making.version, fresh
+        )
+
+    def _leave(
+        self,
+        making: Making,
+        executor: Executor[Any],
+        parcels: Sequence[Parcel],
+        reached: Micros,
+    ) -> list[Parcel]:
+        """Fold the events that leave windows between two watermarks; return the parcels."""
+        if reached == MINUS_INFINITY or not lower.takes_back(self._plan):
+            return []
+        assert self._panes is not None
+        spans = tuple(lower.window_spec(self._panes).leaves(making.watermark, reached))
+        kept = [(s.info, s.begins) for s in making.live if s.begins is not None]
+        kept += [(p.sent.kept, p.report.begins) for p in parcels if p.sent.kept is not None]
+        segments = tuple(
+            info
+            for info, begins in kept
+            if any(
+                begins < end and info.expiry >= settled_from(self._panes, first)
+                for first, end in spans
+                if first < end
+            )
+        )
+        if not segments:
+            return []
+        leaving = Leaving(
+            self._panes,
+            making.version,
+            making.routes,
+            self._files,
+            self._root,
+            spans,
+            segments,
+            _table_bytes(making),
+        )
+        return executor.reread(leaving, making.folder)
+
+    def _store(self, before: Commit | None) -> str:
+        """Return what the log keeps of windows on a grid, or that it is to be chosen."""
+        if before is not None:
+            chosen: str = before.decisions["store"]
+            return chosen
+        return self._plan.store if self._panes is not None else PANES
+
+    def _estimate(
+        self, making: Making, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
+    ) -> Comparison | None:
+        """Compare what the log would keep by what the first events showed; None without any."""
+        kept = [parcel for parcel in parcels if parcel.sent.kept is not None]
+        if not kept:
+            return None
+        assert self._panes is not None
+        spec = lower.window_spec(self._panes)
+        span, keys = self._measured(self._panes, parcels, seen)
+        longest = max(view.windows.range for view in spec.views)
+        events = sum(parcel.report.rows for parcel in kept)
+        keys = keys.extended(longest, events * len(self._panes.groupings))
+        size = sum(parcel.sent.kept.bytes for parcel in kept if parcel.sent.kept is not None)
+        return cost.estimate(
+            [view.windows for view in spec.views],
+            cost.Statistics(
+                rate=events * cost.SECOND / span,
+                tuple_bytes=size / events,
+                keys=keys,
+                entry_bytes=8 * spec.layout.entry_width,
+                group_bytes=8 * max(each.group_width for each in spec.layouts) + GROUP_OVERHEAD,
+                invertible=spec.layout.front_words == 0,
+                shards=making.shards,
+                version=span,
+            ),
+        )
+
+    def _composition(
+        self,
+        making: Making,
+        store: str,
+        parcels: Sequence[Parcel],
+        seen: tuple[Micros | None, ...],
+    ) -> list[Any] | None:
+        """Return which windows are made of others, by the first events; None until there are any.
+
+        As long as none is, it is asked again every so many versions, of the events of that version.
+        """
+        before = making.before
+        present: list[Any] | None = before.decisions["composition"] if before else None
+        if store != PANES or self._panes is None or not _folded(parcels):
+            return present
+        if present is None:
+            keys = self._measured(self._panes, parcels, seen)[1]
+            return [each.to_json() for each in lower.tiled(lower.composition(self._panes, keys))]
+        if present or making.version % COMPOSED_EVERY:
+            return present
+        keys = self._measured(self._panes, parcels, seen)[1]
+        return [each.to_json() for each in lower.tiled(lower.recomposition(self._panes, keys))]
+
+    def _measured(
+        self, panes: Plan, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
+    ) -> tuple[Micros, cost.KeyCounts]:
+        """Return the time that a batch spans, and its groups in a pane and in all of it."""
+        pane = lower.window_spec(panes).grid.pane
+        begins = min(parcel.report.begins for parcel in parcels)
+        span = max(max(each for each in seen if each is not None) - begins + 1, pane)
+        entries = _folded(parcels) * pane / span
+        groups = max(float(total(parcels, "groups")), entries)
+        return span, cost.KeyCounts(tuple(sorted({pane: entries, span: groups}.items())))
+
+
+def _folded(parcels: Sequence[Parcel]) -> int:
+    """Return the entries that were folded from events."""
+    return total(parcels, "entries") - total(parcels, "sent")
+
+
+def _table_bytes(making: Making) -> int:
+    return max(LEAST_TABLE_BYTES, min(TABLE_BYTES, making.budget // 4))
+
+
+def _sum(reports: Sequence[ShardReport], name: str) -> int:
+    """Return the sum of a number over the shards that tell it."""
+    return sum(report.statistics.get(name, 0) for report in reports)
+
+
+def _said(comparison: Comparison, since: Micros) -> dict[str, Any]:
+    """Return what either store was estimated to take, and since when there are events.
+
+    Bytes on the log and in memory, then requests and bytes per second.
+    """
+    estimates: dict[str, Any] = {
+        each.plan: [
+            round(each.space.log),
+            round(each.space.memory),
+            round(each.traffic.requests, 3),
+            round(each.traffic.bytes),
+        ]
+        for each in (comparison.panes, comparison.tuples)
+    }
+    return {**estimates, "since": since}

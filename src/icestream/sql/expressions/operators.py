@@ -1,0 +1,214 @@
+"""Operators bound to kernels: which types they take, which they give.
+
+Idea: an operator looks at the types of its two arguments and takes one of four ways: whole numbers
+of the wider type, doubles, decimals with a result type of their own, or times and intervals
+(`time_operators`).
+
+Invariants:
+1. Result types are those of Spark (`test_oracle_results_have_the_types_of_spark`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.sql.expressions import arithmetic, decimals, tree, types
+from icestream.sql.expressions.comparison import COMPARISONS, among
+from icestream.sql.expressions.context import OVERFLOW, Context, Fails, on_arrays
+from icestream.sql.expressions.rows import Constant, Kernel, Logic, Value
+from icestream.sql.expressions.time_operators import time_operator
+from icestream.sql.expressions.types import BIGINT, BOOLEAN, DOUBLE, INTERVAL, NULL, type_name
+
+Builder = Callable[[Context, tree.Call, list[Value]], Value]
+
+_NAMES = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "mod", "div": "div"}
+_BY_ZERO = "divides by zero"
+
+
+def _failure(sign: str, node: tree.Call, kind: pa.DataType) -> Fails:
+    """Return what goes wrong with an operator, and what to write instead."""
+    a, b = (tree.text_of(arg, as_written=True) for arg in node.args)
+    if sign == "div":
+        return _BY_ZERO, f"write {a} div nullif({b}, 0) to get NULL there"
+    gentle = f"try_{_NAMES[sign]}({a}, {b})"
+    if sign in ("/", "%"):
+        what = f"{_BY_ZERO} or {OVERFLOW}" if types.is_decimal(kind) else _BY_ZERO
+        return what, f"write {gentle} or {a} {sign} nullif({b}, 0) to get NULL there"
+    return OVERFLOW, f"write {gentle} to get NULL there, or cast to a wider type"
+
+
+def arithmetic_operator(sign: str, *, gently: bool = False) -> Builder:
+    """Return the builder of an operator; `gently` for its try_ function."""
+
+    def build(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
+        a, b = args
+        timely = time_operator(ctx, node, sign, a, b)
+        if timely is not None:
+            return timely
+        a, b = _numbers(ctx, node, sign, a, b, read_text=not gently)
+        kind, kernel, a, b = _numeric(ctx, node, sign, a, b)
+        if gently:
+            return ctx.call(node, kind, kernel, [a, b], nullable=True)
+        if types.is_float(kind) and sign in ("+", "-", "*"):
+            return ctx.call(node, kind, kernel, [a, b])
+        return ctx.call(node, kind, kernel, [a, b], fails=_failure(sign, node, kind))
+
+    return build
+
+
+def _numbers(
+    ctx: Context, node: tree.Call, sign: str, a: Value, b: Value, *, read_text: bool
+) -> tuple[Value, Value]:
+    """Return both arguments as numbers: text is read as what stands beside it."""
+    values = [a, b]
+    for at, (value, other) in enumerate(((a, b), (b, a))):
+        if types.is_text(value.type) and types.is_number(other.type) and read_text:
+            kind = BIGINT if types.is_whole(other.type) else DOUBLE
+            values[at] = ctx.cast(node.args[at], value, kind)
+        elif value.type == NULL:
+            kind = other.type if types.is_number(other.type) else DOUBLE
+            values[at] = ctx.cast(node.args[at], value, kind)
+        elif not types.is_number(value.type):
+            told = f"{type_name(a.type)} {sign} {type_name(b.type)}"
+            raise ctx.error(node, f"there is no {told}; cast to numbers first")
+    return values[0], values[1]
+
+
+def _as_decimal(ctx: Context, node: tree.Node, value: Value) -> Value:
+    """Return a value as a decimal; a whole number that is written out has the digits it has."""
+    if isinstance(value, Constant) and types.is_whole(value.type) and value.scalar.is_valid:
+        digits = len(str(abs(value.scalar.as_py())))
+        return ctx.cast(node, value, pa.decimal128(digits, 0))
+    return ctx.cast(node, value, types.as_decimal(value.type))
+
+
+def _numeric(
+    ctx: Context, node: tree.Call, sign: str, a: Value, b: Value
+) -> tuple[pa.DataType, Kernel, Value, Value]:
+    """Return type, kernel and arguments of an operator over numbers."""
+    left, right = node.args
+    some_float = types.is_float(a.type) or types.is_float(b.type)
+    if sign == "div" and some_float:
+        raise ctx.error(node, "div takes whole numbers and decimals; write floor(a / b)")
+    if not some_float and (types.is_decimal(a.type) or types.is_decimal(b.type)):
+        a, b = _as_decimal(ctx, left, a), _as_decimal(ctx, right, b)
+        if sign == "div":
+            return BIGINT, on_arrays(decimals.whole_quotient), a, b
+        kind = types.result_decimal(sign, a.type, b.type)
+        return kind, on_arrays(partial(_DECIMAL[sign], kind=kind)), a, b
+    if sign == "div":
+        return (
+            BIGINT,
+            arithmetic.whole_quotient,
+            ctx.cast(left, a, BIGINT),
+            ctx.cast(right, b, BIGINT),
+        )
+    kind = DOUBLE if sign == "/" else types.common_type(a.type, b.type) or DOUBLE
+    a, b = ctx.cast(left, a, kind), ctx.cast(right, b, kind)
+    return kind, _FLOAT[sign] if types.is_float(kind) else _WHOLE[sign], a, b
+
+
+_DECIMAL: dict[str, Callable[..., pa.Array]] = {
+    "+": decimals.add,
+    "-": partial(decimals.add, sign=-1),
+    "*": decimals.multiply,
+    "/": decimals.divide,
+    "%": decimals.remainder,
+}
+_WHOLE: dict[str, Kernel] = {
+    "+": arithmetic.whole("add_checked"),
+    "-": arithmetic.whole("subtract_checked"),
+    "*": arithmetic.whole("multiply_checked"),
+    "%": arithmetic.remainder,
+}
+_FLOAT: dict[str, Kernel] = {
+    "+": pc.add, "-": pc.subtract, "*": pc.multiply, "/": arithmetic.divide,
+    "%": arithmetic.remainder,
+}  # fmt: skip
+
+
+def comparison(sign: str) -> Builder:
+    """Return the builder of a comparison."""
+
+    def build(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
+        kind, values = ctx.alike(node, node.args, args, text=True)
+        _check_comparable(ctx, node, kind)
+        nullable = False if sign == "<=>" else None
+        if kind == NULL:
+            return Constant(pa.scalar(True if sign == "<=>" else None, BOOLEAN))
+        return ctx.call(node, BOOLEAN, COMPARISONS[sign], values, nullable=nullable)
+
+    return build
+
+
+def _check_comparable(ctx: Context, node: tree.Call, kind: pa.DataType) -> None:
+    if not types.is_known(kind):
+        raise ctx.error(
+            node, f"values of {type_name(kind)} cannot be compared; compare their fields"
+        )
+
+
+def membership(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
+    """Bind IN."""
+    kind, values = ctx.alike(node, node.args, args, text=True)
+    _check_comparable(ctx, node, kind)
+    if kind == NULL:
+        return Constant(pa.scalar(None, BOOLEAN))
+    return ctx.call(node, BOOLEAN, among, values)
+
+
+def logic(name: str) -> Builder:
+    """Return the builder of AND or OR."""
+
+    def build(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
+        first, second = (
+            ctx.to(part, arg, BOOLEAN) for part, arg in zip(node.args, args, strict=True)
+        )
+        return Logic(first, second, decides=name == "or")
+
+    return build
+
+
+def bitwise(name: str) -> Builder:
+    """Return the builder of an operator on the bits of whole numbers."""
+
+    def build(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
+        kind, values = ctx.alike(node, node.args, args, text=True)
+        if not types.is_whole(kind):
+            raise ctx.error(node, f"bits are those of whole numbers, not of {type_name(kind)}")
+        return ctx.call(node, kind, getattr(pc, name), values)
+
+    return build
+
+
+def minus(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
+    """Bind a change of sign or a subtraction."""
+    if len(args) == 2:
+        return arithmetic_operator("-")(ctx, node, args)
+    return signed(ctx, node, args, arithmetic.negate, pc.negate, turn=True)
+
+
+def signed(
+    ctx: Context, node: tree.Call, args: list[Value], exact: Kernel, floats: Kernel, *, turn: bool
+) -> Value:
+    """Bind a function of numbers and intervals that can change the sign."""
+    (value,) = args
+    if types.is_text(value.type) or value.type == NULL:
+        value = ctx.cast(node.args[0], value, DOUBLE)
+    if types.is_float(value.type):
+        return ctx.call(node, value.type, floats, [value])
+    if types.is_decimal(value.type):
+        return ctx.call(node, value.type, partial(_decimal_sign, turn=turn), [value])
+    if not types.is_whole(value.type) and value.type != INTERVAL:
+        raise ctx.error(node, f"this is {type_name(value.type)}; a number is needed here")
+    fails = (OVERFLOW, "cast to a wider type first")
+    return ctx.call(node, value.type, exact, [value], fails=fails)
+
+
+def _decimal_sign(array: pa.Array, *, turn: bool) -> pa.Array:
+    values = decimals.unscaled(array)
+    return decimals.packed(-values if turn else abs(values), decimals.valid(array), array.type)

@@ -1,0 +1,155 @@
+"""Functions of dates and timestamps.
+
+Idea: parts of a time are looked up on the clocks of the session's zone; whole numbers are seconds,
+milliseconds or microseconds since 1970 in UTC.
+
+Invariants:
+1. Each function gives the values of Spark's (`test_oracle_times`,
+   `test_oracle_zones_with_summer_time`).
+
+Limits: patterns for text are not supported: to_date and to_timestamp read what CAST reads.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pyarrow as pa
+
+from icestream.sql.expressions import decimals, times, tree, types
+from icestream.sql.expressions.arithmetic import whole
+from icestream.sql.expressions.context import OVERFLOW, Context, on_arrays
+from icestream.sql.expressions.operators import Builder, arithmetic_operator
+from icestream.sql.expressions.rows import Value
+from icestream.sql.expressions.types import BIGINT, DATE, INT, type_name
+
+_DATE_PARTS = (
+    "year", "quarter", "month", "day", "dayofmonth", "dayofyear", "dayofweek", "weekday",
+    "weekofyear",
+)  # fmt: skip
+_CLOCK_PARTS = ("hour", "minute", "second")
+
+
+def _zoned(ctx: Context) -> pa.DataType:
+    return pa.timestamp("us", ctx.zone)
+
+
+def _to_number(divisor: int) -> Builder:
+    """Return the builder of unix_seconds, unix_millis or unix_micros."""
+
+    def kernel(array: pa.Array) -> pa.Array:
+        return decimals.to_whole(times.micros_of(array) // divisor, decimals.valid(array), BIGINT)
+
+    def build(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
+        if not types.is_zoned(args[0].type) and args[0].type not in (types.NTZ, types.NULL):
+            told = f"this is {type_name(args[0].type)}; TIMESTAMP is needed here"
+            raise ctx.error(node.args[0], told)
+        return ctx.call(node, BIGINT, kernel, [ctx.cast(node.args[0], args[0], _zoned(ctx))])
+
+    return build
+
+
+def _from_number(factor: int) -> Builder:
+    """Return the builder of timestamp_seconds, timestamp_millis or timestamp_micros."""
+    multiply = whole("multiply_checked")
+
+    def build(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
+        if not types.is_whole(args[0].type) and args[0].type != types.NULL:
+            told = f"this is {type_name(args[0].type)}; a whole number is needed here"
+            raise ctx.error(node.args[0], told)
+        kind = _zoned(ctx)
+
+        def kernel(array: pa.Array) -> pa.Array:
+            return multiply(array, pa.scalar(factor, BIGINT)).view(kind)
+
+        fails = (OVERFLOW, "times end about 292,000 years from now; check the unit")
+        value = ctx.cast(node.args[0], args[0], BIGINT)
+        return ctx.call(node, kind, kernel, [value], fails=fails)
+
+    return build
+
+
+def _truncate(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
+    word = ctx.constant(node.args[0], args[0], "the unit")
+    unit = times.truncation(word) if isinstance(word, str) else None
+    if unit is None:
+        known = "year, quarter, month, week, day, hour, minute, second, millisecond"
+        raise ctx.error(node.args[0], f"this is no unit of time; write one of {known}")
+    kind = _zoned(ctx)
+    value = ctx.to(node.args[1], args[1], kind)
+    kernel = partial(times.truncate, unit=unit, zone=ctx.zone)
+    return ctx.call(node, kind, kernel, [value])
+
+
+def _truncate_date(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
+    word = ctx.constant(node.args[1], args[1], "the unit")
+    unit = times.truncation(word) if isinstance(word, str) else None
+    if unit not in ("year", "quarter", "month", "week"):
+        raise ctx.error(node.args[1], "dates are cut to a year, quarter, month or week")
+    local = ctx.cast(node.args[0], ctx.to(node.args[0], args[0], DATE), types.NTZ)
+    cut = ctx.call(node, types.NTZ, partial(times.truncate, unit=unit, zone="UTC"), [local])
+    return ctx.cast(node, cut, DATE)
+
+
+def _part(name: str) -> Builder:
+    def build(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
+        value = args[0]
+        kind = DATE if name in _DATE_PARTS else _zoned(ctx)
+        if value.type != types.NTZ:
+            value = ctx.to(node.args[0], value, kind)
+        return ctx.call(node, INT, partial(times.part, name=name, zone=ctx.zone), [value])
+
+    return build
+
+
+def _to_date(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
+    return ctx.cast(node, ctx.to(node.args[0], args[0], DATE), DATE)
+
+
+def _to_timestamp(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
+    return ctx.cast(node, args[0], _zoned(ctx))
+
+
+def _date_move(sign: str) -> Builder:
+    move = arithmetic_operator(sign)
+
+    def build(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
+        date = ctx.to(node.args[0], args[0], DATE)
+        days = ctx.to(node.args[1], args[1], INT)
+        if types.is_whole(args[1].type) and args[1].type == BIGINT:
+            raise ctx.error(node.args[1], "the number of days is an INT; cast it to one")
+        return move(ctx, node, [date, days])
+
+    return build
+
+
+def _days_apart(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
+    values = [ctx.to(part, arg, DATE) for part, arg in zip(node.args, args, strict=True)]
+
+    def kernel(end: pa.Array, start: pa.Array) -> pa.Array:
+        ok = decimals.valid(end) & decimals.valid(start)
+        return decimals.to_whole(times.days_of(end) - times.days_of(start), ok, INT)
+
+    return ctx.call(node, INT, on_arrays(kernel), values)
+
+
+_ONE, _TWO = (1, 1), (2, 2)
+
+TIME_FUNCTIONS: dict[str, tuple[Builder, tuple[int, int]]] = {
+    "unix_micros": (_to_number(1), _ONE),
+    "unix_millis": (_to_number(1_000), _ONE),
+    "unix_seconds": (_to_number(1_000_000), _ONE),
+    "timestamp_micros": (_from_number(1), _ONE),
+    "timestamp_millis": (_from_number(1_000), _ONE),
+    "timestamp_seconds": (_from_number(1_000_000), _ONE),
+    "date_trunc": (_truncate, _TWO),
+    "trunc": (_truncate_date, _TWO),
+    **{name: (_part(name), _ONE) for name in (*_DATE_PARTS, *_CLOCK_PARTS)},
+    "to_date": (_to_date, _ONE),
+    "to_timestamp": (_to_timestamp, _ONE),
+    "date_add": (_date_move("+"), _TWO),
+    "dateadd": (_date_move("+"), _TWO),
+    "date_sub": (_date_move("-"), _TWO),
+    "datediff": (_days_apart, _TWO),
+    "date_diff": (_days_apart, _TWO),
+}

@@ -1,0 +1,207 @@
+"""Dates and timestamps over Arrow arrays: text, parts, truncation, and the zone of the session.
+
+Idea: a timestamp is microseconds since 1970 in UTC. What people see of it, its date, hour or text,
+depends on the zone of the session; so it is turned into a local timestamp, which has no zone, then
+looked at, then turned back. Text is taken apart by one regular expression for all rows.
+
+Invariants:
+1. Local times that occur twice are the earlier ones, and those that do not exist move on by the
+   gap, as in Spark (`test_oracle_zones_with_summer_time`).
+2. Text that is no time is NULL (`test_oracle_casts`).
+
+Limits: years 0001 to 9999 in text. After 2037 Arrow knows no summer time. Zones inside of text: Z,
+UTC, GMT, +hh:mm and -hh:mm only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.core.arrays import Ints
+from icestream.sql.expressions.decimals import valid
+from icestream.sql.expressions.types import DATE, INT, NTZ, is_zoned
+
+DAY = 86_400_000_000
+_SECOND = 1_000_000
+BLANKS = "".join(map(chr, range(33))) + "\x7f"
+
+_DATE_TIME = (
+    r"^(?P<year>\d{4})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2})"
+    r"(?:[ T](?P<rest>(?:(?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})"
+    r"(?:\.(?P<fraction>\d*))?)?)?)?"
+    r" ?(?P<zone>Z|UTC|GMT|[+-]\d{1,2}:\d{1,2})?))?)?)?$"
+)
+_DATE = r"^(?P<year>\d{4})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2})(?:[ T].*)?)?)?$"
+_UNITS = {
+    "year": "year", "yyyy": "year", "yy": "year", "quarter": "quarter", "month": "month",
+    "mon": "month", "mm": "month", "week": "week", "day": "day", "dd": "day", "hour": "hour",
+    "minute": "minute", "second": "second", "millisecond": "millisecond",
+    "microsecond": "microsecond",
+}  # fmt: skip
+
+#: within these the offset of a zone does not change
+_CLOCK_UNITS = ("hour", "minute", "second", "millisecond")
+
+
+def to_local(array: pa.Array, zone: str) -> pa.Array:
+    """Return timestamps as the clocks of a zone show them; local ones and dates as they are."""
+    if is_zoned(array.type):
+        return pc.local_timestamp(array.cast(pa.timestamp("us", zone)))
+    if array.type == DATE:
+        return from_micros(days_of(array) * DAY, valid(array), NTZ)
+    return array
+
+
+def to_instant(local: pa.Array, zone: str) -> pa.Array:
+    """Return when the clocks of a zone show local times: the earlier time, or after a gap."""
+    if zone in ("UTC", "Etc/UTC"):
+        return local.cast(pa.timestamp("us", zone))
+    near = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="earliest")
+    ahead = micros_of(pc.local_timestamp(near)) - micros_of(near)
+    return from_micros(micros_of(local) - ahead, valid(local), pa.timestamp("us", zone))
+
+
+def micros_of(array: pa.Array) -> Ints:
+    """Return the microseconds of timestamps or intervals; anything where they are NULL."""
+    numbers: Ints = array.view(pa.int64()).fill_null(0).to_numpy()
+    return numbers
+
+
+def days_of(array: pa.Array) -> Ints:
+    """Return the days of dates since 1970; anything where they are NULL."""
+    numbers: Ints = array.view(INT).fill_null(0).to_numpy().astype(np.int64)
+    return numbers
+
+
+def from_micros(values: Ints, ok: npt.NDArray[np.bool_], kind: pa.DataType) -> pa.Array:
+    """Return microseconds as timestamps or intervals."""
+    return pa.array(values, pa.int64(), mask=None if ok.all() else ~ok).view(kind)
+
+
+def from_days(values: Ints, ok: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return days since 1970 as dates; NULL out of range."""
+    ok = ok & (values >= -(2**31)) & (values < 2**31)
+    kept = np.where(ok, values, 0).astype(np.int32)
+    return pa.array(kept, mask=None if ok.all() else ~ok).view(DATE)
+
+
+def to_date(array: pa.Array, zone: str) -> pa.Array:
+    """Return the dates of timestamps."""
+    local = to_local(array, zone)
+    return from_days(micros_of(local) // DAY, valid(array))
+
+
+def to_text(array: pa.Array, zone: str) -> pa.Array:
+    """Return timestamps or dates as text, without zeros at the end of fractions."""
+    if array.type == DATE:
+        return pc.strftime(to_local(array, zone), "%Y-%m-%d")
+    text = pc.strftime(to_local(array, zone), "%Y-%m-%d %H:%M:%S")
+    return pc.replace_substring_regex(text, r"\.?0*$", "") if len(text) else text
+
+
+def _parts(text: pa.Array, pattern: str) -> tuple[pa.StructArray, npt.NDArray[np.bool_]]:
+    trimmed = pc.utf8_trim(text, characters=BLANKS)
+    found = pc.extract_regex(trimmed, pattern)
+    return found, valid(found)
+
+
+def _number(parts: pa.StructArray, name: str, default: int) -> Ints:
+    text = pc.struct_field(parts, name)
+    text = pc.if_else(pc.equal(pc.fill_null(text, ""), ""), str(default), text)
+    numbers: Ints = text.cast(pa.int64()).to_numpy()
+    return numbers
+
+
+def _days(parts: pa.StructArray, ok: npt.NDArray[np.bool_]) -> tuple[Ints, Any]:
+    """Return days since 1970 of year, month and day, and which of them exist."""
+    year, month = _number(parts, "year", 1970), _number(parts, "month", 1)
+    day = _number(parts, "day", 1)
+    ok = ok & (month >= 1) & (month <= 12) & (day >= 1)
+    months = np.where(ok, (year - 1970) * 12 + month - 1, 0)
+    first = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    after = (months + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    return first + day - 1, ok & (first + day - 1 < after)
+
+
+def date_from_text(text: pa.Array) -> pa.Array:
+    """Read dates; NULL where there is none."""
+    days, ok = _days(*_parts(text, _DATE))
+    return from_days(days, ok)
+
+
+def timestamp_from_text(text: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
+    """Read timestamps; NULL where there is none."""
+    parts, ok = _parts(text, _DATE_TIME)
+    days, ok = _days(parts, ok)
+    hour, minute = _number(parts, "hour", 0), _number(parts, "minute", 0)
+    second = _number(parts, "second", 0)
+    fraction = pc.utf8_rpad(
+        pc.utf8_slice_codeunits(pc.fill_null(pc.struct_field(parts, "fraction"), ""), 0, 6), 6, "0"
+    )
+    ok = ok & (hour < 24) & (minute < 60) & (second < 60)
+    written = pc.fill_null(pc.struct_field(parts, "zone"), "")
+    seconds = (hour * 60 + minute) * 60 + second
+    micros = days * DAY + seconds * _SECOND + fraction.cast(pa.int64()).to_numpy()
+    local = from_micros(np.where(ok, micros, 0), ok, NTZ)
+    if not is_zoned(kind):
+        return local
+    own = pc.equal(written, "")
+    sign = np.where(pc.starts_with(written, "-").to_numpy(zero_copy_only=False), -1, 1)
+    offset = pc.extract_regex(written, r"^[+-](?P<hours>\d+):(?P<minutes>\d+)$")
+    ahead = sign * (_number(offset, "hours", 0) * 60 + _number(offset, "minutes", 0)) * 60
+    shifted = from_micros(np.where(ok, micros - ahead * _SECOND, 0), ok, kind)
+    return pc.if_else(own, to_instant(local, zone).cast(kind), shifted)
+
+
+def add(array: pa.Array, interval: pa.Array, zone: str, sign: int = 1) -> pa.Array:
+    """Add intervals to timestamps: days by the calendar of the zone, the rest by the clock."""
+    length = sign * micros_of(interval)
+    days = np.where(length < 0, -(-length // DAY), length // DAY) * DAY
+    ok = valid(array) & valid(interval)
+    if not is_zoned(array.type) or zone in ("UTC", "Etc/UTC") or not days.any():
+        start = micros_of(array)
+        return _checked_sum(start, length, ok, array.type)
+    local = to_local(array, zone)
+    moved = to_instant(_checked_sum(micros_of(local), days, ok, NTZ), zone)
+    # where no day is added an hour that occurs twice stays what it was
+    kept = np.where(days == 0, micros_of(array), micros_of(moved))
+    return _checked_sum(kept, length - days, ok & valid(moved), array.type)
+
+
+def _checked_sum(a: Ints, b: Ints, ok: npt.NDArray[np.bool_], kind: pa.DataType) -> pa.Array:
+    total = a + b
+    fits = ((a ^ total) & (b ^ total)) >= 0
+    return from_micros(total, ok & fits, kind)
+
+
+def truncation(unit: str) -> str | None:
+    """Return the unit that a word for truncation means."""
+    return _UNITS.get(unit.lower())
+
+
+def truncate(array: pa.Array, unit: str, zone: str) -> pa.Array:
+    """Return the starts of the units that timestamps are in."""
+    if unit == "microsecond":
+        return array
+    local = to_local(array, zone)
+    start = pc.floor_temporal(local, unit=unit)
+    if unit in _CLOCK_UNITS or not is_zoned(array.type):
+        into = micros_of(local) - micros_of(start)
+        return from_micros(micros_of(array) - into, valid(array), array.type)
+    return to_instant(start, zone).cast(array.type)
+
+
+def part(array: pa.Array, name: str, zone: str) -> pa.Array:
+    """Return a part of timestamps or dates as a whole number."""
+    local = to_local(array, zone)
+    if name == "dayofweek":
+        return pc.day_of_week(local, count_from_zero=False, week_start=7).cast(INT)
+    if name == "weekofyear":
+        return pc.iso_week(local).cast(INT)
+    names = {"dayofmonth": "day", "dayofyear": "day_of_year", "weekday": "day_of_week"}
+    return getattr(pc, names.get(name, name))(local).cast(INT)

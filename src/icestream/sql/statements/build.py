@@ -1,0 +1,188 @@
+"""Statements become queries: each part of a description is one call of the fluent API.
+
+Idea: nothing is decided here. The plan of a statement is the plan of the calls one would write by
+hand (`test_oracle_a_statement_is_the_query_written_by_hand`), so a query may be changed from one
+form to the other and keep its checkpoint. What Spark or the fluent API refuses is told at the place
+of the text that it is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column
+from pyspark.sql import functions as sf
+
+from icestream.api import functions as aggregate_functions
+from icestream.api.functions import AggregateExpression
+from icestream.api.result import Result
+from icestream.api.stream import Stream, Windowed
+from icestream.core.errors import DefinitionError
+from icestream.core.text import Place
+from icestream.core.units import format_interval
+from icestream.operators.object_aggregates.user_aggregates import UserAggregate
+from icestream.plan.windows.frame import RowsSlide
+from icestream.sql.statements.aggregates import Call
+from icestream.sql.statements.names import Scope
+from icestream.sql.statements.statement import Description, Named, describe
+from icestream.sql.statements.text import Text
+from icestream.sql.statements.windows import CumulativeWindow, RangeWindow, Rows, RowsWindow, Window
+
+
+def sql(
+    text: str, /, *, functions: Mapping[str, UserAggregate] | None = None, **streams: Stream
+) -> Any:
+    """Make queries of CQL statements.
+
+        ice.sql("SELECT avg(waitTime) FROM calls [RANGE 1 HOUR SLIDE 1 SECOND]", calls=stream)
+
+    Args:
+        text: one statement, or several with `;` between them.
+        functions: aggregates of your own, under the names the text calls them by.
+        streams: the streams, under the names the text gives them.
+
+    Returns:
+        The `Result` of the statement; of several statements, the list of their results.
+
+    Raises:
+        DefinitionError: showing the place in the text, and what to write instead.
+
+    Examples:
+        >>> statement = "SELECT COUNT(*) AS n FROM calls [RANGE 1 HOUR SLIDE 1 MINUTE]"
+        >>> ice.sql(statement, calls=calls).columns
+        ['window', 'n']
+    """
+    _check(streams, functions or {})
+    own = {name.lower(): function for name, function in (functions or {}).items()}
+    described = describe(text, _scope(streams, own))
+    results = [build(each, streams[each.stream], own) for each in described]
+    return results[0] if len(results) == 1 else results
+
+
+def build(statement: Description, stream: Stream, own: Mapping[str, UserAggregate]) -> Result:
+    """Ask the fluent API for what a statement says."""
+    text = statement.text
+    if statement.where is not None:
+        with _told_at(text, statement.where.place):
+            stream = stream.where(statement.where.expression)
+    with _told_at(text, statement.window_place):
+        windowed = windowed_stream(stream, statement.window)
+    aggregates = {
+        name: _aggregate(text, call, own).alias(name) for name, call in statement.aggregates.items()
+    }
+    result = _aggregated(statement, windowed, aggregates)
+    if statement.having is not None:
+        with _told_at(text, statement.having.place):
+            result = result.where(statement.having.expression)
+    return _selected(statement, result)
+
+
+def windowed_stream(stream: Stream, window: Window) -> Windowed:
+    """Look at a stream through a window."""
+    if isinstance(window, RangeWindow):
+        if window.slide is None:
+            return stream.window(window.range, slide="event")
+        if isinstance(window.slide, Rows):
+            return stream.window(window.range, slide=RowsSlide(window.slide.count))
+        return stream.window(window.range, window.slide)
+    if isinstance(window, RowsWindow):
+        by = [_column(name) for name in window.partition_by] or None
+        if window.slide is None:
+            return stream.rows(window.rows, partitionBy=by)
+        if isinstance(window.slide, Rows):
+            return stream.rows(window.rows, window.slide.count, partitionBy=by)
+        return stream.rows(window.rows, format_interval(window.slide), partitionBy=by)
+    if isinstance(window, CumulativeWindow):
+        return stream.cumulative(window.size, window.step)
+    return stream.session(window.gap)
+
+
+def _column(name: str) -> Column:
+    return sf.col("`" + name.replace("`", "``") + "`")
+
+
+def _check(streams: Mapping[str, object], functions: Mapping[str, object]) -> None:
+    for name, stream in streams.items():
+        if not isinstance(stream, Stream):
+            msg = (
+                f"{name} must be a stream; got {type(stream).__name__}. Make one of a streaming "
+                f"DataFrame: {name}=ice.stream(df, time=...)"
+            )
+            raise DefinitionError(msg)
+    for name, function in functions.items():
+        if not isinstance(function, UserAggregate):
+            msg = f"function {name} must be an ice.UserAggregate; got {type(function).__name__}"
+            raise DefinitionError(msg)
+
+
+def _scope(streams: Mapping[str, Stream], own: Mapping[str, UserAggregate]) -> Scope:
+    frames = {name: stream._parts[0].frame for name, stream in streams.items()}
+    columns = {name: frame.columns for name, frame in frames.items()}
+    known = [name for name in dir(sf) if name.islower() and not name.startswith("_")]
+    exists = [frame.sparkSession.catalog.functionExists for frame in frames.values()]
+    return Scope(columns, own, known, exists[0]) if exists else Scope(columns, own, known)
+
+
+def _aggregate(text: Text, call: Call, own: Mapping[str, UserAggregate]) -> AggregateExpression:
+    with _told_at(text, call.place):
+        columns = [sf.expr(argument) for argument in call.arguments]
+        if call.is_users:
+            return aggregate_functions.user(own[call.function], *columns)
+        made: AggregateExpression = getattr(aggregate_functions, call.function)(
+            *columns, *call.parameters
+        )
+        return made
+
+
+def _aggregated(
+    statement: Description, windowed: Windowed, aggregates: Mapping[str, AggregateExpression]
+) -> Result:
+    """Group and aggregate; if that is refused, find the part that is to blame."""
+    text = statement.text
+    keys = [_named(text, key) for key in statement.keys]
+    if statement.sets is None:
+        grouped = windowed.groupBy(*keys)
+    else:
+        grouped = windowed.groupingSets([[keys[i] for i in each] for each in statement.sets], *keys)
+    try:
+        return grouped.agg(*aggregates.values())
+    except DefinitionError as error:
+        for key, column in zip(statement.keys, keys, strict=True):
+            with _told_at(text, key.place):
+                windowed.groupBy(column).count()
+        for name, aggregate in aggregates.items():
+            with _told_at(text, statement.aggregates[name].place):
+                windowed.agg(aggregate)
+        raise text.error(text.place, str(error)) from None
+
+
+def _selected(statement: Description, result: Result) -> Result:
+    """Choose the columns; if that is refused, find the one that is to blame."""
+    as_they_are = [(each.expression.strip("`"), each.name) for each in statement.columns]
+    if as_they_are == [(name, name) for name in result.columns]:
+        return result
+    columns = [_named(statement.text, each) for each in statement.columns]
+    try:
+        return result.select(*columns)
+    except DefinitionError as error:
+        for each, column in zip(statement.columns, columns, strict=True):
+            with _told_at(statement.text, each.place):
+                result.select(column)
+        raise statement.text.error(statement.text.place, str(error)) from None
+
+
+def _named(text: Text, each: Named) -> Column:
+    with _told_at(text, each.place):
+        return sf.expr(each.expression).alias(each.name)
+
+
+@contextmanager
+def _told_at(text: Text, place: Place) -> Iterator[None]:
+    """Tell errors about a part of the text with its place."""
+    try:
+        yield
+    except (DefinitionError, AnalysisException) as error:
+        raise text.error(place, str(error).strip().splitlines()[0]) from None

@@ -1,0 +1,156 @@
+"""Names in a statement: the columns of the stream and the functions of Spark.
+
+Idea: before anything is compared, columns are written as the stream spells them and without the
+stream's name in front. Then two expressions are the same if they are written alike.
+
+Invariants:
+1. A name that is not known is told with the known one closest to it
+   (`test_unknown_names_come_with_a_guess`).
+2. Case and the stream's name make no difference (`test_columns_are_the_same_in_any_case`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from icestream.core.errors import DefinitionError
+from icestream.core.text import Place, guess
+from icestream.sql.statements.aggregates import ABSENT, NAMES, called
+from icestream.sql.statements.dialect import Cql, written
+from icestream.sql.statements.text import Text
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a text may speak of."""
+
+    #: columns of each stream
+    streams: Mapping[str, Sequence[str]]
+    #: names of the user's own aggregates
+    functions: Collection[str] = ()
+    #: well-known functions of Spark, to guess from
+    scalars: Collection[str] = ()
+    #: tells whether Spark has a function
+    exists: Callable[[str], bool] = lambda name: True
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of one statement."""
+
+    text: Text
+    scope: Scope
+    stream: str
+    #: what the statement calls the stream
+    callings: tuple[str, ...]
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Return the columns of the stream."""
+        return self.scope.streams[self.stream]
+
+    def spelling(self, name: str) -> str | None:
+        """Return a column as the stream spells it; exactly so, or in another case."""
+        if name in self.columns:
+            return name
+        return next((each for each in self.columns if each.lower() == name.lower()), None)
+
+    def as_written(self, spelling: str) -> str:
+        """Return a column of the stream as expressions have it."""
+        return written(self.tidy(exp.column(spelling)))
+
+    def tidy(self, tree: exp.Expr) -> exp.Expr:
+        """Return a tree in which columns of the stream are written in one way."""
+        return tree.transform(self._tidied)
+
+    def _tidied(self, node: exp.Expr) -> exp.Expr:
+        if not isinstance(node, exp.Column) or isinstance(node.this, exp.Star):
+            return node
+        parts = [_quoted_where_needed(part) for part in node.parts]
+        if len(parts) > 1 and parts[0].name.lower() in self.callings:
+            parts = parts[1:]
+        spelling = self.spelling(parts[0].name)
+        if spelling is None:
+            return node if len(parts) == len(node.parts) else _path(parts)
+        parts[0] = _quoted_where_needed(parts[0], spelling)
+        return _path(parts)
+
+    def event_expression(self, tree: exp.Expr) -> str:
+        """Return an expression over the columns of one event, for Spark."""
+        for node in tree.walk():
+            self.check_form(node)
+            name = called(node)
+            if self._is_aggregate(name):
+                raise self.text.error(
+                    node, f"{name} is an aggregate and cannot stand here: aggregates are computed "
+                    "over windows, and conditions on them go into HAVING"
+                )  # fmt: skip
+            if isinstance(node, exp.Column) and self.spelling(node.parts[0].name) is None:
+                raise self.unknown_column(node, node.parts[0].name)
+        return written(tree)
+
+    def check_form(self, node: exp.Expr) -> None:
+        """Refuse what no expression of a statement may contain."""
+        if isinstance(node, exp.Window):
+            raise self.text.error(
+                node, "OVER is not used: the window stands in brackets after the stream's name"
+            )
+        if isinstance(node, exp.Query):
+            raise self.text.error(
+                node, "queries inside queries are not supported: start the inner one, write its "
+                "rows to a table and read that as a stream"
+            )  # fmt: skip
+        if isinstance(node, exp.Star) or isinstance(node.this, exp.Star):
+            raise self.text.error(
+                node, "* stands for no columns here: name the keys and aggregates you want"
+            )
+        if isinstance(node, exp.DataType) and node.is_type("time"):
+            raise self.text.error(
+                node, "the type TIME cannot be used here: use strings or timestamps"
+            )
+        if isinstance(node, exp.Anonymous):
+            self._check_function(node)
+
+    def _check_function(self, node: exp.Anonymous) -> None:
+        name = node.name.lower()
+        if self._is_aggregate(name) or isinstance(node.parent, exp.Dot):
+            return
+        if not self.scope.exists(name):
+            known = (*NAMES, *self.scope.functions, *self.scope.scalars)
+            raise self.text.error(node, f"there is no function {node.name!r}{guess(name, known)}")
+
+    def _is_aggregate(self, name: str | None) -> bool:
+        own = [each.lower() for each in self.scope.functions]
+        return name is not None and (name in NAMES or name in ABSENT or name in own)
+
+    def unknown_column(
+        self, where: exp.Expr | Place, name: str, others: Collection[str] = ()
+    ) -> DefinitionError:
+        """Return the error for a column that is not there."""
+        known = [*self.columns, *others]
+        hint = guess(name, known) or "."
+        return self.text.error(where, f"there is no column {name!r}{hint} The columns are {known}")
+
+
+def _quoted_where_needed(part: exp.Expr, spelling: str | None = None) -> exp.Expr:
+    """Return an identifier in the one form that all of its spellings have."""
+    name = part.name if spelling is None else spelling
+    plain = (
+        re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) and name.upper() not in Cql.Tokenizer.KEYWORDS
+    )
+    copy = part.copy()
+    copy.set("this", name)
+    copy.set("quoted", not plain)
+    return copy
+
+
+def _path(parts: Sequence[exp.Expr]) -> exp.Expr:
+    """Return a column, or a field inside of one."""
+    path: exp.Expr = exp.Column(this=parts[0])
+    for part in parts[1:]:
+        path = exp.Dot(this=path, expression=part)
+    return path

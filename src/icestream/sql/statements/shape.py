@@ -1,0 +1,213 @@
+"""The outer form of a statement: SELECT items FROM one stream with one window, and nothing else.
+
+Idea: the brackets after the stream's name are not SQL. They are found among the tokens, blanked out
+of the text that sqlglot parses, and read by `windows`. Clauses that have no meaning on a stream, or
+that Icestream has in another form, are refused here with what to write instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlglot import Token, TokenType, exp
+
+from icestream.core.errors import DefinitionError
+from icestream.core.text import Place, guess
+from icestream.sql.statements.text import Text, with_depth
+from icestream.sql.statements.windows import Window, parse_window
+
+_TWO_STREAMS = (
+    "a statement reads one stream: union streams of one kind with a.union(b), and join others "
+    "in Spark before ice.stream"
+)
+_ON_A_TABLE = "write the rows to a table and do it where you read them"
+#: arguments of sqlglot's SELECT: the words they begin with, and what to do instead
+_REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
+    "with": (("WITH",), "WITH is not supported: write each statement for itself, apart by ';'"),
+    "hint": (("SELECT",), "hints have no effect here: remove them"),
+    "distinct": (
+        ("DISTINCT",), "rows of a window are distinct already: name the columns in GROUP BY"
+    ),
+    "joins": (("JOIN", "CROSS", "LEFT", "RIGHT", "FULL", "INNER", ","), _TWO_STREAMS),
+    "laterals": (("LATERAL",), "LATERAL is not supported: explode in Spark before ice.stream"),
+    "qualify": (("QUALIFY",), "QUALIFY is not supported: conditions on rows go into HAVING"),
+    "windows": (("WINDOW",), "the window stands in brackets after the stream's name"),
+    "order": (("ORDER",), f"rows of a stream come window by window, unordered: {_ON_A_TABLE}"),
+    "sort": (("SORT",), f"rows of a stream come window by window, unordered: {_ON_A_TABLE}"),
+    "cluster": (("CLUSTER",), "CLUSTER BY is not supported: use writeStream.partitionBy(...)"),
+    "distribute": (
+        ("DISTRIBUTE",), "DISTRIBUTE BY is not supported: use writeStream.partitionBy(...)"
+    ),
+    "limit": (
+        ("LIMIT",),
+        "a stream does not end, so LIMIT has nothing to count: use HAVING, or approx_top_k for "
+        "the most frequent values",
+    ),
+    "offset": (("OFFSET",), f"OFFSET is not supported: {_ON_A_TABLE}"),
+}  # fmt: skip
+
+_AFTER_FROM = (
+    TokenType.WHERE, TokenType.GROUP_BY, TokenType.HAVING, TokenType.ORDER_BY, TokenType.LIMIT,
+    TokenType.UNION, TokenType.INTERSECT, TokenType.EXCEPT, TokenType.QUALIFY,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Item:
+    """One element of the SELECT list."""
+
+    expression: exp.Expr
+    alias: str | None
+    #: with the alias
+    place: Place
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The parts of a statement."""
+
+    tree: exp.Select
+    #: the stream as it was given
+    stream: str
+    #: what the statement calls it, in lower case
+    callings: tuple[str, ...]
+    window: Window
+    window_place: Place
+    #: where the columns of PARTITION BY stand
+    partition_places: tuple[Place, ...]
+    items: tuple[Item, ...]
+
+
+def read_shape(text: Text, streams: Sequence[str]) -> Shape:
+    """Take a statement apart."""
+    brackets = _brackets(text)
+    tree = text.parse([Place(place.start - 1, place.end + 1) for place in brackets])
+    select = _checked(text, tree)
+    table = _table(text, select)
+    stream = _stream(text, table, streams)
+    if not brackets:
+        raise text.error(
+            table.this,
+            f"the stream needs a window: {table.name} [RANGE 1 HOUR SLIDE 1 MINUTE], or "
+            f"{table.name} [RANGE 1 HOUR] for a result per event",
+        )
+    window, partition_places = parse_window(text, brackets[0])
+    alias = (table.alias.lower(),) if table.alias else ()
+    return Shape(
+        select,
+        stream,
+        alias or (table.name.lower(),),
+        window,
+        brackets[0],
+        partition_places,
+        _items(text, select),
+    )
+
+
+def _brackets(text: Text) -> list[Place]:
+    """Find the insides of the brackets between FROM and the clause after it."""
+    places: list[Place] = []
+    opened: Token | None = None
+    before: Token | None = None
+    is_inside = False
+    for token, depth in with_depth(text.tokens):
+        if depth == 0 and token.token_type is TokenType.FROM:
+            is_inside = before is None or before.token_type is not TokenType.DISTINCT
+        elif depth == 0 and token.token_type in _AFTER_FROM:
+            is_inside = False
+        elif is_inside and depth == 0 and token.token_type is TokenType.L_BRACKET:
+            opened = token
+        elif opened is not None and depth == 0 and token.token_type is TokenType.R_BRACKET:
+            places.append(Place(opened.end + 1, token.start))
+            opened = None
+        before = token
+    if opened is not None:
+        raise text.error(opened, "this bracket is never closed")
+    return places
+
+
+def _checked(text: Text, tree: exp.Expr) -> exp.Select:
+    """Return the tree if it is a SELECT without clauses that are not done."""
+    if isinstance(tree, exp.SetOperation):
+        raise text.error(
+            text.keyword("UNION", "INTERSECT", "EXCEPT", "MINUS") or text.place,
+            "statements are not combined: union the streams with a.union(b), or write the rows of "
+            "both statements to one table",
+        )
+    if not isinstance(tree, exp.Select) or text.tokens[0].token_type is not TokenType.SELECT:
+        first = text.tokens[0]
+        if first.token_type is TokenType.WITH:
+            raise text.error(first, _REFUSED["with"][1])
+        raise text.error(first, "a statement begins with SELECT and only reads")
+    for argument, (words, message) in _REFUSED.items():
+        if tree.args.get(argument) or tree.args.get(f"{argument}_"):
+            raise text.error(text.keyword(*words) or text.place, message)
+    return tree
+
+
+def _table(text: Text, select: exp.Select) -> exp.Table:
+    clause = select.args.get("from_") or select.args.get("from")
+    if clause is None:
+        raise text.error(text.place, "the statement reads no stream: add FROM and its name")
+    table = clause.this
+    if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
+        raise text.error(
+            table, "FROM is followed by the name of a stream; queries inside queries and table "
+            "functions are not supported"
+        )  # fmt: skip
+    for argument in ("sample", "pivots", "joins", "laterals", "version", "when"):
+        if table.args.get(argument):
+            raise text.error(table.this, "nothing but a window may follow the stream's name")
+    return table
+
+
+def _stream(text: Text, table: exp.Table, streams: Sequence[str]) -> str:
+    name = table.name
+    if table.args.get("db"):
+        raise text.error(table, _unknown_stream(".".join(p.name for p in table.parts), streams))
+    if name in streams:
+        return name
+    alike = [each for each in streams if each.lower() == name.lower()]
+    if len(alike) != 1:
+        raise text.error(table.this, _unknown_stream(name, streams))
+    return alike[0]
+
+
+def _unknown_stream(name: str, streams: Sequence[str]) -> str:
+    if not streams:
+        return f"no streams were given: ice.sql(text, {name}=stream)"
+    return f"there is no stream {name!r}{guess(name, streams) or '.'} Given are {list(streams)}"
+
+
+def _items(text: Text, select: exp.Select) -> tuple[Item, ...]:
+    """Pair the expressions of the SELECT list with the places where they are written."""
+    runs: list[list[Token]] = [[]]
+    for token, depth in with_depth(text.tokens[1:]):
+        if depth == 0 and token.token_type is TokenType.FROM and not _is_distinct_from(runs[-1]):
+            break
+        if depth == 0 and token.token_type is TokenType.COMMA:
+            runs.append([])
+        else:
+            runs[-1].append(token)
+    places = [Place(run[0].start, run[-1].end + 1) for run in runs if run]
+    if len(places) != len(runs) or len(places) != len(select.expressions):
+        raise _misplaced_comma(text, runs)
+    return tuple(
+        Item(node.unalias(), node.alias or None, place)
+        for node, place in zip(select.expressions, places, strict=True)
+    )
+
+
+def _is_distinct_from(run: Sequence[Token]) -> bool:
+    return bool(run) and run[-1].token_type is TokenType.DISTINCT
+
+
+def _misplaced_comma(text: Text, runs: Sequence[Sequence[Token]]) -> DefinitionError:
+    empty = next((i for i, run in enumerate(runs) if not run), 0)
+    place = text.keyword(",") if empty == 0 else _behind(runs[empty - 1][-1])
+    return text.error(place or text.place, "there is nothing to select beside this comma")
+
+
+def _behind(token: Token) -> Place:
+    return Place(token.end + 1, token.end + 2)

@@ -1,0 +1,136 @@
+"""The text of statements, and errors that point into it.
+
+Idea: a text is cut into tokens once; a statement is a run of them, up to a semicolon. Positions are
+always those of the whole text, because what a statement does not parse is blanked and not cut out.
+An error points at a place and gives the number of its line.
+
+Invariants:
+1. An error shows the words it is about, where they are in the whole text
+   (`test_errors_give_the_line_in_the_whole_text`).
+2. Semicolons and brackets in strings and comments separate nothing
+   (`test_strings_and_comments_are_not_read_as_syntax`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlglot import Token, TokenType, exp
+from sqlglot.errors import ParseError, TokenError
+
+from icestream.core.errors import DefinitionError
+from icestream.core.text import Place, error_at
+from icestream.sql.statements.dialect import Cql
+
+_CLOSED_OR_OPEN = re.compile(
+    r"""--[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|(?P<open>['"`]|/\*)""",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Text:
+    """One statement of a text."""
+
+    whole: str
+    tokens: tuple[Token, ...]
+
+    @property
+    def place(self) -> Place:
+        """Return the place of the statement."""
+        return Place(self.tokens[0].start, self.tokens[-1].end + 1)
+
+    def error(self, where: Place | exp.Expr | Token, message: str) -> DefinitionError:
+        """Return an error that points at a part of the statement."""
+        return error_at(self.whole, self.place_of(where), message, numbered=True)
+
+    def place_of(self, where: Place | exp.Expr | Token) -> Place:
+        """Return where something stands; of a call that is its name."""
+        if isinstance(where, Place):
+            return where
+        if isinstance(where, Token):
+            return Place(where.start, where.end + 1)
+        known = [where.meta] if "start" in where.meta else [node.meta for node in where.walk()]
+        spans = [Place(each["start"], each["end"] + 1) for each in known if "start" in each]
+        if not spans:
+            return self.place
+        return Place(min(spans).start, max(span.end for span in spans))
+
+    def slice(self, place: Place) -> str:
+        """Return what is written at a place, on one line."""
+        return " ".join(self.whole[place.start : place.end].split())
+
+    def keyword(self, *words: str) -> Place | None:
+        """Return the place of the first of the words outside of all parentheses."""
+        for token, depth in with_depth(self.tokens):
+            is_word = token.token_type not in (TokenType.STRING, TokenType.IDENTIFIER)
+            if depth == 0 and is_word and token.text.upper().split(" ")[0] in words:
+                return self.place_of(token)
+        return None
+
+    def parse(self, blanks: Sequence[Place]) -> exp.Expr:
+        """Parse the statement without some parts of it."""
+        own = self.place
+        hidden = [Place(0, own.start), *blanks, Place(own.end, len(self.whole))]
+        visible = self.whole
+        for place in hidden:
+            blank = re.sub(r"\S", " ", visible[place.start : place.end])
+            visible = visible[: place.start] + blank + visible[place.end :]
+        try:
+            trees = [tree for tree in Cql().parse(visible) if tree is not None]
+        except ParseError as error:
+            raise self._misread(error) from None
+        if not trees:
+            raise self.error(self.place, "this is no statement; begin with SELECT")
+        return trees[0]
+
+    def _misread(self, error: ParseError) -> DefinitionError:
+        """Return the parser's complaint, at its place."""
+        told = error.errors[0]
+        word = told.get("highlight") or ""
+        line_start = 0
+        for _ in range((told.get("line") or 1) - 1):
+            line_start = self.whole.find("\n", line_start) + 1
+        end = line_start + (told.get("col") or 0)
+        complaint = str(told.get("description") or "").split(" but got ")[0].rstrip(".")
+        if not complaint or "<class" in complaint or "Unexpected token" in complaint:
+            complaint = "something is missing or out of place"
+        return self.error(Place(end - len(word), end), f"cannot read this: {complaint} here")
+
+
+def with_depth(tokens: Iterable[Token]) -> Iterable[tuple[Token, int]]:
+    """Return tokens with the number of parentheses and brackets around each."""
+    depth = 0
+    for token in tokens:
+        if token.token_type in (TokenType.R_PAREN, TokenType.R_BRACKET):
+            depth -= 1
+        yield token, depth
+        if token.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET):
+            depth += 1
+
+
+def statements(whole: str) -> list[Text]:
+    """Cut a text into its statements."""
+    try:
+        tokens = Cql().tokenize(whole)
+    except TokenError:
+        opened = next((m for m in _CLOSED_OR_OPEN.finditer(whole) if m["open"]), None)
+        start, end = opened.span() if opened else (0, 1)
+        message = "this is opened and never closed"
+        raise error_at(whole, Place(start, end), message, numbered=True) from None
+    texts: list[Text] = []
+    run: list[Token] = []
+    for token in tokens:
+        if token.token_type is not TokenType.SEMICOLON:
+            run.append(token)
+        elif run:
+            texts.append(Text(whole, tuple(run)))
+            run = []
+    if run:
+        texts.append(Text(whole, tuple(run)))
+    if not texts:
+        msg = "there is no statement; write for example SELECT COUNT(*) FROM s [RANGE 1 HOUR]"
+        raise DefinitionError(msg)
+    return texts

@@ -1,0 +1,220 @@
+"""Room on the log that no expiry gives back.
+
+Idea: segments of rows that never expire are given up in the order they were written. Once their
+bytes exceed three times what is live (and a little more), the groups that have an extent in the
+oldest ones are written whole to the newest; then nothing points there any more. Small groups of the
+cold index are written from there. A restore begins at the last snapshot, so such a segment goes
+with the next one.
+
+Invariants:
+1. Bytes stay within three times the live ones, and a megabyte, and what waits for a snapshot
+   (`test_bounded_rows_without_expiry_are_cleaned`).
+2. No segment is given up that a restore reads (`test_crash_cleaned_segments_are_not_missed`).
+3. Cleaning changes no rows (`test_oracle_cleaning_changes_no_rows`).
+
+Cost: each cleaning writes what is live of the groups with extents in the oldest segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from icestream.core.arrays import Ids, Ints, Mask, Slots
+from icestream.core.times import INFINITY
+from icestream.kernels.groups import extent_plan
+from icestream.kernels.groups import heap as k
+from icestream.kernels.groups.extents import LASTING_HEADER
+from icestream.state.arena import Arena, ArenaArray
+from icestream.state.groups.directory import ENTRY, Directory, entry_width, part
+from icestream.state.groups.facts import Fact, Facts
+from icestream.state.identities import identities
+from icestream.state.index.sorted_index import ColdIndex
+
+#: bytes of garbage that are not worth a cleaning
+SLACK = 1 << 20
+#: bytes of segments for each live one, at most
+MOST = 3
+#: entries of the cold index that are counted, about, to know how many bytes are live
+SAMPLED = 1 << 14
+#: one more than the greatest hi
+END = 1 << 64
+
+
+class Cleaned(Protocol):
+    """A store, as far as cleaning needs it."""
+
+    directory: Directory
+    index: ColdIndex
+    facts: Facts
+
+    def locate(self, hi: Ids, lo: Ids) -> Slots:
+        """Return the slots of groups."""
+        ...
+
+    def consolidate(self, synopsis: int, slots: Slots) -> None:
+        """Write groups whole, in one extent each."""
+        ...
+
+    def consolidate_carried(self, rows: Ints, last: int) -> Mask:
+        """Write groups from rows of the cold index, and change those; tell which could be."""
+        ...
+
+
+class Cleaner:
+    """The segments of rows that never expire, of one store."""
+
+    def __init__(self, arena: Arena, name: str, facts: Facts) -> None:
+        """Attach to the arena's list, or start one."""
+        self._facts = facts
+        #: ordinal and bytes, oldest first
+        self._segments = arena.array(f"{name}.forever", np.int64, 2)
+        self._cleaned = arena.array(f"{name}.cleaned", np.int64, 2)
+
+    @property
+    def segments(self) -> Ints:
+        """Ordinals and bytes of the segments in use."""
+        return np.array(self._segments.view[: self._facts[Fact.FOREVER_SEGMENTS]])
+
+    @property
+    def waiting(self) -> Ints:
+        """Ordinals and bytes of segments that nothing needs once there is a snapshot."""
+        return np.array(self._cleaned.view[: self._facts[Fact.CLEANED]])
+
+    def note(self, ordinal: int, size: int) -> None:
+        """Take in a segment that was written."""
+        known = self.segments
+        if len(known) and known[-1, 0] == ordinal:
+            self._segments.view[len(known) - 1, 1] += size
+        else:
+            self._add(self._segments, Fact.FOREVER_SEGMENTS, np.array([[ordinal, size]]))
+
+    def released(self) -> tuple[int, ...]:
+        """Give up the segments that waited for a snapshot."""
+        ordinals = tuple(self.waiting[:, 0].tolist())
+        self._facts[Fact.CLEANED] = 0
+        return ordinals
+
+    def load(self, segments: Ints) -> None:
+        """Take over what a snapshot remembers; with it, nothing waits."""
+        self._facts[Fact.FOREVER_SEGMENTS] = self._facts[Fact.CLEANED] = 0
+        self._add(self._segments, Fact.FOREVER_SEGMENTS, segments)
+
+    def clean(self, store: Cleaned) -> None:
+        """Clean the oldest segments if there is too much garbage."""
+        total = int(self.segments[:, 1].sum())
+        if total <= MOST * self._facts[Fact.FOREVER] + SLACK:
+            return
+        live = self._facts[Fact.FOREVER] = _live(store)
+        if total <= MOST * live + SLACK:
+            return
+        segments = self.segments[:-1]
+        enough = np.cumsum(segments[:, 1]) >= max(total - live - live // 2, 1)
+        count = int(np.argmax(enough)) + 1 if enough.any() else len(segments)
+        if count == 0:
+            return
+        _move_on(store, int(segments[count - 1, 0]))
+        rest = self.segments[count:]
+        self._add(self._cleaned, Fact.CLEANED, segments[:count])
+        self._facts[Fact.FOREVER_SEGMENTS] = 0
+        self._add(self._segments, Fact.FOREVER_SEGMENTS, rest)
+
+    def _add(self, array: ArenaArray, count: Fact, rows: Ints) -> None:
+        there = self._facts[count]
+        if there + len(rows) > array.capacity:
+            array.resize(there + len(rows) + there // 4)
+        array.view[there : there + len(rows)] = rows
+        self._facts[count] = there + len(rows)
+
+
+def _elsewhere(store: Cleaned, entries: Ints) -> Ints:
+    """Return the entries of groups that are not in the directory."""
+    return entries[store.directory.find(*identities(entries)) < 0]
+
+
+def _live(store: Cleaned) -> int:
+    """Return the bytes of extents that never expire and have a group that points to them, about.
+
+    Identities of a shard are spread evenly: those below a bound stand for all of a large index.
+    """
+    words = 0
+    for synopsis in range(store.directory.synopses):
+        words += extent_plan.live_words(store.directory.table, part(synopsis))
+    sampled = max(1, len(store.index) // SAMPLED)
+    (first, last), elsewhere = store.index.span, 0
+    end = first + (last - first) // sampled if sampled > 1 else END
+    for entries in store.index.scan():
+        some = entries[identities(entries)[0] < end]
+        elsewhere += _entry_words(store, _elsewhere(store, some))
+        if len(some) < len(entries):
+            break
+    return 8 * (words + sampled * elsewhere)
+
+
+def _entry_words(store: Cleaned, entries: Ints) -> int:
+    """Return the words of live extents that entries point to."""
+    words = 0
+    for synopsis in range(store.directory.synopses):
+        first = entry_width(synopsis)
+        root, cold, chain, expiry = (entries[:, first + column] for column in range(4))
+        kept = (root != k.NO_ROOT) & (expiry == INFINITY)
+        words += int(cold[kept].sum() + LASTING_HEADER * (chain[kept] & 0xFFFFFFFF).sum())
+    return words
+
+
+def _move_on(store: Cleaned, last: int) -> None:
+    """Write groups whole that have extents, that never expire, in segments up to an ordinal."""
+    for synopsis in range(store.directory.synopses):
+        slots = store.directory.listed(extent_plan.list_old, part(synopsis), last)
+        store.consolidate(synopsis, slots)
+    most = max(1, store.directory.most // 4)
+    left: list[Ints] = []
+    store.index.add(_written_again(store, last, most, left))
+    few = sum(map(len, left)) <= most
+    for rows in filter(len, left) if few else _pointing_elsewhere(store, last, most):
+        store.facts.next(Fact.CHUNK)
+        slots = np.sort(store.locate(*identities(rows)))
+        for synopsis in range(store.directory.synopses):
+            store.consolidate(synopsis, _old(store, synopsis, slots, last))
+
+
+def _written_again(store: Cleaned, last: int, most: int, left: list[Ints]) -> Iterator[Ints]:
+    """Write groups from rows of the cold index; yield the rows that it then has.
+
+    They are taken at their word: meanwhile no group may leave the directory. Groups that could not
+    be written are left, up to one more than `most`.
+    """
+    room = most + 1
+    for rows in _pointing_elsewhere(store, last, most):
+        done = store.consolidate_carried(rows, last)
+        left.append(rows[~done, :2][:room])
+        room -= len(left[-1])
+        yield rows[done]
+
+
+def _pointing_elsewhere(store: Cleaned, last: int, most: int) -> Iterator[Ints]:
+    """Yield rows of groups, not in the directory, with extents up to an ordinal; `most` at once."""
+    end = entry_width(store.directory.synopses)
+    waiting: list[Ints] = []
+    for rows in store.index.rows():
+        chains = rows[:, 2 + ENTRY.index(k.CHAIN) : end : len(ENTRY)] >> 32
+        waiting.append(_elsewhere(store, rows[(chains <= last).any(axis=1)]))
+        if sum(map(len, waiting)) < most:
+            continue
+        together = np.concatenate(waiting)
+        whole = len(together) // most * most
+        waiting = [together[whole:]]
+        yield from np.split(together[:whole], whole // most)
+    if any(map(len, waiting)):
+        yield np.concatenate(waiting)
+
+
+def _old(store: Cleaned, synopsis: int, slots: Slots, last: int) -> Slots:
+    table, at = store.directory.table, part(synopsis)
+    there = table[slots, at + k.ROOT] != k.NO_ROOT
+    never = table[slots, at + k.ROOT_EXPIRY] == INFINITY
+    fresh = table[slots, at + k.FLAGS] & k.STALE == 0
+    old = there & never & fresh & (table[slots, at + k.CHAIN] >> 32 <= last)
+    return np.asarray(slots[old])

@@ -1,0 +1,186 @@
+"""Three ways to tell cold groups from hot ones: clock, LFU and exponential smoothing.
+
+Idea: a classifier writes two words for each slot, in an array it does not own, and finds the k
+coldest among slots it is given. What else it must remember (the hand of the clock) is a small JSON
+object that its caller keeps, so any process can go on where another stopped.
+
+Invariants:
+1. A slot that is opened counts as hit at that tick
+   (`test_what_was_just_opened_outlives_what_was_not_hit_for_long`).
+2. Among groups opened together, one that is hit again is never chosen before one that is not; the
+   clock promises this from one sweep to the next
+   (`test_a_hot_group_is_never_chosen_before_one_never_touched`).
+3. The clock gives a hit slot one more turn of its hand (`test_the_clock_gives_a_second_chance`).
+4. Old fame fades: what was hit often, long ago, leaves before what is hit now and then
+   (`test_old_fame_fades`), except with plain LFU (`test_plain_lfu_never_forgets`).
+5. The same calls make the same choices, whoever makes them
+   (`test_a_choice_is_the_same_in_another_process`).
+
+Cost: O(hits) and O(candidates) for a batch of any size, 16 bytes for each slot.
+
+Limits: slots that are equally cold leave in the order of their numbers.
+
+References: the cold state manager of ICE (clock, LFU, exponential smoothing).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.core.arrays import Floats, Ints, Slots
+from icestream.core.errors import DefinitionError
+from icestream.kernels.groups.cold import Stats, clock_sweep, fade_coldest, fade_hit
+
+#: what a classifier remembers beside the words of its slots: a JSON object
+Memory = dict[str, Any]
+
+
+class Classifier(Protocol):
+    """Ranks the slots of one sub-query; its `repr` names it with its parameters."""
+
+    def opened(self, stats: Stats, slots: Slots, tick: int) -> None:
+        """Begin the statistics of slots that hold a group from now on: as if just hit."""
+        ...
+
+    def hit(self, stats: Stats, slots: Slots, tick: int) -> None:
+        """Count a hit for every slot, each time it is named; a negative first word is no score."""
+        ...
+
+    def coldest(self, stats: Stats, candidates: Slots, k: int, tick: int, memory: Memory) -> Slots:
+        """Return the `k` coldest of some ascending, distinct slots, or all if they are fewer."""
+        ...
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Not used since the hand came by last: a cheap likeness of least recently used."""
+
+    def opened(self, stats: Stats, slots: Slots, tick: int) -> None:
+        """Set the reference bit."""
+        stats[slots, 0] = 1
+        stats[slots, 1] = tick
+
+    def hit(self, stats: Stats, slots: Slots, tick: int) -> None:
+        """Set the reference bit."""
+        self.opened(stats, slots, tick)
+
+    def coldest(self, stats: Stats, candidates: Slots, k: int, tick: int, memory: Memory) -> Slots:
+        """Move the hand on until it took enough."""
+        out = np.empty(min(k, len(candidates)), dtype=np.int64)
+        if not len(out):
+            return out
+        start = int(np.searchsorted(candidates, memory.get("hand", 0))) % len(candidates)
+        _, at = clock_sweep(stats, candidates, start, len(out), out)
+        memory["hand"] = int(candidates[at - 1]) + 1
+        return out
+
+
+@dataclass(frozen=True)
+class _Rates:
+    """How scores grow and fade."""
+
+    #: what a hit adds
+    gain: float
+    #: what is left of a score after a step
+    retain: float
+    #: ticks of a step; no step is ever made if this is 0
+    period: int
+
+
+class _Fading(ABC):
+    """Scores that grow with every hit and lose a constant part of themselves as ticks pass."""
+
+    @property
+    @abstractmethod
+    def rates(self) -> _Rates:
+        """How scores grow and fade."""
+
+    def opened(self, stats: Stats, slots: Slots, tick: int) -> None:
+        """Begin with one hit."""
+        scores, last = _parts(stats)
+        scores[slots] = self.rates.gain
+        last[slots] = tick
+
+    def hit(self, stats: Stats, slots: Slots, tick: int) -> None:
+        """Let scores fade to this tick, then add a hit."""
+        rates = self.rates
+        fade_hit(*_parts(stats), slots, tick, rates.period, rates.gain, rates.retain)
+
+    def coldest(self, stats: Stats, candidates: Slots, k: int, tick: int, memory: Memory) -> Slots:
+        """Return the slots of the least scores; of equal ones, those hit longest ago."""
+        k = min(k, len(candidates))
+        if k <= 0:
+            return np.empty(0, dtype=np.int64)
+        rates, keys = self.rates, np.empty(2 * k)
+        ages, slots = np.empty((2, 2 * k), dtype=np.int64)
+        scores, last = _parts(stats)
+        count = fade_coldest(
+            scores, last, candidates, tick, rates.period, rates.retain, k, keys, ages, slots
+        )
+        return slots[:count]
+
+
+@dataclass(frozen=True)
+class LeastFrequent(_Fading):
+    """Used least often; every `period` ticks all counts are halved, never if that is 0."""
+
+    period: int = 32
+
+    def __post_init__(self) -> None:
+        """Check the period."""
+        if self.period < 0:
+            msg = f"counts are halved every so many ticks, or never with 0; got {self.period}"
+            raise DefinitionError(msg)
+
+    @property
+    def rates(self) -> _Rates:
+        """Count hits."""
+        return _Rates(gain=1.0, retain=0.5, period=self.period)
+
+
+@dataclass(frozen=True)
+class Smoothing(_Fading):
+    """Least exponentially smoothed rate of hits: alpha for a hit, 1 - alpha kept a tick."""
+
+    alpha: float = 0.05
+
+    def __post_init__(self) -> None:
+        """Check the smoothing factor."""
+        if not 0.0 < self.alpha < 1.0:
+            msg = f"the smoothing factor alpha must lie between 0 and 1; got {self.alpha}"
+            raise DefinitionError(msg)
+
+    @property
+    def rates(self) -> _Rates:
+        """Add alpha for a hit, keep 1 - alpha of it with every tick."""
+        return _Rates(gain=self.alpha, retain=1.0 - self.alpha, period=1)
+
+
+#: classifiers that can be asked for by name
+BY_NAME: Mapping[str, Callable[[], Classifier]] = {
+    "clock": Clock,
+    "lfu": LeastFrequent,
+    "plain-lfu": lambda: LeastFrequent(period=0),
+    "smoothing": Smoothing,
+}
+
+
+def classifier(choice: str | Classifier) -> Classifier:
+    """Return a classifier by its name, or the one that is given."""
+    if not isinstance(choice, str):
+        return choice
+    if choice not in BY_NAME:
+        msg = f"no classifier is called {choice!r}; choose one of {', '.join(sorted(BY_NAME))}"
+        raise DefinitionError(msg)
+    return BY_NAME[choice]()
+
+
+def _parts(stats: Stats) -> tuple[Floats, Ints]:
+    words: npt.NDArray[np.float64] = stats.view(np.float64)
+    return words[:, 0], stats[:, 1]

@@ -1,0 +1,299 @@
+"""Which groups are in memory, in the directory, or in the cold index, and who makes room for whom.
+
+Idea: a chunk *names* groups; what it names is in the directory until the chunk ends. A call *pins*
+the groups whose rows it needs at once. When blocks run out, whoever decides about cold state is
+asked to let groups leave, after what was only added to cold groups has left; if that is not enough,
+those named longest ago leave, pinned ones never.
+When slots run out, the entries of groups named least often go to the cold index, with how often
+that was, some at a time. Rows of a small group are carried beside its entry: it comes back whole,
+without a look at the log.
+
+Invariants:
+1. A slot given out in a chunk is that of the same group until the chunk ends
+   (`TestTheContract`).
+2. Pinned groups stay in memory (same test, with heaps of a few blocks).
+3. If nothing can leave, the error says who holds what (`test_a_group_too_large_is_a_budget_error`).
+4. Groups named in every batch stay in the directory whatever else passes through
+   (`test_groups_named_often_stay_in_the_directory`).
+5. A small group comes back without a read (`test_a_small_group_comes_back_without_a_read`).
+
+Cost: making room looks at all groups of the directory, and frees at least an eighth of the heap or
+a sixteenth of the directory.
+
+References: admission by frequency (TinyLFU).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import numpy as np
+
+from icestream.core.arrays import Ids, Ints, Mask, Slots
+from icestream.core.errors import BudgetError
+from icestream.core.times import INFINITY
+from icestream.kernels.groups import cold, extent_plan, inline_groups
+from icestream.kernels.groups import extents as kernels
+from icestream.kernels.groups import heap as k
+from icestream.state.budget import Budget, Refused, fail
+from icestream.state.groups.directory import Directory, part
+from icestream.state.groups.facts import Fact, Facts
+from icestream.state.groups.heap import Heap
+from icestream.state.groups.options import Pressure
+from icestream.state.identities import distinct, identities, in_order
+from icestream.state.index.sorted_index import ColdIndex
+
+#: one in so many entries of the directory goes to the cold index, at least, when slots run out
+DEMOTED = 16
+#: heat is halved when groups were named so many times as often as the directory has places
+HALVED = 16
+
+
+class Residency:
+    """Keeps directory and heap inside their limits."""
+
+    #: frees the memory of groups; returns the bytes
+    evict: Callable[[Slots], int]
+    #: writes what of groups is not on the log
+    save: Callable[[Slots], object]
+    #: writes what was added to cold groups before this chunk, and frees its memory
+    spill: Callable[[], object]
+    #: writes what is pending of groups that leave the directory
+    settle: Callable[[Slots], object]
+
+    def __init__(
+        self,
+        name: str,
+        directory: Directory,
+        heap: Heap,
+        index: ColdIndex,
+        facts: Facts,
+        budget: Budget,
+        work: int,
+    ) -> None:
+        """Look after the groups of one store."""
+        self._name = name
+        self._directory = directory
+        self._heap = heap
+        self._index = index
+        self._facts = facts
+        self._budget = budget
+        #: bytes that may be gathered at once
+        self.work = work
+        #: whom to ask for room
+        self.pressure: Pressure | None = None
+        self._pinned = 0
+        #: slots of groups whose rows were asked for; opened in the directory; read from the log
+        self.hits: list[Slots] = []
+        self.opened: list[Slots] = []
+        self.returned: list[Slots] = []
+
+    # -- the directory ---------------------------------------------------------------------
+
+    def locate(self, hi: Ids, lo: Ids) -> Slots:
+        """Return the slot of each group, opened if it is not in the directory."""
+        slots = self._directory.find(hi, lo)
+        known = slots >= 0
+        self.touch(slots[known])
+        if not known.all():
+            new_hi, new_lo, numbers = distinct(hi[~known], lo[~known])
+            slots[~known] = self._open(new_hi, new_lo)[numbers]
+            self.touch(slots[~known])
+        return slots
+
+    def knows(self, hi: Ids, lo: Ids) -> Mask:
+        """Tell which groups are in the directory or in the cold index."""
+        known: Mask = self._directory.find(hi, lo) >= 0
+        if self._index.runs and not known.all():
+            new_hi, new_lo, numbers = distinct(hi[~known], lo[~known])
+            known[~known] = self._index.fetch(new_hi, new_lo)[0][numbers]
+        return known
+
+    def touch(self, slots: Slots) -> None:
+        """Note that this chunk names groups."""
+        kernels.stamp(self._directory.table, slots, self._facts[Fact.CHUNK])
+        self._facts[Fact.NAMED] += len(slots)
+
+    def _open(self, hi: Ids, lo: Ids) -> Slots:
+        """Open groups that are not in the directory: from the cold index, or new ones."""
+        found, rows = self._index.fetch(hi, lo)
+        slots = self._slots_for(hi, lo)
+        self._promote(slots[found], rows)
+        self.opened.append(slots)
+        return slots
+
+    def _slots_for(self, hi: Ids, lo: Ids) -> Slots:
+        """Return slots for new groups; others leave the directory if it cannot grow."""
+        directory, chunk = self._directory, self._facts[Fact.CHUNK]
+        with suppress(Refused):
+            return directory.open(hi, lo, chunk)
+        missing = directory.groups + len(hi) - directory.most
+        self.demote(max(missing, directory.groups // DEMOTED))
+        with suppress(Refused):
+            return directory.open(hi, lo, chunk)
+        # not all bytes are there that the limit allows
+        self.demote(len(hi) - directory.room)
+        try:
+            return directory.open(hi, lo, chunk)
+        except Refused as refused:
+            raise self._failure(refused.needed) from refused
+
+    def _promote(self, slots: Slots, rows: Ints) -> None:
+        """Fill in what the cold index has of groups that were just opened."""
+        directory, width = self._directory, len(self._directory.entry_columns)
+        directory.adopt(slots, rows)
+        inline_groups.warm(directory.table, width, slots, rows, self._facts[Fact.HALVED])
+        self._heap.unpack(slots, rows)
+        self._facts[Fact.PROMOTED] += len(slots)
+
+    def demote(self, count: int) -> None:
+        """Move the entries of up to `count` groups that this chunk does not name to the index."""
+        slots = self._coldest(count)
+        if not len(slots):
+            return
+        directory = self._directory
+        for some in self.cut(slots, self.blocks_of(slots) * self._heap.block_words):
+            self.save(some)
+        self.settle(slots)
+        rows = np.empty((len(slots), self._index.width), dtype=np.int64)
+        self._heap.stow(slots, self._facts[Fact.HALVED], rows)
+        # an empty entry is needed where older ones have to be hidden
+        places = np.empty(len(slots), dtype=np.int64)
+        needed = places[: extent_plan.list_needed(directory.table, slots, places)]
+        self._index.merge(rows[needed[in_order(*identities(rows[needed, :2]))]])
+        directory.close(slots)
+        self._facts[Fact.DEMOTED] += len(slots)
+
+    def shrink(self, size: int) -> None:
+        """Let the directory take about so many bytes, between two chunks."""
+        directory = self._directory
+        missing = directory.held - size + size // DEMOTED
+        if missing > 0:
+            self.demote(directory.groups * missing // directory.held)
+        directory.shrink(size)
+
+    def _coldest(self, count: int) -> Slots:
+        """Return up to `count` slots that this chunk does not name, those of the least heat."""
+        table, chunk = self._directory.table, self._facts[Fact.CHUNK]
+        if self._facts[Fact.NAMED] > HALVED * self._directory.most:
+            table[:, k.HEAT] >>= 1
+            self._facts[Fact.NAMED] = 0
+            self._facts.next(Fact.HALVED)
+        return self._directory.listed(cold.list_coldest, chunk, count)
+
+    def sweep(self) -> None:
+        """Forget groups without rows."""
+        self._directory.close(self._directory.listed(extent_plan.list_gone))
+
+    def due(self, synopsis: int, watermark: int, most: int) -> Slots:
+        """Return groups that are due; at most `most` of them come from the cold index."""
+        unknown: list[Ints] = []
+        for entries in self._index.due(synopsis, watermark):
+            unknown.append(entries[self._directory.find(*identities(entries)) < 0][:most, :2])
+            most -= len(unknown[-1])
+            if most <= 0:
+                break
+        if unknown:
+            self.locate(*identities(np.concatenate(unknown)))
+        table = self._directory.table
+        due = table[:, part(synopsis) + k.DUE] <= watermark
+        slots = np.flatnonzero((table[:, k.STAMP] != 0) & due)
+        self.touch(slots)
+        return slots
+
+    # -- memory ----------------------------------------------------------------------------
+
+    @contextmanager
+    def pins(self, slots: Slots) -> Iterator[None]:
+        """Keep groups in memory while a call needs them there."""
+        before, self._pinned = self._pinned, self._facts.next(Fact.CALL)
+        self._directory.table[slots, k.PIN] = self._pinned
+        try:
+            yield
+        finally:
+            self._pinned = before
+
+    def make_room(self, least: int, wished: int = 0) -> None:
+        """Have at least `least` free blocks; let groups leave memory if the heap cannot grow."""
+        for blocks in (max(least, wished), least):
+            try:
+                self._heap.grow(blocks)
+            except Refused:
+                continue
+            return
+        wanted = max(least, self._heap.most // 8)
+        if not self._pinned:
+            self.spill()
+        if self.pressure is not None and self._heap.free < wanted:
+            self.pressure.free((wanted - self._heap.free) * self._heap.block_bytes)
+        if self._heap.free < least:
+            self._evict_oldest(wanted - self._heap.free)
+        if self._heap.free < least and self.pressure is not None:
+            self.pressure.take_back()
+            with suppress(Refused):
+                self._heap.grow(least)
+        if self._heap.free < least:
+            raise self._failure(least * self._heap.block_bytes)
+
+    def candidates(self) -> Slots:
+        """Slots of groups in memory that may leave; in the middle of a call, none of this chunk."""
+        return self._evictable(self._facts[Fact.CHUNK] if self._pinned else INFINITY)
+
+    def blocks_of(self, slots: Slots) -> Ints:
+        """Return the blocks that groups have in memory."""
+        blocks, size = np.empty(len(slots), dtype=np.int64), self._heap.block_words
+        directory = self._directory
+        extent_plan.words_of(directory.table, directory.parts, slots, False, size, blocks)
+        return blocks // size
+
+    @property
+    def _at_once(self) -> int:
+        """Words that work buffers and heap can take at once."""
+        return min(self.work // 3, self._heap.limit // 4) // 8
+
+    def cut(self, slots: Slots, words: Ints) -> Iterator[Slots]:
+        """Cut slots into parts of so many words together that work buffers and heap can take."""
+        sums = np.concatenate(([0], np.cumsum(words)))
+        first = 0
+        while first < len(slots):
+            last = int(np.searchsorted(sums, sums[first] + self._at_once, side="right")) - 1
+            last = max(first + 1, last)
+            yield slots[first:last]
+            first = last
+
+    def parts(self, slots: Slots, words: Ints) -> Iterator[Slots]:
+        """Cut ascending slots like `cut`, but into ranges of identities, each ascending.
+
+        What is read from the log for one part is not read for another.
+        """
+        if int(words.sum()) <= self._at_once:
+            yield slots
+            return
+        hi, lo = (self._directory.table[slots, c].view(np.uint64) for c in (k.HI, k.LO))
+        order = in_order(hi, lo)
+        for some in self.cut(slots[order], words[order]):
+            yield np.sort(some)
+
+    def _evictable(self, before: int = INFINITY) -> Slots:
+        """Return slots with rows in memory that the call in progress does not need."""
+        return self._directory.listed(extent_plan.list_held, self._pinned or -1, before)
+
+    def _evict_oldest(self, blocks: int) -> None:
+        """Let those groups leave memory that were named longest ago."""
+        slots = self._evictable()
+        slots = slots[np.argsort(self._directory.table[slots, k.STAMP], kind="stable")]
+        held = np.cumsum(self.blocks_of(slots))
+        slots = slots[: int(np.searchsorted(held, blocks)) + 1]
+        for some in self.cut(slots, self.blocks_of(slots) * self._heap.block_words):
+            self.evict(some)
+
+    def _failure(self, needed: int) -> BudgetError:
+        return fail(self._budget, needed, self._name)
+
+
+def taken(parts: list[Slots]) -> Slots:
+    """Empty a list of slots and return them as one."""
+    together = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+    parts.clear()
+    return together

@@ -1,0 +1,336 @@
+"""Extents on the log: groups' rows in records of many groups, chained back in time.
+
+Idea: what several groups add is written together, sorted by identity, in records of about 256 KB. A
+group remembers the marker of its extent inside the record. An extent has a checksum, points back to
+the group's previous one and carries the latest expiry of all that is behind it, so a chain is
+followed exactly as long as it has rows that live, and a segment goes as a whole. Many chains are
+read together: through all segments that can be mapped at once, touching nothing but their extents,
+and segment by segment, the newest first, where blocks have to be read.
+
+Invariants:
+1. Reading a chain gives its rows, oldest first (`test_oracle_chains_are_read_oldest_first`).
+2. Nothing of an expired segment is asked for (`test_a_chain_ends_where_all_has_expired`).
+3. Each extent is read once, and nothing else (`test_bounded_a_pass_reads_each_extent_once`).
+4. Damage names the file (`test_damage_in_an_extent_names_the_file`).
+5. An extent that is not the one a group points to is damage, and so are words that are no rows and
+   a chain that does not lead back (`test_extents_that_make_no_sense_are_damage`).
+
+Cost: 56 bytes per extent, 32 or 40 of rows that never expire; a pass per segment that chains have
+extents in and that cannot be mapped.
+
+Limits: 2**16 - 1 extents in a chain, 2**32 words in an extent.
+
+References: delta updates and expiry markers of log-structured cold state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from icestream.core.arrays import Ids, Ints
+from icestream.core.errors import DamageError
+from icestream.core.times import INFINITY
+from icestream.kernels.groups import chains
+from icestream.kernels.groups import extents as kernels
+from icestream.kernels.groups.heap import NO_ROOT
+from icestream.state.groups.options import ROWS, Space, forever
+from icestream.state.groups.ranked import PIECES, Best
+from icestream.state.groups.unsealed import Tail
+from icestream.state.log.format import show_marker
+from icestream.state.log.mapped_segments import Maps
+from icestream.state.log.reader import Stretch
+from icestream.state.rows import RowCodec
+
+_UNSOUND = "holds no sound extent of the group it is for"
+_ASTRAY = "does not lead back to the beginning of a chain"
+_NO_ROWS = "holds no rows of its groups"
+
+
+@dataclass(frozen=True)
+class Extents:
+    """What is to be written, sorted by identity, an extent of each group."""
+
+    #: columns as in `kernels.extents`
+    headers: Ints
+    #: words, and where those of each begin; how many they are is in its header
+    words: Ints
+    begins: Ints
+
+    def filled(self) -> Ints:
+        """Return the words that the extents up to each one take in records, from 0 on."""
+        ends = np.empty(len(self.headers) + 1, dtype=np.int64)
+        kernels.sum_up(self.headers, ends)
+        return ends
+
+    def of(self, places: Ints) -> Extents:
+        """Return some of them."""
+        return Extents(self.headers[places], self.words, self.begins[places])
+
+
+@dataclass
+class Traffic:
+    """What went to the log and came back."""
+
+    extents: int = 0
+    records: int = 0
+    bytes: int = 0
+    #: extents that were read, and bytes of their rows
+    extents_read: int = 0
+    bytes_read: int = 0
+    #: bytes by lifetime class
+    classes: dict[str, int] = field(default_factory=dict)
+
+
+class Chains:
+    """Chains that were followed, and whose words are still where they lie."""
+
+    def __init__(
+        self,
+        log: ExtentLog,
+        roots: Ints,
+        pieces: Ints,
+        fetched: list[Ints],
+        codec: RowCodec | None,
+    ) -> None:
+        """Tell of pieces, those of a chain the newest first, in mapped segments or in `fetched`."""
+        self._log = log
+        self._fetched = fetched
+        self.roots = roots
+        self.pieces = pieces
+        #: of the rows that words must be, if that is known
+        self.codec = codec
+        sizes = np.bincount(pieces[:, chains.CHAIN], pieces[:, chains.SIZE], len(roots))
+        #: words of each chain
+        self.sizes = sizes.astype(np.int64)
+
+    def copy(self, out: Ints, places: Ints) -> None:
+        """Copy the words of each chain, oldest first, to its place, and move that past them."""
+        self._log.copy(self, out, places)
+
+
+class ExtentLog:
+    """The extents of one store."""
+
+    def __init__(self, space: Space, scope: int, name: str, record_bytes: int) -> None:
+        """Write and read records of operator `scope`."""
+        self._space = space
+        self._scope = scope
+        self._record_words = record_bytes // 8
+        self._tail = Tail(space.arena, name)
+        self._maps = Maps(space.log)
+        self.traffic = Traffic()
+        #: ordinals of the segments written to last, by lifetime class
+        self.open: dict[str, int] = {}
+
+    # -- writing ---------------------------------------------------------------------------
+
+    def write(self, synopsis: int, extents: Extents, sequence: int, *, mirrored: bool) -> Ints:
+        """Append extents; return their markers. Those that are mirrored can be read at once."""
+        markers = np.full(len(extents.headers), NO_ROOT, dtype=np.int64)
+        never = extents.headers[:, kernels.LATEST] == INFINITY
+        for lifetime, chosen in ((ROWS, ~never), (forever(self._scope), never)):
+            if chosen.all():
+                return self._append(lifetime, synopsis, extents, sequence, mirrored)
+            if chosen.any():
+                at = np.flatnonzero(chosen)
+                markers[at] = self._append(lifetime, synopsis, extents.of(at), sequence, mirrored)
+        return markers
+
+    def _append(
+        self, lifetime: str, synopsis: int, extents: Extents, sequence: int, mirrored: bool
+    ) -> Ints:
+        writer = self._space.segment(lifetime)
+        if self.open.get(lifetime) != writer.ordinal:
+            self.open[lifetime] = writer.ordinal
+            self._tail.begin(set(self.open.values()))
+        headers, words, begins = extents.headers, extents.words, extents.begins
+        markers = np.empty(len(headers), dtype=np.int64)
+        filled = extents.filled()
+        written, first = 0, 0
+        while first < len(headers):
+            room = filled[first] + self._record_words
+            last = max(first + 1, int(np.searchsorted(filled, room, side="right")) - 1)
+            record = np.empty(int(filled[last] - filled[first]), dtype=np.int64)
+            marker = writer.next_marker
+            kernels.lay_out(headers, words, begins, first, last, marker, record, markers)
+            writer.append(
+                record,
+                operator=self._scope,
+                synopsis=synopsis,
+                group=sequence,
+                rows=last - first,
+                expiry=int(headers[first:last, kernels.LATEST].max()),
+            )
+            if mirrored:
+                self._tail.keep(marker, record)
+            self.traffic.records += 1
+            written += record.nbytes
+            first = last
+        self.traffic.bytes += written
+        self.traffic.classes[lifetime] = self.traffic.classes.get(lifetime, 0) + written
+        self.traffic.extents += len(headers)
+        return markers
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def read_chains(
+        self,
+        hi: Ids,
+        lo: Ids,
+        roots: Ints,
+        expiries: Ints,
+        watermark: int,
+        best: Best | None = None,
+        codec: RowCodec | None = None,
+    ) -> Chains:
+        """Follow the chains behind roots; their words are to be copied before anything else.
+
+        What the watermark shows to be expired as a whole is not read; single rows may be expired.
+        If only the best rows are wanted, a chain is left where it has enough of them. With a codec
+        the words must be rows of it (DamageError).
+        """
+        # extents that may still follow, as their places in the chain descend
+        left = np.full(len(hi), np.iinfo(np.int64).max)
+        markers = np.where(expiries > watermark, roots, NO_ROOT)
+        pieces, kept = [np.empty((0, chains.PIECE), dtype=np.int64)], []
+        while True:
+            if best is None:
+                pieces.append(self._follow(markers, hi, lo, watermark, left))
+            waiting = np.flatnonzero(markers != NO_ROOT)
+            if not len(waiting):
+                break
+            ordinals = markers[waiting] >> 32
+            active = waiting[ordinals == ordinals.max()]
+            active = active[np.argsort(markers[active], kind="stable")]
+            theirs = markers[active]
+            words, sizes, headers = self._fetch(theirs, hi[active], lo[active])
+            kept.append(words)
+            begins = np.cumsum(sizes) - sizes
+            places = PIECES * (headers[:, kernels.SHAPE] >> 32)
+            left[active] = np.minimum(left[active] - 1, places + PIECES - 1)
+            if (left[active] < places).any():
+                raise self._damage(theirs, _ASTRAY)
+            addresses = words.ctypes.data + 8 * begins
+            pieces.append(np.column_stack((active, addresses, sizes)))
+            further = (headers[:, kernels.BACK] != NO_ROOT) & (
+                headers[:, kernels.BACK_LATEST] > watermark
+            )
+            if best is not None:
+                if codec is not None and not codec.fits(words, begins, begins + sizes):
+                    raise self._damage(theirs, _NO_ROWS)
+                in_order = headers[:, kernels.LENGTH] & kernels.IN_ORDER != 0
+                ends = np.append(begins, len(words))
+                further &= ~best.enough(active, words, ends, in_order)
+            markers[active] = np.where(further, headers[:, kernels.BACK], NO_ROOT)
+        return Chains(self, roots, np.concatenate(pieces), kept, codec)
+
+    def _follow(self, markers: Ints, hi: Ids, lo: Ids, watermark: int, left: Ints) -> Ints:
+        """Follow chains through all segments that can be mapped; return the pieces passed."""
+        pieces = np.empty((2 * len(markers) + 64, chains.PIECE), dtype=np.int64)
+        count = 0
+        while True:
+            count, end = chains.follow(
+                self._maps.table, markers, hi, lo, watermark, PIECES, left, pieces, count
+            )
+            if end == chains.FULL:
+                pieces = np.concatenate((pieces, np.empty_like(pieces)))
+            elif end != chains.DONE:
+                what = _UNSOUND if end < len(markers) else _ASTRAY
+                raise self._damage(markers[[end % len(markers)]], what)
+            else:
+                ahead = set((markers[markers != NO_ROOT] >> 32).tolist()) - self._tail.ordinals
+                if not self._maps.add(sorted(ahead)):
+                    break
+        self.traffic.extents_read += count
+        self.traffic.bytes_read += 8 * int(pieces[:count, chains.SIZE].sum())
+        return pieces[:count]
+
+    def copy(self, found: Chains, out: Ints, places: Ints) -> None:
+        """Copy words of chains; then their segments may leave memory."""
+        begins = places.copy()
+        chains.copy_back(found.pieces, out, places)
+        self._maps.rest()
+        if found.codec is not None and not found.codec.fits(out, begins, places):
+            raise self._damage(found.roots[found.roots != NO_ROOT], _NO_ROWS)
+
+    def _fetch(self, markers: Ints, hi: Ids, lo: Ids) -> tuple[Ints, Ints, Ints]:
+        """Return the words, their numbers and the headers of extents of one segment.
+
+        Markers ascend.
+        """
+        kept = self._tail.holds(markers)
+        if not kept.any():
+            return self._take(self._stretches(markers), markers, hi, lo)
+        if kept.all():
+            return self._take(self._tail.stretches(markers), markers, hi, lo)
+        parts = [self._fetch(markers[some], hi[some], lo[some]) for some in (kept, ~kept)]
+        order = np.argsort(np.concatenate((np.flatnonzero(kept), np.flatnonzero(~kept))))
+        words, sizes, headers = (np.concatenate(each) for each in zip(*parts, strict=True))
+        ordered, _ = picked(words, (np.cumsum(sizes) - sizes)[order], sizes[order])
+        return ordered, sizes[order], headers[order]
+
+    def rest(self) -> None:
+        """Let go of files that were open for reading."""
+        self._maps.clear()
+
+    def _stretches(self, markers: Ints) -> Iterator[Stretch]:
+        ordinal = int(markers[0]) >> 32
+        words = self._maps.words(ordinal)
+        if words is None:
+            return self._space.log.stretches(markers)
+        return iter((Stretch(ordinal << 32, words, len(markers)),))
+
+    def _take(
+        self, stretches: Iterator[Stretch], markers: Ints, hi: Ids, lo: Ids
+    ) -> tuple[Ints, Ints, Ints]:
+        """Copy extents out of stretches of the log that hold them, and no more."""
+        headers = np.empty((len(markers), kernels.HEADER), dtype=np.int64)
+        sizes = np.empty(len(markers), dtype=np.int64)
+        pieces: list[Ints] = []
+        first = 0
+        for origin, stream, count in stretches:
+            some = slice(first, first + count)
+            theirs = markers[some]
+            sound = kernels.measure_extents(stream, origin, theirs, hi[some], lo[some], sizes[some])
+            if sound < count:
+                raise self._damage(theirs[sound:], _UNSOUND)
+            out = np.empty(int(sizes[some].sum()), dtype=np.int64)
+            kernels.copy_extents(stream, origin, theirs, headers[some], out)
+            pieces.append(out)
+            first += count
+        self.traffic.extents_read += len(markers)
+        self.traffic.bytes_read += 8 * int(sizes.sum())
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces), sizes, headers
+
+    def _damage(self, markers: Ints, what: str) -> DamageError:
+        """Return an error that names an extent, the only one or the first of several."""
+        others = "" if (markers == markers[0]).all() else ", or one behind it,"
+        told = f"the extent at {show_marker(int(markers[0]))}{others} {what}"
+        return DamageError(self._space.log.path_of(int(markers[0])), told)
+
+
+def extents_of(payload: bytes | memoryview) -> tuple[Ints, Ints]:
+    """Return where the extents of a record begin, and their headers; ValueError if it has none."""
+    most = len(payload) // (8 * kernels.LEAST_HEADER)
+    if len(payload) and len(payload) % 8 == 0:
+        record = np.frombuffer(payload, dtype=np.int64)
+        places = np.empty(most, dtype=np.int64)
+        headers = np.empty((most, kernels.HEADER), dtype=np.int64)
+        count = kernels.list_extents(record, places, headers)
+        if count >= 0:
+            return places[:count], headers[:count]
+    msg = "a record does not hold the extents it tells of"
+    raise ValueError(msg)
+
+
+def picked(words: Ints, begins: Ints, sizes: Ints) -> tuple[Ints, Ints]:
+    """Return pieces of words one after the other, and where each begins and the last one ends."""
+    offsets = np.zeros(len(begins) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    out = np.empty(int(offsets[-1]), dtype=np.int64)
+    begins = np.ascontiguousarray(begins)
+    kernels.copy_pieces(words, begins, sizes, out, offsets[:-1].copy())
+    return out, offsets

@@ -1,0 +1,80 @@
+"""Small cold groups written again from the words that are carried beside their entries.
+
+Idea: the segments that cleaning gives up hold mostly groups that nobody asks for. Where the cold
+index carries all words of such a group, its extent is written anew from there, and its entry gets
+another root: the group is never opened, and neither directory nor heap hear of it.
+
+Invariants:
+1. What is behind the new root is what was behind the old one
+   (`test_groups_are_cleaned_as_they_are_carried`).
+
+Cost: a copy of the words; no look at the log.
+
+Limits: rows of one size only, as the number of rows is not carried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from icestream.core.arrays import Ints, Mask
+from icestream.kernels.groups import heap as k
+from icestream.kernels.groups import inline_groups
+from icestream.kernels.groups.extents import HEADER
+from icestream.state.groups.directory import ENTRY, entry_width
+from icestream.state.groups.extents import Extents
+from icestream.state.groups.writing import ExtentWriter
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """Writes groups of rows of the cold index."""
+
+    writer: ExtentWriter
+    #: words of every row, by synopsis; 0 if they differ
+    widths: Sequence[int]
+
+    def consolidate(self, rows: Ints, last: int) -> Mask:
+        """Write what is in segments up to an ordinal and carried; tell which groups are done.
+
+        Sorted rows of groups whose rows never expire; their entries are changed to what then holds.
+        """
+        done = self._is_carried(rows)
+        some = rows[done]
+        for synopsis, width in enumerate(self.widths):
+            root, _, chain, _, _ = (self._column(synopsis, column) for column in ENTRY)
+            old = (some[:, root] != k.NO_ROOT) & (some[:, chain] >> 32 <= last)
+            if not old.any():
+                continue
+            written = some[old]
+            headers = np.empty((len(written), HEADER), dtype=np.int64)
+            begins = np.empty(len(written), dtype=np.int64)
+            inline_groups.draft(written, self._packed_at, synopsis, width, headers, begins)
+            extents = Extents(headers, written.reshape(-1), begins)
+            markers = self.writer.write_again(synopsis, extents)
+            some[old, root] = markers
+            some[old, chain] = markers >> 32 << 32 | 1
+        rows[done] = some
+        return done
+
+    def _is_carried(self, rows: Ints) -> Mask:
+        """Tell of which groups all words are there."""
+        there = rows[:, self._packed_at] != 0 if all(self.widths) else np.zeros(len(rows), bool)
+        for synopsis in range(len(self.widths)):
+            counts = (
+                rows[:, self._packed_at] >> synopsis * inline_groups.BITS & inline_groups.MOST_WORDS
+            )
+            there &= counts == rows[:, self._column(synopsis, k.COLD)]
+        return np.asarray(there)
+
+    @property
+    def _packed_at(self) -> int:
+        return int(inline_groups.packed_at(entry_width(len(self.widths))))
+
+    @staticmethod
+    def _column(synopsis: int, column: int) -> int:
+        """Return where an entry has a column of a synopsis."""
+        return entry_width(synopsis) + ENTRY.index(column)

@@ -1,0 +1,127 @@
+"""What a store has in memory of its groups: columns of the directory, words of the heap.
+
+Idea: reading and writing both begin with the words of many groups, gathered from the heap, behind
+those that chains on the log have of them, with what has expired left out. That is all this does.
+Where nothing expires and rows are of one size, they are counted without being looked at.
+
+Invariants:
+1. What is gathered has no row that the watermark has reached (`TestTheContract`).
+
+Cost: two visits of each group, one copy of the words, one pass over rows that may have expired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from icestream.core.arrays import Ids, Ints, Mask, Slots
+from icestream.core.times import INFINITY, MINUS_INFINITY
+from icestream.kernels.groups import extent_plan
+from icestream.kernels.groups import heap as k
+from icestream.state.groups.directory import Directory, part
+from icestream.state.groups.extents import Chains, picked
+from icestream.state.groups.facts import Fact, Facts
+from icestream.state.groups.heap import Heap
+
+
+class Measured(NamedTuple):
+    """Where the words of groups in memory go when they are gathered."""
+
+    #: words of each group left out
+    skipped: Ints
+    #: where the words of each group begin, and where the last one's end
+    offsets: Ints
+    #: how many of the words are clean
+    cleans: Ints
+    #: groups that are not all in memory
+    cold: int
+
+
+class Gathered(NamedTuple):
+    """Words of groups that have not expired."""
+
+    words: Ints
+    #: where the words of each group begin, and where the last one's end
+    offsets: Ints
+    rows: Ints
+    #: how many of the words were clean
+    cleans: Ints
+    latest: Ints
+
+    def of(self, places: Ints) -> Gathered:
+        """Return those of some of the groups."""
+        words, offsets = picked(self.words, self.offsets[places], np.diff(self.offsets)[places])
+        rest = (each[places] for each in (self.rows, self.cleans, self.latest))
+        return Gathered(words, offsets, *rest)
+
+
+@dataclass
+class Memory:
+    """The groups of one store, as far as they are in memory."""
+
+    directory: Directory
+    heap: Heap
+    facts: Facts
+    #: word of a row with its expiry, by synopsis; -1 for none
+    expiry_at: Sequence[int]
+    #: words of every row, by synopsis; 0 if they differ
+    widths: Sequence[int]
+
+    @property
+    def watermark(self) -> int:
+        """What expires at or before it is gone."""
+        return self.facts[Fact.WATERMARK]
+
+    def column(self, synopsis: int, which: int, slots: Slots) -> Ints:
+        """Return a column of some groups."""
+        return np.asarray(self.directory.table[slots, part(synopsis) + which])
+
+    def identities(self, slots: Slots) -> tuple[Ids, Ids]:
+        """Return hi and lo of groups."""
+        table = self.directory.table
+        return table[slots, k.HI].view(np.uint64), table[slots, k.LO].view(np.uint64)
+
+    def measure(self, synopsis: int, slots: Slots, whole: Mask | None = None) -> Measured:
+        """Return where the words of groups in memory go: all of them, or only news if not whole."""
+        whole = np.ones(len(slots), dtype=np.bool_) if whole is None else whole
+        skipped, cleans = np.empty((2, len(slots)), dtype=np.int64)
+        offsets = np.empty(len(slots) + 1, dtype=np.int64)
+        table = self.directory.table
+        cold = extent_plan.measure(table, part(synopsis), slots, whole, skipped, offsets, cleans)
+        return Measured(skipped, offsets, cleans, cold)
+
+    def gather(
+        self, synopsis: int, slots: Slots, measured: Measured, behind: Chains | None = None
+    ) -> Gathered:
+        """Return the live words of groups, as far as they were measured.
+
+        Those from the log, of which there are some if chains are given, are clean and come first.
+        """
+        offsets, cleans = measured.offsets, measured.cleans
+        if behind is not None:
+            offsets = offsets + np.concatenate(([0], np.cumsum(behind.sizes)))
+            cleans = cleans + behind.sizes
+        words, places = np.empty(int(offsets[-1]), dtype=np.int64), offsets[:-1].copy()
+        if behind is not None:
+            behind.copy(words, places)
+        self.heap.gather(synopsis, slots, measured.skipped, words, places)
+        return self._live(synopsis, words, offsets, cleans)
+
+    def _live(self, synopsis: int, words: Ints, offsets: Ints, cleans: Ints) -> Gathered:
+        """Leave out rows that have expired."""
+        expiry_at, width = self.expiry_at[synopsis], self.widths[synopsis]
+        if expiry_at < 0 and width:
+            sizes = np.diff(offsets)
+            latest = np.where(sizes > 0, INFINITY, MINUS_INFINITY)
+            return Gathered(words, offsets, sizes // width, cleans, latest)
+        rows, live, latest = np.empty((3, len(offsets) - 1), dtype=np.int64)
+        k.sift(words, offsets, cleans, expiry_at, self.watermark, rows, live, latest)
+        return Gathered(words[: offsets[-1]], offsets, rows, live, latest)
+
+    def has(self, synopsis: int, flag: int, slots: Slots) -> Mask:
+        """Tell which groups have a flag."""
+        return np.asarray(self.column(synopsis, k.FLAGS, slots) & flag != 0)

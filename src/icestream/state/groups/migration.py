@@ -1,0 +1,267 @@
+"""Groups between memory and the log: what is written when they leave, what is read when they come.
+
+Idea: a synopsis of a group has a *root*, the marker of its newest extent, and words in memory, of
+which the first `CLEAN` are on the log as well. Memory is *whole*, or has only what was added on top
+of a cold root. Leaving memory writes what is not clean and keeps the root; reading a cold group
+follows the chain and puts what was added meanwhile behind it. What was read is *kept* in memory, or
+the group is *passed by*. Rewriting makes what is behind the root *stale*: the next extent has no
+back pointer, and if there are no rows an empty one says so.
+
+Invariants:
+1. Leaving and coming back changes no rows (`TestTheContract`).
+2. A clean group leaves without a byte written (`test_a_clean_group_leaves_for_free`), unless it is
+   on the log in many small pieces (`test_a_chain_of_small_pieces_is_made_one_when_it_leaves`).
+3. A group that is passed by is as cold as before; if it is on the log in many small pieces, they
+   are made one (`test_a_chain_of_small_pieces_is_made_one_when_it_is_read`).
+4. The best rows of a cold group are read without making it hot: what was read of it is not taken
+   for all of it (`test_the_best_rows_of_a_large_group_are_read_alone`).
+
+References: migrating dirty state only, add-only access, partial reconstruction (ICE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from icestream.core.arrays import Ints, Mask, Slots
+from icestream.kernels.groups import eviction, extent_plan
+from icestream.kernels.groups import heap as k
+from icestream.state.groups.directory import part
+from icestream.state.groups.extents import Chains
+from icestream.state.groups.facts import Fact
+from icestream.state.groups.memory import Gathered, Memory
+from icestream.state.groups.options import StoreOptions
+from icestream.state.groups.ranked import Best
+from icestream.state.groups.writing import ExtentWriter
+from icestream.state.rows import RowCodec
+
+#: words of extents, on average, below which a chain of several is written as one when its group
+#: leaves memory or is passed by: finding the pieces once more would cost more
+SCATTERED = 64
+#: extents of such a chain, at least
+FEW = 8
+#: extents that a group in memory may have on the log, for each that a cold one may have
+HOT_CHAIN = 8
+
+
+_NONE = np.empty(0, dtype=np.int64)
+
+
+class Found(NamedTuple):
+    """Rows of groups, and where they were."""
+
+    live: Gathered
+    #: words of each group that is all in memory, expired ones too
+    held: Ints
+    #: which groups were cold
+    cold: Ints
+
+
+@dataclass
+class Mover:
+    """Moves groups of one store."""
+
+    memory: Memory
+    writer: ExtentWriter
+    options: StoreOptions
+    #: makes room for so many blocks
+    make_room: Callable[[int], None]
+    #: of rows, by synopsis
+    codecs: Sequence[RowCodec]
+
+    # -- coming back -----------------------------------------------------------------------
+
+    def read(self, synopsis: int, slots: Slots) -> Found:
+        """Return all rows of groups; those that are cold stay so."""
+        memory, measured = self.memory, self.memory.measure(synopsis, slots)
+        held = np.diff(measured.offsets)
+        if not measured.cold:
+            return Found(memory.gather(synopsis, slots, measured), held, _NONE)
+        cold = np.flatnonzero(~memory.has(synopsis, k.WHOLE, slots))
+        held[cold] = 0
+        memory.facts[Fact.RETURNED] += len(cold)
+        chains = self._follow(synopsis, slots, cold)
+        return Found(memory.gather(synopsis, slots, measured, chains), held, cold)
+
+    def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> Gathered:
+        """Return at least the best rows of groups; cold ones stay cold."""
+        memory, rank = self.memory, self.writer.rank_at[synopsis]
+        best = Best(counts, *rank, memory.expiry_at[synopsis], memory.watermark)
+        cold = np.flatnonzero(~memory.has(synopsis, k.WHOLE, slots))
+        added = memory.gather(synopsis, slots[cold], memory.measure(synopsis, slots[cold]))
+        best.add(cold, added.words, added.offsets)
+        chains = self._follow(synopsis, slots, cold, best)
+        return memory.gather(synopsis, slots, memory.measure(synopsis, slots), chains)
+
+    def bring_in(self, synopsis: int, slots: Slots) -> Ints:
+        """Have all rows of some pinned groups in memory; return which were not."""
+        which = np.flatnonzero(~self.memory.has(synopsis, k.WHOLE, slots))
+        if len(which):
+            cold = slots[which]
+            self.keep(synopsis, cold, self.read(synopsis, cold).live)
+        return which
+
+    def keep(self, synopsis: int, slots: Slots, live: Gathered) -> None:
+        """Have what was read of some pinned groups in memory, and nothing else of them."""
+        heap, table = self.memory.heap, self.memory.directory.table
+        blocks = heap.blocks_for(np.diff(live.offsets)) - heap.blocks_for(
+            self.memory.column(synopsis, k.WORDS, slots)
+        )
+        self.make_room(max(0, int(blocks.sum())))
+        heap.drop(synopsis, slots)
+        heap.install(synopsis, slots, live.words, live.offsets, live.cleans)
+        table[slots, part(synopsis) + k.FLAGS] |= k.WHOLE
+
+    def pass_by(self, synopsis: int, slots: Slots, places: Ints, live: Gathered) -> None:
+        """Leave some cold groups of those read on the log, as one extent if that is worth it."""
+        table, at, passed = self.memory.directory.table, part(synopsis), slots[places]
+        table[passed, at + k.FLAGS] |= k.ASKED
+        if self.options.durability != "log":
+            return
+        apart = np.empty(len(passed), dtype=np.int64)
+        apart = apart[: eviction.list_apart(table, at, passed, FEW, SCATTERED, apart)]
+        if len(apart):
+            some, every = passed[apart], np.ones(len(apart), dtype=np.bool_)
+            words = live.of(places[apart])
+            self.writer.write_live(synopsis, some, every, words, Fact.LOGGED, mirrored=True)
+            self.release(synopsis, some)
+
+    def _follow(self, synopsis: int, slots: Slots, cold: Ints, best: Best | None = None) -> Chains:
+        """Follow the chains of those groups that are cold."""
+        memory = self.memory
+        roots = np.full(len(slots), k.NO_ROOT)
+        roots[cold] = memory.column(synopsis, k.ROOT, slots[cold])
+        expiries = memory.column(synopsis, k.ROOT_EXPIRY, slots)
+        hi, lo = memory.identities(slots)
+        return self.writer.log.read_chains(
+            hi, lo, roots, expiries, memory.watermark, best, self.codecs[synopsis]
+        )
+
+    # -- leaving ---------------------------------------------------------------------------
+
+    def evict(self, slots: Slots) -> int:
+        """Write what is not clean, then free the memory of groups; return the bytes freed."""
+        before = self.memory.heap.taken
+        for synopsis in range(self.memory.directory.synopses):
+            held = self._save(synopsis, slots)
+            if len(held):
+                self.release(synopsis, held)
+        return (before - self.memory.heap.taken) * self.memory.heap.block_bytes
+
+    def save(self, slots: Slots) -> None:
+        """Write what is not clean of groups that are about to leave memory."""
+        for synopsis in range(self.memory.directory.synopses):
+            self._save(synopsis, slots)
+
+    def _save(self, synopsis: int, slots: Slots) -> Slots:
+        """Write what is not clean of a synopsis; return the groups with something in memory."""
+        held, dirty, whole = self._judge(synopsis, slots)
+        if len(dirty):
+            whole = self._read_for(synopsis, held, dirty, whole)
+            self.writer.write(synopsis, held[dirty], whole[dirty], self._leaving, mirrored=True)
+        self.memory.facts[Fact.LEFT] += len(held)
+        return held
+
+    def is_clean(self, slots: Slots) -> Mask:
+        """Tell which groups leave without having to be written for it.
+
+        All of them where a version writes what is new of every group anyway.
+        """
+        clean = np.ones(len(slots), dtype=np.bool_)
+        if self.options.durability == "log":
+            return clean
+        for synopsis in range(self.memory.directory.synopses):
+            held, known = (self.memory.column(synopsis, c, slots) for c in (k.WORDS, k.CLEAN))
+            clean &= held <= (known if self.options.clean_is_free else 0)
+            clean &= ~self.memory.has(synopsis, k.STALE, slots)
+        return clean
+
+    def release(self, synopsis: int, slots: Slots) -> None:
+        """Free the memory of groups; what is on the log is all there is."""
+        self.memory.heap.drop(synopsis, slots)
+        eviction.let_go(self.memory.directory.table, part(synopsis), slots)
+
+    def log_news(self, synopsis: int, slots: Slots, *, mirrored: bool = False) -> None:
+        """Write what is new of groups, and there is; those that were cold are so again."""
+        table, at, limit = self.memory.directory.table, part(synopsis), self.options.chain_limit
+        whole = np.empty(len(slots), dtype=np.bool_)
+        count, lacking = eviction.judge(
+            table, at, slots, limit, HOT_CHAIN * limit, self.options.deltas, whole
+        )
+        cold = slots[~self.memory.has(synopsis, k.WHOLE, slots)] if count else slots[:0]
+        if lacking:
+            whole = self._read_for(synopsis, slots, np.ones_like(whole), whole)
+        self.writer.write(synopsis, slots, whole, self._leaving, mirrored=mirrored)
+        self.release(synopsis, cold)
+        if mirrored:
+            self.memory.facts[Fact.LEFT] += len(cold)
+
+    @property
+    def _leaving(self) -> Fact:
+        """What bytes are counted as that are written of groups that leave memory."""
+        return Fact.LOGGED if self.options.durability == "log" else Fact.EVICTED
+
+    def consolidate(self, synopsis: int, slots: Slots) -> None:
+        """Write groups whole, in one extent each; they must be in memory and not stale."""
+        every = np.ones(len(slots), dtype=np.bool_)
+        self.writer.write(synopsis, slots, every, Fact.CONSOLIDATED, mirrored=False)
+
+    def _judge(self, synopsis: int, slots: Slots) -> tuple[Slots, Mask, Mask]:
+        """Return the groups with something to leave; which have to be written, and which whole.
+
+        No masks if none has to be written. Chains are made one where versions write what is new:
+        what is written when groups leave is never scattered.
+        """
+        options, held = self.options, np.empty(len(slots), dtype=np.int64)
+        dirty, whole = np.empty((2, len(slots)), dtype=np.bool_)
+        count, written = eviction.judge_leaving(
+            self.memory.directory.table,
+            part(synopsis),
+            slots,
+            options.chain_limit,
+            FEW,
+            SCATTERED if options.durability == "log" else 0,
+            options.deltas,
+            options.clean_is_free,
+            held,
+            dirty,
+            whole,
+        )
+        there = count if written else 0
+        return held[:count], dirty[:there], whole[:there]
+
+    def _read_for(self, synopsis: int, slots: Slots, dirty: Mask, whole: Mask) -> Mask:
+        """Read what has to be written whole and is not in memory, as far as there is room.
+
+        Returns what can be written whole.
+        """
+        lacking = dirty & whole & ~self.memory.has(synopsis, k.WHOLE, slots)
+        if lacking.any():
+            blocks = self.memory.heap.blocks_for(
+                self.memory.column(synopsis, k.COLD, slots)
+                + self.memory.column(synopsis, k.WORDS, slots)
+            )
+            fits = lacking & (np.cumsum(np.where(lacking, blocks, 0)) <= self.memory.heap.free)
+            self.bring_in(synopsis, slots[fits])
+            whole = whole & ~(lacking & ~fits)
+        return whole
+
+    # -- expiring ------------------------------------------------------------
+
+    def expire(self) -> None:
+        """Free what has expired as a whole."""
+        for synopsis, expiry_at in enumerate(self.memory.expiry_at):
+            if expiry_at < 0:
+                continue
+            slots = self.memory.directory.listed(
+                extent_plan.list_over, part(synopsis), self.memory.watermark
+            )
+            if not len(slots):
+                continue
+            self.memory.heap.drop(synopsis, slots)
+            over = slots[~self.memory.has(synopsis, k.STALE, slots)]
+            self.memory.directory.forget(synopsis, over)

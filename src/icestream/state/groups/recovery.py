@@ -1,0 +1,232 @@
+"""A store's past on the log: snapshots of its directory, and coming back from them.
+
+Idea: extents say whose they are, so the log tells where every group's rows are. A snapshot is the
+entries of all groups, in order; a restore loads the last one and reads the extents that later
+versions wrote, moving the roots. Instants at which groups want to be woken are logged beside, in
+records that live as long as a snapshot. All groups come back cold.
+
+Invariants:
+1. A restored store has the rows and instants of the one before
+   (`test_crash_restored_groups_are_those_before`).
+2. Restoring keeps to the limits of directory and heap (`test_bounded_groups_of_sixteen_bytes`).
+
+Cost: a restore reads the last snapshot and everything written since.
+
+Limits: a store that writes only what leaves memory cannot be restored.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from icestream.core.arrays import Ints, Slots
+from icestream.core.errors import CheckpointError
+from icestream.kernels.groups import extents as kernels
+from icestream.kernels.groups import heap as k
+from icestream.state.groups.cleaning import Cleaned, Cleaner
+from icestream.state.groups.directory import entry_width, part
+from icestream.state.groups.extents import extents_of
+from icestream.state.groups.facts import Fact
+from icestream.state.groups.options import ROWS, Past, Space, forever
+from icestream.state.identities import identities, in_order
+from icestream.state.log.format import Record, SegmentInfo
+from icestream.state.log.reader import SegmentReader
+from icestream.state.versions.commits import BASE
+
+#: kinds of records beside extents, in place of a synopsis
+REMINDERS = 0xFFF0
+ENTRIES = 0xFFF1
+NUMBERS = 0xFFF2
+SEGMENTS = 0xFFF3
+
+
+@dataclass
+class History:
+    """Writes and reads the past of one store."""
+
+    store: Cleaned
+    space: Space
+    scope: int
+    cleaner: Cleaner
+    record_bytes: int
+
+    # -- writing ---------------------------------------------------------------------------
+
+    def log_reminders(self, synopsis: int, slots: Slots) -> None:
+        """Write the instants of groups, that were changed."""
+        if len(slots):
+            table, at = self.store.directory.table, part(synopsis)
+            table[slots, at + k.FLAGS] &= ~k.REMINDED
+            columns = [table[slots, c] for c in (k.HI, k.LO, at + k.DUE)]
+            rows = np.column_stack((*columns, np.full(len(slots), synopsis)))
+            self._append(REMINDERS, rows)
+
+    def save(self) -> None:
+        """Write a snapshot."""
+        directory = self.store.directory
+        entries = directory.entries(directory.every())
+        entries = entries[in_order(*identities(entries))]
+        self._append(NUMBERS, np.array([[self.store.facts[Fact.SEQUENCE]]]))
+        self._append(SEGMENTS, self.cleaner.segments)
+        for block in self.store.index.scan(entries):
+            self._append(ENTRIES, block)
+
+    @property
+    def size(self) -> int:
+        """Bytes of a snapshot, about."""
+        directory = self.store.directory
+        groups = directory.groups + len(self.store.index)
+        return groups * 8 * entry_width(directory.synopses)
+
+    def _append(self, kind: int, rows: Ints) -> None:
+        writer = self.space.segment(BASE)
+        some = max(1, self.record_bytes // (8 * max(1, rows.shape[1])))
+        for first in range(0, len(rows), some):
+            part_of = rows[first : first + some]
+            writer.append(part_of, operator=self.scope, synopsis=kind, rows=len(part_of))
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def restore(self, history: Sequence[Past], durability: str) -> None:
+        """Come back to the end of a history that begins with a snapshot or with nothing."""
+        if not history:
+            return
+        if durability == "evict":
+            msg = (
+                "the state of this query is only partly on the log, as durability='evict' says: "
+                "replay the source from the beginning into a new checkpoint"
+            )
+            raise CheckpointError(msg)
+        horizon = history[-1].watermark
+        for past in history:
+            if not self._load(past):
+                self._replay(past, horizon)
+        self.store.facts[Fact.WATERMARK] = horizon
+        self.store.facts[Fact.SWEEP] = 1
+        every = self.store.directory.every()
+        for synopsis in range(self.store.directory.synopses):
+            self.store.directory.table[every, part(synopsis) + k.FLAGS] &= ~k.REMINDED
+
+    def _load(self, past: Past) -> bool:
+        """Load the snapshot of a version, if it has one."""
+        with ExitStack() as stack:
+            for lifetime, info in past.segments:
+                if lifetime != BASE:
+                    continue
+                reader = stack.enter_context(closing(self.space.reader(info)))
+                mine = reader.directory["operator"] == self.scope
+                kinds = reader.directory["synopsis"]
+                numbers = reader.directory["marker"][mine & (kinds == NUMBERS)]
+                if len(numbers):
+                    self._take(reader, int(numbers[-1]))
+                    return True
+        return False
+
+    def _take(self, reader: SegmentReader, numbers: int) -> None:
+        store = self.store
+        sequence = np.frombuffer(reader.read(numbers).payload, dtype=np.int64)
+        store.facts[Fact.SEQUENCE] = int(sequence[0])
+        nothing = np.empty((0, 2), dtype=np.int64)
+        self.cleaner.load(np.concatenate([nothing, *self._rows(reader, SEGMENTS, 2)]))
+        store.directory.clear()
+        store.index.clear()
+        width = entry_width(store.directory.synopses)
+        count = int(reader.directory["rows"][self._chosen(reader, ENTRIES)].sum())
+        if count > store.directory.most // 2:
+            store.index.fill(_in_order(self._rows(reader, ENTRIES, width)), count)
+            return
+        for entries in _in_order(self._rows(reader, ENTRIES, width)):
+            slots = store.directory.open(*identities(entries), store.facts[Fact.CHUNK])
+            store.directory.adopt(slots, entries)
+
+    def _chosen(self, reader: SegmentReader, kind: int) -> Any:
+        directory = reader.directory
+        return (directory["operator"] == self.scope) & (directory["synopsis"] == kind)
+
+    def _rows(self, reader: SegmentReader, kind: int, width: int) -> Iterator[Ints]:
+        for record in reader.read_many(reader.directory["marker"][self._chosen(reader, kind)]):
+            yield np.frombuffer(record.payload, dtype=np.int64).reshape(-1, width)
+
+    def _replay(self, past: Past, horizon: int) -> None:
+        """Move roots and instants as a version did."""
+        never = forever(self.scope)
+        with ExitStack() as stack:
+            scans = []
+            for lifetime, info in past.segments:
+                if lifetime == BASE:
+                    self._recall(info)
+                elif lifetime in (ROWS, never) and info.expiry > horizon:
+                    reader = stack.enter_context(closing(self.space.reader(info)))
+                    scans.append(self._extents(reader))
+                    if lifetime == never:
+                        self.cleaner.note(info.ordinal, info.bytes)
+            for record in heapq.merge(*scans, key=lambda each: each.group):
+                self._move(record)
+
+    def _extents(self, reader: SegmentReader) -> Iterator[Record]:
+        for record in reader.scan():
+            if record.operator == self.scope and record.synopsis < self.store.directory.synopses:
+                yield record
+
+    def _recall(self, info: SegmentInfo) -> None:
+        with closing(self.space.reader(info)) as reader:
+            for rows in self._rows(reader, REMINDERS, 4):
+                if ((rows[:, 3] < 0) | (rows[:, 3] >= self.store.directory.synopses)).any():
+                    msg = "an instant is that of no synopsis"
+                    raise ValueError(msg)
+                for some in self._pieces(rows):
+                    slots = self._slots(some)
+                    columns = k.GROUP + some[:, 3] * k.PARTS + k.DUE
+                    self.store.directory.table[slots, columns] = some[:, 2]
+
+    def _move(self, record: Record) -> None:
+        places, headers = extents_of(record.payload)
+        for some in self._pieces(np.column_stack((headers, record.marker + places))):
+            self._move_some(record.synopsis, some[:, :-1], some[:, -1])
+        self.store.facts[Fact.SEQUENCE] = max(self.store.facts[Fact.SEQUENCE], record.group)
+
+    def _move_some(self, synopsis: int, headers: Ints, markers: Ints) -> None:
+        slots = self._slots(headers)
+        table, at = self.store.directory.table, part(synopsis)
+        follows = headers[:, kernels.BACK] != k.NO_ROOT
+        oldest = np.where(follows, table[slots, at + k.CHAIN] >> 32, markers >> 32)
+        cold = np.where(follows, table[slots, at + k.COLD], 0) + (
+            headers[:, kernels.LENGTH] & 0xFFFFFFFF
+        )
+        table[slots, at + k.ROOT] = markers
+        table[slots, at + k.COLD] = cold
+        table[slots, at + k.CHAIN] = oldest << 32 | headers[:, kernels.SHAPE] >> 32
+        table[slots, at + k.ROOT_EXPIRY] = headers[:, kernels.LATEST]
+        table[slots, at + k.EXPIRY] = headers[:, kernels.LATEST]
+        table[slots, at + k.FLAGS] &= ~k.WHOLE
+        # an extent that says that its group is empty is not pointed to
+        self.store.directory.forget(synopsis, slots[cold == 0])
+
+    def _pieces(self, rows: Ints) -> Iterator[Ints]:
+        """Cut rows of groups into pieces that the directory has room for."""
+        most = max(1, self.store.directory.most // 4)
+        for first in range(0, len(rows), most):
+            yield rows[first : first + most]
+
+    def _slots(self, rows: Ints) -> Slots:
+        """Return the slots of groups; those named before may leave the directory."""
+        self.store.facts.next(Fact.CHUNK)
+        return self.store.locate(*identities(rows))
+
+
+def _in_order(blocks: Iterator[Ints]) -> Iterator[Ints]:
+    """Yield the entries of a snapshot; ValueError unless each group comes once, and in order."""
+    last = np.empty((0, 2), dtype=np.int64)
+    for entries in blocks:
+        hi, lo = identities(np.concatenate((last, entries[:, :2])))
+        if not ((hi[1:] > hi[:-1]) | ((hi[1:] == hi[:-1]) & (lo[1:] > lo[:-1]))).all():
+            msg = "the groups of a snapshot are not in order"
+            raise ValueError(msg)
+        last = entries[-1:, :2]
+        yield entries

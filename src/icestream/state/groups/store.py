@@ -1,0 +1,544 @@
+"""Rows by group, hot ones in memory and cold ones on the log: what operators keep their state in.
+
+Idea: a directory says of every group what is in memory and what is on the log; a heap has the words
+in memory; a mover takes groups from one to the other; entries of groups that are long cold are in a
+sorted file. An operator asks for rows of many groups at once and never learns where they were. When
+there is no room for more, whoever decides about cold state is asked to let groups leave, and then
+those named longest ago. A cold group is handed out from the log; it is hot again if it is asked for
+again.
+
+Invariants:
+1. What `Groups` promises (`tests/state/groups/test_contract.py`).
+2. Directory, heap and work buffers stay inside the share (`test_bounded_ten_times_the_budget`,
+   `test_bounded_groups_of_sixteen_bytes`).
+3. Nothing is kept outside the arena between two versions (`test_a_store_goes_on_in_another_task`).
+4. A cold group that is read takes no memory, nor makes others leave it, unless it was read before
+   (`test_a_cold_group_comes_back_when_it_is_asked_for_again`).
+
+Cost: attaching is O(1); calls are O(rows and groups named), plus what is read from the log. The
+first chunk and the end of a version look at all groups of the directory.
+
+Limits: the rows of one group must fit into a quarter of the share. A chunk may name as many groups
+as `chunk_groups` says.
+
+References: ICE, incremental cold-state management; admission to a cache on the second request (2Q).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ids, Ints, Mask, Slots
+from icestream.core.times import INFINITY, Micros
+from icestream.kernels.groups import extent_plan, inline_groups
+from icestream.kernels.groups import heap as k
+from icestream.state.groups.cleaning import Cleaner
+from icestream.state.groups.directory import ENTRY, Directory, entry_width, is_empty_entry, part
+from icestream.state.groups.eviction import Residency, taken
+from icestream.state.groups.extents import ExtentLog
+from icestream.state.groups.facts import Fact, Facts
+from icestream.state.groups.heap import Heap
+from icestream.state.groups.inline_groups import Carrier
+from icestream.state.groups.memory import Gathered, Memory
+from icestream.state.groups.migration import Mover
+from icestream.state.groups.options import Past, Pressure, Space, StoreOptions, forever
+from icestream.state.groups.recovery import History
+from icestream.state.groups.spec import GroupRows, Groups, Synopsis
+from icestream.state.groups.view import GroupView
+from icestream.state.groups.writing import ExtentWriter
+from icestream.state.index.sorted_index import ColdIndex
+from icestream.state.rows import RowCodec
+
+#: parts of the share: work buffers, directory, heap; the rest is for fences and lists
+WORK = 3 / 32
+GROUPS = 11 / 32
+HEAP = 15 / 32
+#: what was added to cold groups is written between chunks when less than a part of the heap is free
+#: and it takes a little of it
+SPILL = 4
+RESIDUE = 256
+
+
+class GroupStore(Groups):
+    """The groups of one grouped sub-query in one shard."""
+
+    #: how readily it gives up memory, against other stores
+    weight = 1.0
+
+    def __init__(
+        self,
+        synopses: Sequence[Synopsis],
+        space: Space,
+        options: StoreOptions | None = None,
+        *,
+        scope: int = 0,
+        share: int | None = None,
+        shared_heap: int | None = None,
+    ) -> None:
+        """Attach to what the shard's arena has of this store, or start.
+
+        Args:
+            synopses: what is kept of each group.
+            space: arena, log and segments of the shard.
+            options: what is written when.
+            scope: number of the store in its shard.
+            share: bytes this store may hold; all of the shard's budget if left out.
+            shared_heap: bytes of rows in memory of all stores of the shard together; this store
+                has a heap of its own, of half its share, if left out.
+        """
+        self.name = f"groups-{scope}"
+        self.options = options or StoreOptions()
+        self._synopses = tuple(synopses)
+        self._space = space
+        share = space.account.budget.total if share is None else share
+        self._work = int(share * WORK)
+        space.account.reserve(self._work)
+        arena, count = space.arena, len(self._synopses)
+        self.facts = Facts(arena, self.name)
+        #: bytes that the directory may take at any time
+        self.least_directory = int(share * GROUPS / 2)
+        self.directory = Directory(arena, self.name, count, int(share * GROUPS))
+        words = self.options.block_words
+        if shared_heap is None:
+            self.heap = Heap(arena, self.name, self.directory, words, int(share * HEAP))
+        else:
+            self.heap = Heap(arena, "shared", self.directory, words, shared_heap)
+        self._codecs = [RowCodec(synopsis.schema) for synopsis in self._synopses]
+        self.index = ColdIndex(
+            arena,
+            self.name,
+            entry_width(count),
+            tuple(range(2 + ENTRY.index(k.DUE), entry_width(count), len(ENTRY))),
+            self.options.page_bytes,
+            self._work // 4,
+            is_empty_entry,
+            inline_groups.BESIDE + self._carries,
+        )
+        self.log = ExtentLog(space, scope, self.name, self.options.record_bytes)
+        expiries = [
+            -1 if synopsis.expiry is None else codec.place(synopsis.expiry)
+            for synopsis, codec in zip(self._synopses, self._codecs, strict=True)
+        ]
+        self._residency = Residency(
+            self.name,
+            self.directory,
+            self.heap,
+            self.index,
+            self.facts,
+            space.account.budget,
+            self._work,
+        )
+        ranks = [
+            (-1, False)
+            if synopsis.rank is None
+            else (
+                codec.place(synopsis.rank),
+                pa.types.is_floating(synopsis.schema.field(synopsis.rank).type),
+            )
+            for synopsis, codec in zip(self._synopses, self._codecs, strict=True)
+        ]
+        widths = [codec.width if codec.is_fixed else 0 for codec in self._codecs]
+        self.memory = Memory(self.directory, self.heap, self.facts, expiries, widths)
+        writer = ExtentWriter(self.memory, self.log, self.options.durability, ranks)
+        self._carrier = Carrier(writer, widths)
+        make_room = self._residency.make_room
+        self.mover = Mover(self.memory, writer, self.options, make_room, self._codecs)
+        self._cleaner = Cleaner(arena, self.name, self.facts)
+        self._history = History(self, space, scope, self._cleaner, self.options.record_bytes)
+        self._forever = forever(scope)
+        self._residency.evict = self.mover.evict
+        self._residency.save = self.mover.save
+        self._residency.spill = self._spill
+        self._residency.settle = self._settle
+        #: whether an instant was set in this version
+        self._reminded = False
+        #: ordinals of segments that nothing needs although their expiry has not passed
+        self.released: tuple[int, ...] = ()
+
+    # -- groups ----------------------------------------------------------------------------
+
+    def begin(self, watermark: Micros) -> None:
+        """Begin a chunk of work: slots given out before are void, expired rows are gone."""
+        self.facts.next(Fact.CHUNK)
+        self.facts[Fact.WATERMARK] = max(watermark, self.facts[Fact.WATERMARK])
+        if self.facts[Fact.SWEEP]:
+            self.facts[Fact.SWEEP] = 0
+            self.mover.expire()
+            self._residency.sweep()
+        is_full = SPILL * self.heap.taken > (SPILL - 1) * self.heap.most
+        if is_full and RESIDUE * self._residue() > self.heap.most * self.heap.block_words:
+            self._spill()
+            self.heap.sort_free()
+
+    def locate(self, hi: Ids, lo: Ids) -> Slots:
+        """Return the slot of each group, opened if it is new; equal identities, equal slots."""
+        return self._residency.locate(np.ascontiguousarray(hi), np.ascontiguousarray(lo))
+
+    def knows(self, hi: Ids, lo: Ids) -> Mask:
+        """Tell of which groups there may be something, without opening them."""
+        return self._residency.knows(np.ascontiguousarray(hi), np.ascontiguousarray(lo))
+
+    def identities(self, slots: Slots) -> tuple[Ids, Ids]:
+        """Return hi and lo of groups."""
+        return self.memory.identities(slots)
+
+    def portions(self, slots: Slots, synopses: Sequence[int] = ()) -> Iterator[Slots]:
+        """Cut distinct slots into parts whose rows fit into memory at once.
+
+        Those of the synopses that are named, or of all. Parts come in any order; ascending slots
+        are ascending in each.
+        """
+        words = np.empty(len(slots), dtype=np.int64)
+        table, parts = self.directory.table, self.directory.parts
+        chosen = parts[list(synopses)] if synopses else parts
+        extent_plan.words_of(table, chosen, slots, True, 1, words)
+        yield from self._residency.parts(slots, words)
+
+    def read(self, synopsis: int, slots: Slots) -> GroupRows:
+        """Return the rows of distinct groups, in the order of the slots, then of their appends."""
+        live, held, cold = self.mover.read(synopsis, slots)
+        sizes = np.diff(live.offsets)
+        self._residency.hits.append(slots[sizes > 0])
+        for_less = np.flatnonzero(2 * sizes < held)
+        if len(for_less):
+            self._shrink(synopsis, slots[for_less], live.of(for_less))
+        if len(cold):
+            self._residency.returned.append(slots[cold])
+            self._admit(synopsis, slots, cold, live)
+        return self._rows(synopsis, live)
+
+    def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
+        """Return at least the `counts` best rows, by rank, of each of some distinct groups."""
+        live = self.mover.read_best(synopsis, slots, counts)
+        self._residency.hits.append(slots[np.diff(live.offsets) > 0])
+        return self._rows(synopsis, live)
+
+    def append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
+        """Add rows to the groups of `slots`, one slot for each row, without reading them."""
+        if not self.options.add_only:
+            for some in self.portions(np.unique(slots)):
+                with self._residency.pins(some):
+                    cold = self.mover.bring_in(synopsis, some)
+                self._residency.returned.append(some[cold])
+        most = self._rows_at_once(rows)
+        for first in range(0, rows.num_rows, most):
+            self._append(synopsis, slots[first : first + most], rows.slice(first, most))
+
+    def rewrite(self, synopsis: int, slots: Slots, rows: GroupRows) -> None:
+        """Replace all rows of distinct groups; a group without rows is empty from now on."""
+        slots = np.ascontiguousarray(slots)
+        bounds = np.zeros(len(slots) + 1, dtype=np.int64)
+        np.cumsum(np.bincount(rows.owners, minlength=len(slots)), out=bounds[1:])
+        for first, last in self._encodable(rows.rows, bounds):
+            begin, end = int(bounds[first]), int(bounds[last])
+            self._replace(
+                synopsis,
+                slots[first:last],
+                rows.rows.slice(begin, end - begin),
+                bounds[first : last + 1] - begin,
+            )
+
+    def remind(self, slots: Slots, due: Ints) -> None:
+        """Set the instant at which each group wants to be woken; INFINITY for never."""
+        self.remind_of(0, slots, due)
+
+    def hasten(self, slots: Slots, due: Ints) -> None:
+        """Wake distinct groups at these instants, but for those that are to be woken before."""
+        self.hasten_of(0, slots, due)
+
+    def due(self, watermark: Micros) -> Slots:
+        """Return groups whose instant is at or before the watermark; more when asked again."""
+        return self.due_of(0, watermark)
+
+    def remind_of(self, synopsis: int, slots: Slots, due: Ints) -> None:
+        """Set the instant of a synopsis of each group."""
+        at, table = part(synopsis), self.directory.table
+        self._reminded = True
+        new = table[slots, at + k.DUE] != due
+        table[slots, at + k.DUE] = due
+        table[slots[new], at + k.FLAGS] |= k.REMINDED
+
+    def hasten_of(self, synopsis: int, slots: Slots, due: Ints) -> None:
+        """Set the instant of a synopsis of each group, unless it has an earlier one."""
+        sooner = due < self.directory.table[slots, part(synopsis) + k.DUE]
+        self.remind_of(synopsis, slots[sooner], due[sooner])
+
+    def due_of(self, synopsis: int, watermark: Micros) -> Slots:
+        """Return groups with a synopsis that is due.
+
+        Groups of the cold index come in as many at a time as the directory has room for.
+        """
+        return self._residency.due(synopsis, watermark, self.chunk_groups)
+
+    def view(self, first: int, count: int) -> GroupView:
+        """Return the groups as an operator sees them that has `count` of the synopses."""
+        return GroupView(self, first, count)
+
+    # -- what the cold state manager sees --------------------------------------------------
+
+    def press(self, pressure: Pressure) -> None:
+        """Ask for room here; without it, and after it, groups named longest ago leave."""
+        self._residency.pressure = pressure
+
+    def lend(self, more: int) -> None:
+        """Let work buffers take so many bytes beside their own, until told otherwise."""
+        self._residency.work = self._work + more
+
+    @property
+    def stats(self) -> Ints:
+        """Two words of each slot, for a classifier."""
+        return self.directory.table[:, k.SCORES : k.SCORES + 2]
+
+    @property
+    def chunk_groups(self) -> int:
+        """Groups that one chunk may name, whatever becomes of the limits."""
+        return self.directory.fitting(self.least_directory) * 5 // 8
+
+    def bytes_held(self) -> int:
+        """Bytes of rows in memory."""
+        return self.heap.owned * self.heap.block_bytes
+
+    @property
+    def has_cold_groups(self) -> bool:
+        """Tell whether a group ever left memory or the directory."""
+        return self.facts[Fact.LEFT] > 0 or self.index.runs > 0
+
+    def bytes_known(self) -> int:
+        """Bytes that the rows of all groups of the directory would take in memory."""
+        words = self.heap.block_words
+        return extent_plan.known_words(self.directory.table, words) // words * self.heap.block_bytes
+
+    def candidates(self) -> Slots:
+        """Slots of groups in memory that may leave; in the middle of a call, none of this chunk."""
+        return self._residency.candidates()
+
+    def is_clean(self, slots: Slots) -> Mask:
+        """Tell which groups leave without having to be written for it."""
+        return self.mover.is_clean(slots)
+
+    def evict(self, slots: Slots) -> int:
+        """Let groups leave memory; return the bytes freed."""
+        words = self._residency.blocks_of(slots) * self.heap.block_words
+        return sum(map(self.mover.evict, self._residency.cut(slots, words)))
+
+    def resident(self, slots: Slots) -> Ints:
+        """Return the bytes of memory that the rows of groups take."""
+        return self._residency.blocks_of(slots) * self.heap.block_bytes
+
+    def take_hits(self) -> Slots:
+        """Return the groups whose rows were read since last asked, as far as sampled.
+
+        Adding to a group needs nothing of it in memory, and is no hit.
+        """
+        return taken(self._residency.hits)[:: self.options.hit_sample]
+
+    def take_opened(self) -> Slots:
+        """Return the groups that are new in the directory since last asked."""
+        return taken(self._residency.opened)
+
+    def take_returned(self) -> Slots:
+        """Return the groups read back from the log since last asked."""
+        return taken(self._residency.returned)
+
+    # -- versions --------------------------------------------------------------------------
+
+    def end_version(self, watermark: Micros, *, snapshot: bool = False) -> None:
+        """Write what a restore needs, before the segments of this version are sealed.
+
+        Nothing may be read between this call and the sealing.
+        """
+        self.facts.next(Fact.CHUNK)
+        self.facts[Fact.WATERMARK] = max(watermark, self.facts[Fact.WATERMARK])
+        self.mover.expire()
+        self._cleaner.clean(self)
+        if self.options.durability == "log":
+            self._log_news()
+        if 16 * self.directory.bytes > 17 * self.directory.ample:
+            self._residency.shrink(self.directory.ample)
+        written = self.log.traffic.classes.pop(self._forever, 0)
+        if written:
+            self._cleaner.note(self.log.open[self._forever], written)
+        if snapshot and self.options.durability == "log":
+            self._history.save()
+        self.released = ()
+        if snapshot or self.options.durability == "evict":
+            self.released = self._cleaner.released()
+        self._count_reads()
+        self.log.rest()
+        self.facts[Fact.SWEEP] = 1
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Bytes that a snapshot would have, about."""
+        return self._history.size
+
+    @property
+    def written(self) -> int:
+        """Bytes written to the log so far."""
+        return sum(self.facts[f] for f in (Fact.LOGGED, Fact.EVICTED, Fact.CONSOLIDATED))
+
+    def restore(self, history: Sequence[Past]) -> None:
+        """Come back to the end of `history`, which begins with a snapshot or with nothing."""
+        self._history.restore(history, self.options.durability)
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Return what the progress report tells of this store."""
+        self._count_reads()
+        counted = {fact.name.lower(): self.facts[fact] for fact in Fact if fact >= Fact.LOGGED}
+        return {
+            **counted,
+            "groups": self.directory.groups,
+            "indexed": len(self.index),
+            "resident_bytes": self.bytes_held(),
+            "directory_bytes": self.directory.held,
+        }
+
+    def consolidate(self, synopsis: int, slots: Slots) -> None:
+        """Write groups whole, in one extent each; large ones that were cold are so again."""
+        for some in self.portions(slots):
+            with self._residency.pins(some):
+                cold = some[self.mover.bring_in(synopsis, some)]
+                self.mover.consolidate(synopsis, some)
+                large = self.memory.column(synopsis, k.WORDS, cold) > self._carries
+                self.mover.release(synopsis, cold[large])
+
+    def consolidate_carried(self, rows: Ints, last: int) -> Mask:
+        """Write groups from rows of the cold index, and change those; tell which could be."""
+        return self._carrier.consolidate(rows, last)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    @property
+    def _carries(self) -> int:
+        """Words of a group that is carried beside its entry: about a row of each synopsis.
+
+        Where rows expire, groups have many of them: none is carried.
+        """
+        expire = any(synopsis.expiry is not None for synopsis in self._synopses)
+        if expire or len(self._codecs) > inline_groups.MOST_SYNOPSES:
+            return 0
+        return min(self.options.carried_words, sum(codec.width for codec in self._codecs))
+
+    def _append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
+        encoded = self._codecs[synopsis].encode(rows)
+        expiry_at, watermark = self.memory.expiry_at[synopsis], self.facts[Fact.WATERMARK]
+        slots = np.ascontiguousarray(slots)
+        done = 0
+        while True:
+            done = self.heap.append(synopsis, slots, encoded, done, expiry_at, watermark)
+            if done == len(slots):
+                return
+            row, rest = encoded.offsets[done + 1] - encoded.offsets[done], encoded.offsets[-1]
+            least = int(row) // self.heap.block_words + 2
+            wished = int(rest - encoded.offsets[done]) // self.heap.block_words
+            self._residency.make_room(least, max(least, wished))
+
+    def _encodable(self, rows: pa.RecordBatch, bounds: Ints) -> Iterator[tuple[int, int]]:
+        """Cut groups into parts whose rows fit into the work buffers, most groups at least one."""
+        most, first = self._rows_at_once(rows), 0
+        while first < len(bounds) - 1:
+            last = int(np.searchsorted(bounds, bounds[first] + most, side="right")) - 1
+            last = min(max(first + 1, last), len(bounds) - 1)
+            yield first, last
+            first = last
+
+    def _rows_at_once(self, rows: pa.RecordBatch) -> int:
+        work = self._residency.work
+        return max(1, work // 2 * int(rows.num_rows) // max(1, int(rows.nbytes)))
+
+    def _replace(self, synopsis: int, slots: Slots, rows: pa.RecordBatch, bounds: Ints) -> None:
+        encoded = self._codecs[synopsis].encode(rows)
+        expiry_at, watermark = self.memory.expiry_at[synopsis], self.facts[Fact.WATERMARK]
+        is_logged, done = self.options.durability == "log", 0
+        while True:
+            done = self.heap.replace(
+                synopsis, slots, encoded, bounds, done, expiry_at, watermark, is_logged=is_logged
+            )
+            if done == len(slots):
+                return
+            places = encoded.offsets[bounds[[done, done + 1, -1]]]
+            least, wished = (np.diff(places).cumsum() // self.heap.block_words).tolist()
+            self._residency.make_room(least + 2, max(least + 2, wished))
+
+    def _admit(self, synopsis: int, slots: Slots, cold: Ints, live: Gathered) -> None:
+        """Take cold groups of those read into memory if they were asked for before.
+
+        One that is small is at once: it is carried beside its entry from then on. One that is too
+        large for memory is taken, too, and refused there.
+        """
+        again = self.memory.has(synopsis, k.ASKED, slots[cold]) | (not self.options.second_ask)
+        words = np.diff(live.offsets)[cold]
+        again |= (words <= self._carries) | (words > self.heap.most * self.heap.block_words)
+        self.mover.pass_by(synopsis, slots, cold[~again], live)
+        if again.any():
+            cold = cold[again]
+            with self._residency.pins(slots[cold]):
+                self.mover.keep(synopsis, slots[cold], live.of(cold))
+
+    def _rows(self, synopsis: int, live: Gathered) -> GroupRows:
+        rows = self._codecs[synopsis].decode(live.words, int(live.rows.sum()))
+        return GroupRows(np.repeat(np.arange(len(live.rows)), live.rows), rows)
+
+    def _shrink(self, synopsis: int, slots: Slots, live: Gathered) -> None:
+        """Keep in memory only the rows that have not expired."""
+        self.heap.drop(synopsis, slots)
+        self.heap.install(synopsis, slots, live.words, live.offsets, live.cleans)
+
+    def _count_reads(self) -> None:
+        traffic = self.log.traffic
+        self.facts[Fact.EXTENTS_READ] += traffic.extents_read
+        self.facts[Fact.BYTES_READ] += traffic.bytes_read
+        traffic.extents_read = traffic.bytes_read = 0
+
+    def _settle(self, slots: Slots) -> None:
+        """Write the instants of groups that leave the directory."""
+        if self.options.durability == "log":
+            for synopsis in range(len(self._synopses)):
+                flags = self.memory.has(synopsis, k.REMINDED, slots)
+                self._history.log_reminders(synopsis, slots[flags])
+
+    def _spill(self) -> None:
+        """Write what groups have got before this chunk, as the end of the version would.
+
+        Memory is freed where it lies on a cold root; what else leaves afterwards is clean. If only
+        what leaves is written, that is all.
+        """
+        some = (
+            extent_plan.list_news if self.options.durability == "log" else extent_plan.list_residue
+        )
+        self._write_news(some, self.facts[Fact.CHUNK], mirrored=True)
+
+    def _residue(self) -> int:
+        """Return the words added to cold groups before this chunk."""
+        words = 0
+        for synopsis in range(len(self._synopses)):
+            before = self.facts[Fact.CHUNK]
+            slots = self.directory.listed(extent_plan.list_residue, part(synopsis), before)
+            words += int(self.memory.column(synopsis, k.WORDS, slots).sum())
+        return words
+
+    def _write_news(self, some: Callable[..., int], before: int, *, mirrored: bool = False) -> None:
+        for synopsis in range(len(self._synopses)):
+            slots = self.directory.listed(some, part(synopsis), before)
+            for portion in self._residency.parts(slots, self._news(synopsis, slots)):
+                with self._residency.pins(portion):
+                    self.mover.log_news(synopsis, portion, mirrored=mirrored)
+
+    def _news(self, synopsis: int, slots: Slots) -> Ints:
+        """Return the words of groups that are not on the log."""
+        words = np.empty(len(slots), dtype=np.int64)
+        extent_plan.news_of(self.directory.table, part(synopsis), slots, words)
+        return words
+
+    def _log_news(self) -> None:
+        self._write_news(extent_plan.list_news, INFINITY)
+        if not self._reminded:
+            return
+        for synopsis in range(len(self._synopses)):
+            slots = self.directory.listed(extent_plan.list_reminded, part(synopsis))
+            self._history.log_reminders(synopsis, slots)

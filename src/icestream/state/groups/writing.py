@@ -1,0 +1,200 @@
+"""Groups written to the log: which words, chained to what, and what the directory then knows.
+
+Idea: a group is written whole, or only what is new with a pointer to what was written before. All
+groups of a call are drafted in the order in which they lie in memory, and go out together, sorted.
+A large group with a rank is written in pieces, the worst rows first, so that its root has the best.
+
+Invariants:
+1. Behind a root are the rows of the group up to the words that are clean
+   (`TestTheContract`).
+2. An extent that replaces others expires no earlier than they do: a restore never shows what was
+   replaced
+   (`test_crash_a_shorter_rewrite_does_not_bring_old_rows_back`).
+
+Cost: four visits of each group in the directory, one gather and one copy of its words.
+
+References: delta updates (ICE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from icestream.core.arrays import Ints, Mask, Slots
+from icestream.core.times import INFINITY
+from icestream.kernels.groups import extent_plan
+from icestream.kernels.groups import heap as k
+from icestream.kernels.groups.extents import (
+    BACK,
+    BACK_LATEST,
+    HEADER,
+    IN_ORDER,
+    LATEST,
+    LENGTH,
+    SHAPE,
+)
+from icestream.state.groups import ranked
+from icestream.state.groups.directory import part
+from icestream.state.groups.extents import ExtentLog, Extents, picked
+from icestream.state.groups.facts import Fact
+from icestream.state.groups.memory import Gathered, Memory
+from icestream.state.identities import identities, in_order
+
+
+@dataclass
+class Drafts:
+    """What is to be written of groups."""
+
+    synopsis: int
+    live: Gathered
+    headers: Ints
+    #: ordinal of the first extent of each chain; 0 if it is the one that is drafted
+    oldest: Ints
+    #: which groups are on the log as a whole and are written again
+    again: Mask
+    #: places of groups of which there is something to write
+    written: Ints
+
+    def extents(self) -> tuple[Ints, Extents]:
+        """Return places of groups that are not nothing, in the order of identities, and extents."""
+        places = self.written[_order(self.headers[self.written])]
+        begins = self.live.offsets[places]
+        return places, Extents(self.headers[places], self.live.words, begins)
+
+
+@dataclass
+class ExtentWriter:
+    """Writes groups of one store."""
+
+    memory: Memory
+    log: ExtentLog
+    durability: str
+    #: word of a row with its rank, by synopsis, and whether that is a float; -1 for none
+    rank_at: Sequence[tuple[int, bool]]
+
+    def write(
+        self, synopsis: int, slots: Slots, whole: Mask, kind: Fact, *, mirrored: bool
+    ) -> None:
+        """Write all words of some groups, the news of others, and move their roots.
+
+        Groups are looked at in the order given; that of their slots is the fastest.
+        """
+        if len(slots):
+            live = self.memory.gather(synopsis, slots, self.memory.measure(synopsis, slots, whole))
+            self.write_live(synopsis, slots, whole, live, kind, mirrored=mirrored)
+
+    def write_live(
+        self,
+        synopsis: int,
+        slots: Slots,
+        whole: Mask,
+        live: Gathered,
+        kind: Fact,
+        *,
+        mirrored: bool,
+    ) -> None:
+        """Do so with words that were gathered before."""
+        drafted = self._draft(synopsis, slots, whole, live)
+        sizes = np.diff(drafted.live.offsets)
+        if self.rank_at[synopsis][0] >= 0:
+            large = np.flatnonzero(whole & (sizes > ranked.PIECE_WORDS))
+            if len(large):
+                large = large[_order(drafted.headers[large])]
+                self._write_worse(drafted, large, kind, mirrored)
+        markers = np.full(len(slots), k.NO_ROOT)
+        if len(drafted.written):
+            places, extents = drafted.extents()
+            again = drafted.again[places]
+            markers[places] = self._append(synopsis, extents, again, kind, mirrored)
+        table, at = self.memory.directory.table, part(synopsis)
+        extent_plan.settle(table, at, slots, whole, drafted.headers, sizes, drafted.oldest, markers)
+
+    def write_again(self, synopsis: int, extents: Extents) -> Ints:
+        """Write groups that the directory does not have whole, in order; return the markers."""
+        every = np.ones(len(extents.headers), dtype=np.bool_)
+        return self._append(synopsis, extents, every, Fact.CONSOLIDATED, mirrored=False)
+
+    def _draft(self, synopsis: int, slots: Slots, whole: Mask, live: Gathered) -> Drafts:
+        """Return what is to be written."""
+        memory = self.memory
+        headers = np.empty((len(slots), HEADER), dtype=np.int64)
+        oldest, written = np.empty((2, len(slots)), dtype=np.int64)
+        again = np.empty(len(slots), dtype=np.bool_)
+        count = extent_plan.describe(
+            memory.directory.table,
+            part(synopsis),
+            slots,
+            whole,
+            live.offsets,
+            live.rows,
+            live.latest,
+            memory.watermark,
+            self.durability == "log",
+            headers,
+            oldest,
+            again,
+            written,
+        )
+        return Drafts(synopsis, live, headers, oldest, again, written[:count])
+
+    def _write_worse(self, drafted: Drafts, large: Ints, kind: Fact, mirrored: bool) -> None:
+        """Write all but the best rows of large groups, and leave those for their roots."""
+        live, expiry_at = drafted.live, self.memory.expiry_at[drafted.synopsis]
+        words, offsets = picked(live.words, live.offsets[large], np.diff(live.offsets)[large])
+        pieces = ranked.cut(words, offsets, *self.rank_at[drafted.synopsis], expiry_at, INFINITY)
+        sizes = np.diff(pieces.offsets)
+        for level in reversed(range(1, ranked.PIECES)):
+            of_level = np.flatnonzero(pieces.levels == level)
+            if not len(of_level):
+                continue
+            groups = large[pieces.groups[of_level]]
+            headers = drafted.headers[groups]
+            headers[:, SHAPE] = headers[:, SHAPE] >> 32 << 32 | pieces.rows[of_level]
+            headers[:, LENGTH] = sizes[of_level] | IN_ORDER
+            headers[:, LATEST] = np.maximum(pieces.latest[of_level], headers[:, BACK_LATEST])
+            extents = Extents(headers, pieces.words, pieces.offsets[of_level])
+            markers = self._append(drafted.synopsis, extents, drafted.again[groups], kind, mirrored)
+            new = headers[:, BACK] == k.NO_ROOT
+            drafted.oldest[groups[new]] = markers[new] >> 32
+            drafted.headers[groups, BACK] = markers
+            drafted.headers[groups, BACK_LATEST] = headers[:, LATEST]
+        best = np.flatnonzero(pieces.levels == 0)
+        drafted.live = _with_best(live, large, pieces, best)
+        drafted.headers[large, SHAPE] = (
+            drafted.headers[large, SHAPE] >> 32 << 32 | drafted.live.rows[large]
+        )
+        drafted.headers[large, LENGTH] = np.diff(drafted.live.offsets)[large] | IN_ORDER
+
+    def _append(
+        self, synopsis: int, extents: Extents, again: Mask, kind: Fact, mirrored: bool
+    ) -> Ints:
+        """Write extents and count their bytes; those written again are consolidated."""
+        facts, before = self.memory.facts, self.log.traffic.bytes
+        sequence = facts.next(Fact.SEQUENCE)
+        markers = self.log.write(synopsis, extents, sequence, mirrored=mirrored)
+        facts[Fact.EXTENTS] += len(markers)
+        total = self.log.traffic.bytes - before
+        consolidated = 0
+        if kind == Fact.LOGGED and again.any():
+            consolidated = 8 * int(np.diff(extents.filled())[again].sum())
+        facts[Fact.CONSOLIDATED] += consolidated
+        facts[kind] += total - consolidated
+        return markers
+
+
+def _order(headers: Ints) -> Ints:
+    """Return the order of extents by identity."""
+    return in_order(*identities(headers))
+
+
+def _with_best(live: Gathered, large: Ints, pieces: ranked.Pieces, best: Ints) -> Gathered:
+    """Return the words of groups, of large ones only the best piece."""
+    begins, sizes, rows = live.offsets[:-1].copy(), np.diff(live.offsets), live.rows.copy()
+    begins[large] = len(live.words) + pieces.offsets[best]
+    sizes[large] = np.diff(pieces.offsets)[best]
+    rows[large] = pieces.rows[best]
+    words, offsets = picked(np.concatenate((live.words, pieces.words)), begins, sizes)
+    return Gathered(words, offsets, rows, live.cleans, live.latest)

@@ -1,0 +1,42 @@
+"""Identities of groups as flat arrays: read off entries, put in order, made distinct."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from icestream.core.arrays import Ids, Ints
+from icestream.kernels import sorted_run
+
+
+def identities(entries: Ints) -> tuple[Ids, Ids]:
+    """Return hi and lo of entries."""
+    hi, lo = (np.ascontiguousarray(entries[:, column]).view(np.uint64) for column in (0, 1))
+    return hi, lo
+
+
+def in_order(hi: Ids, lo: Ids) -> Ints:
+    """Return the order of identities."""
+    order = np.empty(len(hi), dtype=np.int64)
+    is_ordered = sorted_run.order_identities(
+        np.ascontiguousarray(hi), np.ascontiguousarray(lo), order
+    )
+    return order if is_ordered else np.lexsort((lo, hi))
+
+
+def distinct(hi: Ids, lo: Ids) -> tuple[Ids, Ids, Ints]:
+    """Return distinct identities in order, and the number of each one given.
+
+    Those that come in order, as changes of a batch do, are not sorted.
+    """
+    order: Any = slice(None)
+    rises, same = hi[1:] > hi[:-1], hi[1:] == hi[:-1]
+    if not (rises | (same & (lo[1:] >= lo[:-1]))).all():
+        order = in_order(hi, lo)
+    high, low = hi[order], lo[order]
+    new = np.ones(len(high), dtype=np.bool_)
+    new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    numbers = np.empty(len(high), dtype=np.int64)
+    numbers[order] = np.cumsum(new) - 1
+    return high[new], low[new], numbers

@@ -1,0 +1,1 @@
+"""An index of identities on disk: sorted runs of pages, looked into and merged together."""

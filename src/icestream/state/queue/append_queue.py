@@ -1,0 +1,225 @@
+"""The append queue: every update is processed, in order of arrival, unless some are shed at random.
+
+Idea: what streams without update semantics do, to compare with and for inputs whose every row
+counts. Staleness is measured as in an update queue: an update is pending until it, or a later one
+of its key, is served or delivered; a shed one too.
+
+Invariants:
+1. Updates are dequeued in the order they were enqueued, less those shed
+   (`test_oracle_append_is_a_list`).
+2. Staleness counts what was shed (`test_oracle_staleness_counts_what_was_shed`).
+3. The same seed sheds the same updates (`test_shedding_is_repeatable`).
+
+Cost: a location of the row and 48 bytes for every update that waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints
+from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
+from icestream.kernels.queue import append_queue as k
+from icestream.kernels.queue.append_queue import Line
+from icestream.state.keys import Identity
+from icestream.state.queue.arrays import Arrays
+from icestream.state.queue.cells import KeyCells
+from icestream.state.queue.order import KeyOrder
+from icestream.state.queue.pages import PAGE_BYTES, OnDemandPages, PagePool
+from icestream.state.queue.reader import Dequeued, QueueReader
+
+
+class AppendQueue(QueueReader):
+    """Keeps every update, or all but a part of them chosen at random, in order of arrival.
+
+    Examples:
+        >>> import numpy as np, pyarrow as pa
+        >>> queue = ice.AppendQueue(pa.schema([("price", pa.float64())]))
+        >>> queue.enqueue(
+        ...     None, None, np.array([1, 2]), pa.record_batch({"price": [20.0, 21.0]})
+        ... )
+        >>> queue.dequeue(10, now=3).rows.to_pydict()
+        {'price': [20.0, 21.0]}
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        shed: float = 0.0,
+        seed: int = 0,
+        arrays: Arrays | None = None,
+        pool: PagePool | None = None,
+        page_bytes: int = PAGE_BYTES,
+        late: str = "drop",
+        capacity: int = 0,
+        name: str = "queue",
+    ) -> None:
+        """Attach to the arrays `name.*`, or start empty.
+
+        Args:
+            schema: columns of the values, as `RowCodec` keeps them.
+            shed: part of the updates that is dropped at random; may be changed at any time.
+            seed: which ones.
+            arrays: an arena, or heap arrays of an account; the heap without limit if left out.
+            pool: pages to share with other queues; its own if left out.
+            page_bytes: size of a page of its own pool.
+            late: drop, or refuse with an error, an update older than the newest of its key.
+            capacity: keys to make room for at once.
+            name: how the arrays are called.
+        """
+        cells = KeyCells(
+            schema,
+            arrays=arrays,
+            pool=pool,
+            page_bytes=page_bytes,
+            late=late,
+            capacity=capacity,
+            header=k.ENTRY_WORDS,
+            name=name,
+        )
+        super().__init__(cells, KeyOrder(cells.arrays, schedule="fifo", name=f"{name}.reader"))
+        self._facts = cells.arrays.array(f"{name}.line", np.int64, 1, k.LINE_FACTS)
+        self._shedding = cells.arrays.array(f"{name}.shedding", np.float64, 1, 1)
+        self._facts.view[k.SEED] = seed
+        self.shed = shed
+
+    @property
+    def line(self) -> Line:
+        """The arrays of the line, for kernels.
+
+        Examples:
+            >>> facts = appends.line.facts
+        """
+        return Line(self._facts.view, self._shedding.view)
+
+    @property
+    def shed(self) -> float:
+        """Part of the updates that is dropped at random.
+
+        Examples:
+            >>> appends.shed
+            0.0
+        """
+        return float(self._shedding.view[0])
+
+    @shed.setter
+    def shed(self, part: float) -> None:
+        if not 0.0 <= part <= 1.0:
+            msg = f"the part of updates to shed lies between 0 and 1; got {part}"
+            raise DefinitionError(msg)
+        self._shedding.view[0] = part
+
+    @property
+    def dropped(self) -> int:
+        """Updates shed so far.
+
+        Examples:
+            >>> appends.dropped
+            0
+        """
+        return int(self._facts.view[k.SHED])
+
+    @property
+    def keys(self) -> int:
+        """Keys that are known.
+
+        Examples:
+            >>> appends.keys
+            2
+        """
+        return self.cells.keys
+
+    @property
+    def pages(self) -> OnDemandPages:
+        """The memory of its entries.
+
+        Examples:
+            >>> appends.pages.used
+            2
+        """
+        return self.cells.pages
+
+    def __len__(self) -> int:
+        """Return how many updates wait."""
+        return int(self._facts.view[k.ENTRIES])
+
+    def enqueue(
+        self, hi: Identity | None, lo: Identity | None, arrived: Ints, rows: pa.RecordBatch
+    ) -> None:
+        """Let updates arrive, in this order; `UpdateQueue.enqueue` explains the rest.
+
+        Examples:
+            >>> import numpy as np, pyarrow as pa
+            >>> queue = ice.AppendQueue(pa.schema([("price", pa.float64())]))
+            >>> queue.enqueue(
+            ...     None, None, np.array([1, 2]), pa.record_batch({"price": [20.0, 21.0]})
+            ... )
+            >>> len(queue)
+            2
+        """
+        if hi is None or lo is None:
+            hi = lo = np.zeros(rows.num_rows, dtype=np.uint64)
+        slots, encoded = self.cells.place(hi, lo, arrived, rows, self._reserve)
+        store, reader = self.cells.kernel, self.order.kernel
+        k.append_batch(store, reader, self.line, slots, arrived, encoded.words, encoded.offsets)
+
+    def dequeue(self, count: int, now: Micros) -> Dequeued:
+        """Take up to `count` updates, in order of arrival.
+
+        Examples:
+            >>> appends.dequeue(1, now=3).rows.to_pydict()
+            {'price': [21.0]}
+        """
+        entries = np.empty(min(count, len(self)), dtype=np.int64)
+        k.leave_batch(self.cells.kernel, self.order.kernel, self.line, now, entries)
+        taken = self._entries(entries)
+        k.free_entries(self.cells.kernel, entries)
+        return taken
+
+    def read(self, count: int, now: Micros | None = None) -> Dequeued:
+        """Return what `dequeue` would, and take nothing; time does not matter here.
+
+        Examples:
+            >>> len(appends.read(10))
+            2
+        """
+        del now
+        entries = np.empty(min(count, len(self)), dtype=np.int64)
+        k.first_entries(self.cells.kernel, self.line, entries)
+        return self._entries(entries)
+
+    def reading(self, size: int = 1024, now: Micros | None = None) -> Iterator[Dequeued]:
+        """Go over all updates that wait, `size` at a time; nothing may be dequeued meanwhile.
+
+        Examples:
+            >>> [len(some) for some in appends.reading(size=1)]
+            [1, 1]
+        """
+        del now
+        entries = np.empty(len(self), dtype=np.int64)
+        k.first_entries(self.cells.kernel, self.line, entries)
+        for first in range(0, len(entries), size):
+            yield self._entries(entries[first : first + size])
+
+    def _entries(self, entries: Ints) -> Dequeued:
+        words = self.cells.pages.pool.kernel.words
+        heads = entries if self.cells.codec.is_fixed else entries + 1
+        offsets = np.zeros(len(entries) + 1, dtype=np.int64)
+        np.cumsum(words[heads + k.WORDS], out=offsets[1:])
+        out = np.empty(int(offsets[-1]), dtype=np.int64)
+        k.copy_entries(self.cells.kernel, entries, offsets, out)
+        rows = self.cells.codec.decode(out, len(entries))
+        hi, lo = self.cells.identities(words[heads + k.CELL])
+        return Dequeued(hi, lo, words[heads + k.BEGUN], words[heads + k.AT], rows)
+
+    def _reserve(self, slots: Ints, offsets: Ints) -> None:
+        """Make room for an entry of every update."""
+        most = len(slots)
+        if not self.cells.codec.is_fixed:
+            most += int(offsets[-1]) // (self.pages.unit - 1)
+        self.pages.reserve(most)

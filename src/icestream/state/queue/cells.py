@@ -1,0 +1,318 @@
+"""The cells of a queue: every key it has seen, and where the newest value of each waits.
+
+Idea: a hash index finds the cell of an identity; the cell says on which page and where on it the
+key's value is, when the key was last updated and how often it is. Keys, values and the orders of
+all readers live in arrays of one provider, so that an arena can carry a queue from task to task.
+
+Invariants:
+1. A key is found exactly from its first update until it is forgotten
+   (`test_oracle_any_sequence_follows_the_schedule`, `test_forgotten_keys_are_new_keys`).
+2. A refused `enqueue` changes nothing (`test_bounded_a_refused_enqueue_changes_nothing`).
+
+Cost: 64 bytes of cell, 8 to 24 of index and 128 of each reader for every key; values on pages.
+
+Limits: 2**31 - 1 keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.core.arrays import Ints
+from icestream.core.errors import DefinitionError, InputError
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.kernels import lookup
+from icestream.kernels.queue import batch
+from icestream.kernels.queue import queue as k
+from icestream.kernels.queue.order import Reader
+from icestream.kernels.queue.queue import Store
+from icestream.state.budget import Refused
+from icestream.state.keys import Identity
+from icestream.state.queue.arrays import Arrays, grow
+from icestream.state.queue.order import KeyOrder
+from icestream.state.queue.pages import PAGE_BYTES, NaivePages, OnDemandPages, PagePool
+from icestream.state.rows import Encoded, RowCodec
+
+#: cells made room for at first, and words of a chained location beside a row's fixed part
+_LEAST = 64
+_SPARE_WORDS = 8
+#: what happens to an update that is older than the newest of its key
+LATE = ("drop", "refuse")
+
+
+class KeyCells:
+    """Keys, their newest values, and the readers that wait for them."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        arrays: Arrays | None = None,
+        pool: PagePool | None = None,
+        page_bytes: int = PAGE_BYTES,
+        naive: bool = False,
+        late: str = "drop",
+        smoothing: int = 32,
+        capacity: int = 0,
+        header: int = 0,
+        name: str = "queue",
+    ) -> None:
+        """Attach to the arrays `name.*`, or start without keys.
+
+        `header` words of every location are left free before the value; `UpdateQueue` explains the
+        rest.
+        """
+        if late not in LATE:
+            msg = f"late must be one of: {', '.join(LATE)}; got {late!r}"
+            raise DefinitionError(msg)
+        if pool is None:
+            pool = PagePool(arrays, page_bytes=page_bytes, name=f"{name}.pool")
+        self.arrays = pool.arrays if arrays is None else arrays
+        self.codec = RowCodec(schema)
+        self.late = late
+        width = self.codec.width
+        unit = header + width
+        if not self.codec.is_fixed:
+            unit = min(pool.page_words, unit + 1 + _SPARE_WORDS)
+        #: where values are
+        self.pages = (NaivePages if naive else OnDemandPages)(pool, unit, f"{name}.values")
+        self._facts = self.arrays.array(f"{name}.facts", np.int64, 1, k.STORE_FACTS)
+        self._cells = self.arrays.array(f"{name}.cells", np.int64, k.CELL_WORDS)
+        self._index = self.arrays.array(f"{name}.index", np.int32)
+        self._facts.view[k.SMOOTHING] = smoothing
+        self._facts.view[k.WIDTH] = width if self.codec.is_fixed else 0
+        self._readers: list[KeyOrder] = []
+        #: keys there may be room for; whoever sets it takes out what is too many
+        self.most: int | None = None
+        self._make_room(max(capacity, _LEAST))
+
+    @property
+    def kernel(self) -> Store:
+        """The arrays, for kernels; never kept across a call that may grow them."""
+        cells = self._cells.view[: self._room]
+        return Store(
+            self._facts.view,
+            cells,
+            cells.view(np.float64),
+            self._index.view[: self._places],
+            self.pages.kernel,
+            self.pages.pool.kernel,
+        )
+
+    @property
+    def kernel_readers(self) -> tuple[Reader, ...]:
+        """The arrays of all readers, for kernels."""
+        return tuple(reader.kernel for reader in self._readers)
+
+    @property
+    def seen(self) -> int:
+        """Cells ever used: slots are below it."""
+        return int(self._facts.view[k.CELLS_SEEN])
+
+    @property
+    def keys(self) -> int:
+        """Keys that are known."""
+        return self.seen - int(self._facts.view[k.FREE_CELLS])
+
+    @property
+    def newest(self) -> Micros:
+        """The newest arrival of all."""
+        facts = self._facts.view
+        return int(facts[k.NEWEST]) if facts[k.ACCEPTED] else MINUS_INFINITY
+
+    def fact(self, place: int) -> int:
+        """Return a count that kernels keep."""
+        return int(self._facts.view[place])
+
+    def join(self, reader: KeyOrder) -> None:
+        """Let one more reader wait for updates, from the next one on."""
+        grow(reader.targets(self._room))
+        if reader.is_new:
+            batch.blank_keys(reader.kernel, self.seen)
+        self._readers.append(reader)
+
+    def find(self, hi: Identity, lo: Identity) -> Ints:
+        """Return the cell of each key, -1 for those not known."""
+        slots = np.empty(len(hi), dtype=np.int64)
+        store = self.kernel
+        lookup.find(store.places, store.cells, hi, lo, slots)
+        return slots
+
+    def register(self, hi: Identity, lo: Identity) -> Ints:
+        """Return the cell of each key, made if it is new; it stays until it is forgotten."""
+        slots = self.find(hi, lo)
+        self._add(hi, lo, slots, np.flatnonzero(slots < 0))
+        return slots
+
+    def enqueue(self, hi: Identity, lo: Identity, arrived: Ints, rows: pa.RecordBatch) -> None:
+        """Let updates arrive for all readers; what is refused changes nothing."""
+        slots, encoded = self.place(hi, lo, arrived, rows, self._reserve_values)
+        batch.enqueue_batch(
+            self.kernel, self.kernel_readers, slots, arrived, encoded.words, encoded.offsets
+        )
+
+    def place(
+        self,
+        hi: Identity,
+        lo: Identity,
+        arrived: Ints,
+        rows: pa.RecordBatch,
+        reserve: Callable[[Ints, Ints], None],
+    ) -> tuple[Ints, Encoded]:
+        """Find or make the cells of a batch, and room for its values; if refused, change nothing.
+
+        Args:
+            hi: identities of the keys, with `lo`.
+            lo: see `hi`.
+            arrived: when each update arrived.
+            rows: the values.
+            reserve: makes room for values of these slots and offsets of words.
+        """
+        if not len(hi) == len(lo) == len(arrived) == rows.num_rows:
+            msg = f"{len(hi)} keys and {len(arrived)} arrivals cannot take {rows.num_rows} rows"
+            raise ValueError(msg)
+        encoded = self.codec.encode(rows)
+        slots = self.find(hi, lo)
+        missing = np.flatnonzero(slots < 0)
+        self._add(hi, lo, slots, missing)
+        try:
+            self._check(slots, arrived)
+            reserve(slots, encoded.offsets)
+        except BaseException:
+            self._drop(slots[missing])
+            raise
+        for reader in self._readers:
+            if len(arrived) and reader.began == MINUS_INFINITY:
+                k.begin_measuring(reader.kernel, self.seen, int(arrived[0]))
+        return slots, encoded
+
+    def values(self, slots: Ints) -> pa.RecordBatch:
+        """Return the values at the addresses of some cells."""
+        if self.codec.is_fixed:
+            offsets = np.arange(len(slots) + 1) * self.codec.width
+        else:
+            offsets = np.zeros(len(slots) + 1, dtype=np.int64)
+            np.cumsum(self._cells.view[slots, k.SIZE], out=offsets[1:])
+        words = np.empty(int(offsets[-1]), dtype=np.int64)
+        batch.copy_values(self.kernel, slots, offsets, words)
+        return self.codec.decode(words, len(slots))
+
+    def identities(self, slots: Ints) -> tuple[Identity, Identity]:
+        """Return hi and lo of cells."""
+        cells = self._cells.view
+        return cells[slots, k.HI].view(np.uint64), cells[slots, k.LO].view(np.uint64)
+
+    def column(self, word: int) -> Ints:
+        """Return one word of every cell ever used, `kernels.update_queue` says which."""
+        found: Ints = self._cells.view[: self.seen, word]
+        return found
+
+    @property
+    def gaps(self) -> npt.NDArray[np.float64]:
+        """The mean microseconds between updates of every cell ever used."""
+        found: npt.NDArray[np.float64] = self._cells.view.view(np.float64)[: self.seen, k.GAP]
+        return found
+
+    def idle_since(self, before: Micros) -> Ints:
+        """Return cells of keys without an update since `before` that nobody waits for."""
+        idle = (self.column(k.WAITED_FOR) == 0) & (self.column(k.COUNT) >= 0)
+        return np.flatnonzero(idle & (self.column(k.ARRIVED) < before))
+
+    def drop(self, slots: Ints) -> None:
+        """Forget keys that nobody waits for."""
+        batch.drop_keys(self.kernel, slots)
+
+    def forget(self, before: Micros) -> int:
+        """Forget keys without an update since `before` that nobody waits for; return how many."""
+        old = self.idle_since(before)
+        self.drop(old)
+        return len(old)
+
+    def reserve(self, keys: int) -> None:
+        """Make room for so many keys more; a refusal changes nothing."""
+        self._make_room(self.keys + keys)
+
+    def _check(self, slots: Ints, arrived: Ints) -> None:
+        if self.late == "refuse":
+            at = int(batch.first_late(self.kernel, slots, arrived))
+            if at >= 0:
+                msg = (
+                    f"update {at} of the batch arrived at {int(arrived[at])}, before the newest of "
+                    "its key; send a key's updates in order, or make the queue with late='drop'"
+                )
+                raise InputError(msg)
+
+    def _reserve_values(self, slots: Ints, offsets: Ints) -> None:
+        """Make room for the values of a batch, as little as surely suffices if room is short."""
+        most = len(slots)
+        if not self.codec.is_fixed:
+            most += int(offsets[-1]) // (self.pages.unit - 1)
+        if self.pages.room >= most:
+            return
+        try:
+            self.pages.reserve(most)
+        except Refused:
+            self.pages.reserve(int(batch.units_wanted(self.kernel, slots, offsets)))
+
+    def _add(self, hi: Identity, lo: Identity, slots: Ints, missing: Ints) -> None:
+        """Give cells to keys without one, to all or to none."""
+        if not len(missing):
+            return
+        try:
+            done = 0
+            while done < len(slots):
+                done = batch.add_keys(self.kernel, self.kernel_readers, hi, lo, slots, done)
+                if done < len(slots):
+                    self._make_room(self._room + 1)
+        except BaseException:
+            self._drop(slots[missing])
+            raise
+
+    def _drop(self, slots: Ints) -> None:
+        """Take back cells that were added in vain."""
+        batch.drop_keys(self.kernel, np.unique(slots[slots >= 0]))
+
+    def _make_room(self, keys: int) -> None:
+        """Grow what is kept for each key, to half as much more where that fits."""
+        if self._room >= keys:
+            return
+        ahead = self._room + self._room // 2
+        try:
+            self._grow(max(keys, ahead if self.most is None else min(ahead, self.most)))
+        except Refused:
+            self._grow(keys)
+
+    @property
+    def _places(self) -> int:
+        """Places of the index: a power of two."""
+        return 1 << self._index.capacity.bit_length() >> 1
+
+    @property
+    def capacity(self) -> int:
+        """Keys there is room for without growing."""
+        return self._room
+
+    @property
+    def _room(self) -> int:
+        """Cells that every array has room for."""
+        counts = [reader.capacity for reader in self._readers]
+        return min([self._cells.capacity, self._places // 2, *counts])
+
+    def _grow(self, keys: int) -> None:
+        if self._room >= keys:
+            return
+        places = 1 << (2 * keys - 1).bit_length()
+        targets = [(self._index, places), (self._cells, keys)]
+        for reader in self._readers:
+            targets += reader.targets(keys)
+        before = self._index.capacity
+        grow(targets)
+        if self._index.capacity != before:
+            store = self.kernel
+            store.places[:] = 0
+            live = np.flatnonzero(self.column(k.COUNT) >= 0)
+            lookup.insert_all(store.places, store.cells, live)

@@ -1,0 +1,367 @@
+"""Which keys of an update queue are in memory, where not all of them fit.
+
+Idea: keys that are named by a batch come into memory first, all that are cold in one sorted pass;
+so do waiting keys whose turn is near. Room is made by those that are needed last: idle keys, the
+ones updated longest ago before others; then keys whose answer is on its way; then waiting keys that
+are served last. What leaves goes to `ColdKeys` with all that is known of it, so a queue does what
+it would do with all keys in memory.
+
+Invariants:
+1. FIFO, IN-PLACE and LINECUTTING serve the same keys in the same order as without a limit, with the
+   same staleness (`test_oracle_a_small_budget_serves_the_same`).
+2. INDEX serves every key, near its order (`test_index_serves_every_key_with_a_small_budget`).
+3. Keys in memory and the pages of their values stay inside the limit
+   (`test_bounded_ten_times_the_keys_that_fit`).
+
+Cost: nothing while all keys fit. Otherwise an eighth of the keys leave at once, after a look at all
+in memory; each is written once when it leaves and read once when it returns.
+
+Limits: INDEX chooses among the keys in memory: those that left were worth less than all that
+stayed, and come back, the oldest first, when an eighth of what fits is left. What a key is worth
+grows with its wait, so one is late by the time in which the keys in memory are served, at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints, Mask
+from icestream.core.times import Micros
+from icestream.kernels.queue import batch
+from icestream.kernels.queue import queue as k
+from icestream.kernels.queue.order import (
+    APPLICATION_BOOK,
+    FLYING,
+    LIST,
+    LISTS_OF_INDEX,
+    NEXT,
+    PREVIOUS,
+    QUEUE_BOOK,
+    READER_WORDS,
+    TURN,
+    next_keys,
+)
+from icestream.kernels.queue.restore import count_ready, leave_lists, put_by_turn, put_values
+from icestream.kernels.queue.staleness import BINS, FROM, NONE, PROFILE
+from icestream.state.arena import Arena
+from icestream.state.budget import Account, Refused
+from icestream.state.identities import distinct, identities
+from icestream.state.keys import Identity
+from icestream.state.queue.cells import KeyCells
+from icestream.state.queue.cold_keys import ColdKeys
+from icestream.state.queue.reader import Dequeued, QueueReader
+
+#: part of a budget that keys and values may take; the rest is for batches
+SHARE = 5 / 8
+#: one part of so many of the keys leaves, or comes back, at once
+PART = 8
+#: keys that fit at least
+_LEAST = 64
+#: words of each place of an index of turns or scores, and bytes of the hash index for each key
+_LIST_BYTES, _INDEX_BYTES = 40, 16
+_WORD = 8
+
+
+class Residence:
+    """Takes keys of a queue out of memory and back."""
+
+    def __init__(
+        self,
+        cells: KeyCells,
+        readers: tuple[QueueReader, ...],
+        arena: Arena,
+        account: Account,
+        name: str = "queue",
+    ) -> None:
+        """Attach to the arena's files, or start with all keys in memory.
+
+        `account` holds the work buffers; its budget says what fits.
+        """
+        self._cells = cells
+        self._readers = readers
+        self._account = account
+        limit = int(account.budget.total * SHARE)
+        #: keys that may be in memory
+        self.most = cells.most = _fitting(cells, readers, limit)
+        cells.pages.pool.limit = -(-self.most // cells.pages.per_page) + 1
+        orders = tuple(reader.order for reader in readers)
+        #: the keys that are not in memory
+        self.cold = ColdKeys(arena, orders, limit // 64, name)
+
+    @property
+    def part(self) -> int:
+        """Keys that leave or come back at once."""
+        return max(1, self.most // PART)
+
+    def pieces(self, count: int) -> Iterator[slice]:
+        """Cut as many keys as are named into parts, each of which fits into memory at once."""
+        fits = not len(self.cold) and self._cells.keys + count <= self.most
+        size = max(1, count if fits else self.part)
+        for first in range(0, count, size):
+            yield slice(first, min(first + size, count))
+
+    def look(self, hi: Identity, lo: Identity) -> Ints:
+        """Return the cells of distinct keys as they are, wherever; zeros for unknown ones."""
+        slots = self._cells.find(hi, lo)
+        table = self._cells.kernel.cells
+        rows: Ints = table[np.maximum(slots, 0)]
+        missing = np.flatnonzero(slots < 0)
+        rows[missing] = 0
+        if len(self.cold):
+            for piece in self.pieces(len(missing)):
+                some = missing[piece]
+                found, cold = self.cold.look(hi[some], lo[some])
+                rows[some[found]] = cold[:, : k.CELL_WORDS]
+        return rows
+
+    def admit(self, hi: Identity, lo: Identity) -> None:
+        """Bring a piece of keys into memory, and make room for those that are new."""
+        slots = self._cells.find(hi, lo)
+        missing = slots < 0
+        if not missing.any():
+            return
+        hi, lo, _ = distinct(hi[missing], lo[missing])
+        held = self._pinned(slots[~missing])
+        self._make_room(len(hi), held)
+        if len(self.cold):
+            self.install(*self.cold.pop(hi, lo), held)
+
+    def enqueue(self, hi: Identity, lo: Identity, arrived: Ints, rows: pa.RecordBatch) -> None:
+        """Let a piece of updates arrive for all readers."""
+        self.admit(hi, lo)
+        while True:
+            try:
+                self._cells.enqueue(hi, lo, arrived, rows)
+            except Refused:
+                if not self._relieve(hi, lo):
+                    break
+            else:
+                return
+        half = len(hi) // 2
+        if not half:
+            self._cells.enqueue(hi, lo, arrived, rows)
+            return
+        for some in (slice(0, half), slice(half, len(hi))):
+            taken = rows.slice(some.start, some.stop - some.start)
+            self.enqueue(hi[some], lo[some], arrived[some], taken)
+
+    def dequeue(self, reader: int, count: int, now: Micros) -> Dequeued:
+        """Take up to `count` keys in the order of a reader's schedule."""
+        queue = self._readers[reader]
+        if not self.cold.waits(reader):
+            return queue.dequeue(count, now)
+        taken = []
+        left = min(count, len(queue))
+        while left:
+            ready = self._ready(reader, left)
+            if ready:
+                taken.append(queue.dequeue(ready, now))
+                left -= ready
+            else:
+                self._bring_next(reader)
+        return taken[0] if len(taken) == 1 else _together(taken)
+
+    def install(self, rows: Ints, words: Ints, offsets: Ints, held: Mask | None = None) -> None:
+        """Put rows of keys, as `ColdKeys.pop` gives them, into memory.
+
+        There must be room for the keys; `held` are cells that may not leave for their values.
+        """
+        if not len(rows):
+            return
+        cells = self._cells
+        hi, lo = identities(rows)
+        slots = cells.register(hi, lo)
+        table = cells.kernel.cells
+        table[slots, 2:] = rows[:, 2 : k.CELL_WORDS]
+        table[slots, k.ADDRESS] = -1
+        waits = rows[:, k.WAITED_FOR] != 0
+        for number, reader in enumerate(self._readers):
+            self._install_reader(reader, slots, self.cold.of_reader(rows, number))
+        # while values have no place their keys must not be chosen to leave
+        pinned = self._pinned(slots) if held is None else self._pinned(slots, held)
+        while True:
+            units = int(batch.units_wanted(cells.kernel, slots[waits], offsets))
+            try:
+                cells.pages.reserve(units)
+                break
+            except Refused:
+                if not self._evict_waiting(self.part, pinned):
+                    raise
+        put_values(cells.kernel, slots[waits], words, offsets)
+
+    def make_room(self, keys: int) -> None:
+        """Make room for new keys."""
+        self._make_room(keys, self._pinned(np.empty(0, dtype=np.int64)))
+
+    def portions(self, size: int, *, waiting: bool) -> Iterator[tuple[Ints, pa.RecordBatch | None]]:
+        """Yield rows of all keys that wait, with their values, or of all others, some at a time."""
+        column = self._cells.column(k.WAITED_FOR)
+        known = self._cells.column(k.COUNT) > 0
+        slots = np.flatnonzero(column != 0 if waiting else known & (column == 0))
+        for first in range(0, len(slots), size):
+            some = slots[first : first + size]
+            yield self._rows(some), self._cells.values(some) if waiting else None
+        if not waiting:
+            yield from ((rows, None) for rows in self.cold.idle_rows())
+        for opened in self.cold.open_rows():
+            rows = opened[(opened[:, k.WAITED_FOR] != 0) == waiting]
+            values = self.cold.values_of(rows)[0] if waiting else None
+            decode = self._cells.codec.decode
+            yield rows, None if values is None else decode(values, len(rows))
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _install_reader(self, reader: QueueReader, slots: Ints, keys: Ints) -> None:
+        """Put what is known of keys for one reader into memory, and those that wait in order."""
+        kernel = reader.order.kernel
+        numbers, turns = keys[:, LIST].copy(), keys[:, TURN]
+        for book in (QUEUE_BOOK, APPLICATION_BOOK):
+            keys[:, book + FROM] = np.maximum(keys[:, book + FROM], reader.order.began)
+        keys[:, [NEXT, PREVIOUS, LIST]] = 0
+        kernel.keys[slots] = keys
+        order = np.lexsort((turns, numbers))
+        order = order[numbers[order] > 0]
+        put_by_turn(kernel, slots[order], numbers[order] - 1)
+
+    def _rows(self, slots: Ints) -> Ints:
+        """Return all that is known of keys in memory."""
+        tables = [self._cells.kernel.cells]
+        tables += [reader.order.kernel.keys for reader in self._readers]
+        return np.hstack([table[slots] for table in tables])
+
+    def _pinned(self, slots: Ints, more: Mask | None = None) -> Mask:
+        pinned = np.zeros(self._cells.seen, dtype=np.bool_)
+        if more is not None:
+            pinned[: len(more)] = more
+        pinned[slots] = True
+        return pinned
+
+    def _ready(self, reader: int, count: int) -> int:
+        """Return how many of the next keys are in memory and stand before all that are not."""
+        order = self._readers[reader].order
+        here = order.waiting - self.cold.waits(reader)
+        if order.schedule == "index":
+            stays = self.part if self.cold.waits(reader) else 0
+            return max(0, min(count, here - stays))
+        turn = self.cold.next_turn(reader)
+        return int(count_ready(order.kernel, turn, min(count, here)))
+
+    def _bring_next(self, reader: int) -> None:
+        """Bring waiting keys whose turn is near into memory."""
+        count = self.part
+        self.make_room(count)
+        hi, lo = self.cold.next_keys(reader, count)
+        self.install(*self.cold.pop(hi, lo))
+
+    def _make_room(self, keys: int, pinned: Mask) -> None:
+        """Make room for keys; where others hold what should be free, for fewer in all."""
+        while True:
+            self._shrink(keys, pinned)
+            try:
+                self._cells.reserve(keys)
+            except Refused:
+                if self.most <= self._cells.capacity:
+                    raise
+                self.most = self._cells.most = self._cells.capacity
+            else:
+                return
+
+    def _shrink(self, keys: int, pinned: Mask) -> None:
+        """Let keys leave until so many more fit; Refused if there are not enough."""
+        missing = keys - (self.most - self._cells.keys)
+        if missing <= 0:
+            return
+        left = max(missing, self.part)
+        left -= self._evict(self._idle(left, pinned))
+        if left > 0:
+            self._evict_waiting(left, pinned)
+        free = self.most - self._cells.keys
+        if keys > free:
+            owner, row = "keys of updates", _WORD * self.cold.width
+            raise Refused(owner, keys * row, max(0, free) * row)
+
+    def _relieve(self, hi: Identity, lo: Identity) -> bool:
+        """Let keys leave that are none of some; False if there are no others."""
+        slots = self._cells.find(hi, lo)
+        pinned = self._pinned(slots[slots >= 0])
+        idle = self._evict(self._idle(self.part, pinned))
+        return idle + self._evict_waiting(self.part, pinned) > 0
+
+    def _idle(self, count: int, pinned: Mask) -> Ints:
+        """Return cells of keys that do not wait, those first that are needed last."""
+        free = (self._cells.column(k.WAITED_FOR) == 0) & (self._cells.column(k.COUNT) >= 0)
+        slots = np.flatnonzero(free & ~pinned)
+        flies = np.zeros(len(slots), dtype=np.bool_)
+        for reader in self._readers:
+            flies |= reader.order.kernel.keys[slots, FLYING] != NONE
+        if len(slots) > count:
+            order = np.lexsort((self._cells.column(k.ARRIVED)[slots], flies))
+            slots = slots[order[:count]]
+        return slots
+
+    def _evict_waiting(self, count: int, pinned: Mask) -> int:
+        """Let waiting keys leave that are served last by whoever serves them first."""
+        rank = np.full(self._cells.seen, -1, dtype=np.int64)
+        for reader in self._readers:
+            order = reader.order
+            slots = np.empty(order.waiting, dtype=np.int64)
+            reals, now = self._cells.kernel.reals, self._cells.newest
+            listed = slots[: next_keys(order.kernel, reals, k.GAP, now, slots)]
+            places = np.arange(len(listed))
+            known = rank[listed]
+            rank[listed] = np.where(known < 0, places, np.minimum(known, places))
+        rank[pinned] = -1
+        slots = np.flatnonzero(rank >= 0)
+        if len(slots) > count:
+            slots = slots[np.argpartition(rank[slots], len(slots) - count)[-count:]]
+        return self._evict(slots[np.argsort(rank[slots])])
+
+    def _evict(self, slots: Ints) -> int:
+        """Let keys leave memory, a part at a time; return how many."""
+        for first in range(0, len(slots), self.part):
+            self._leave(slots[first : first + self.part])
+        return len(slots)
+
+    def _leave(self, slots: Ints) -> None:
+        cells = self._cells
+        table = cells.kernel.cells
+        waits = slots[table[slots, k.WAITED_FOR] != 0]
+        offsets = np.zeros(len(waits) + 1, dtype=np.int64)
+        np.cumsum(table[waits, k.SIZE], out=offsets[1:])
+        needed = _WORD * (2 * len(slots) * self.cold.width + int(offsets[-1]))
+        self._account.reserve(needed)
+        try:
+            words = np.empty(int(offsets[-1]), dtype=np.int64)
+            batch.copy_values(cells.kernel, waits, offsets, words)
+            rows = self._rows(slots)
+            for reader in self._readers:
+                leave_lists(reader.order.kernel, waits)
+            table[waits, k.WAITED_FOR] = 0
+            cells.drop(slots)
+            self.cold.put(rows, words, offsets)
+        finally:
+            self._account.release(needed)
+
+
+def _fitting(cells: KeyCells, readers: tuple[QueueReader, ...], limit: int) -> int:
+    """Return how many keys, each with a value, fit into some bytes."""
+    pages = cells.pages
+    page = pages.pool.page_bytes
+    fixed = 2 * page
+    for reader in readers:
+        lists = LISTS_OF_INDEX if reader.schedule == "index" else 1
+        fixed += lists * _LIST_BYTES + 4 * BINS * PROFILE * _WORD
+    key = _WORD * (k.CELL_WORDS + len(readers) * READER_WORDS) + _INDEX_BYTES
+    return max(_LEAST, (limit - fixed) // (key + -(-page // pages.per_page)))
+
+
+def _together(parts: list[Dequeued]) -> Dequeued:
+    """Return what was dequeued one after the other."""
+    hi, lo, since, arrived = (
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("hi", "lo", "since", "arrived")
+    )
+    return Dequeued(hi, lo, since, arrived, pa.concat_batches([part.rows for part in parts]))

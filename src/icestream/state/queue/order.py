@@ -1,0 +1,121 @@
+"""The order in which one reader is given the keys that wait for it.
+
+Idea: FIFO puts a key at the tail with every update; IN-PLACE lets it keep the place of its first
+update that waits; LINECUTTING puts a key in front whose updates are so rare that every resident can
+be served between two of them; INDEX serves the key whose waiting costs most.
+
+Invariant: the order is a function of arrivals, services, rates, weights and cost, whatever the
+sizes of the batches (`test_oracle_any_sequence_follows_the_schedule`).
+
+Cost: 128 bytes for each key of each reader; O(1) per call.
+
+References: `kernels.update_queue_order` has the index and where it comes from.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.core.errors import DefinitionError
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.kernels.queue import order as k
+from icestream.kernels.queue.order import Reader
+from icestream.kernels.queue.price import COST
+from icestream.kernels.queue.staleness import BINS, PROFILE
+from icestream.state.queue.arrays import Arrays, Growing
+
+Reals = npt.NDArray[np.float64]
+
+#: names of the schedules
+SCHEDULES = {"fifo": k.FIFO, "inplace": k.INPLACE, "linecutting": k.LINECUTTING, "index": k.INDEX}
+#: readers of one queue
+MOST_READERS = 62
+
+
+class KeyOrder:
+    """The rows of one reader: order, weights and books of every key."""
+
+    def __init__(
+        self, arrays: Arrays, *, schedule: str, cost: Micros = 0, bit: int = 0, name: str = "reader"
+    ) -> None:
+        """Attach to the arrays `name.*`, or start with no key.
+
+        Args:
+            arrays: where arrays come from.
+            schedule: fifo, inplace, linecutting or index.
+            cost: microseconds that serving a key takes; may be changed at any time.
+            bit: number of the reader in its queue.
+            name: how the arrays are called.
+        """
+        if schedule not in SCHEDULES:
+            msg = f"no schedule is called {schedule!r}; choose one of: {', '.join(SCHEDULES)}"
+            raise DefinitionError(msg)
+        if bit > MOST_READERS:
+            msg = f"a queue has at most {MOST_READERS + 1} readers; use another queue for the rest"
+            raise DefinitionError(msg)
+        self.schedule = schedule
+        lists = k.LISTS_OF_INDEX if schedule == "index" else 1
+        #: whether its arrays were not there before
+        self.is_new = arrays.array(f"{name}.facts", np.int64).capacity == 0
+        self._facts = arrays.array(f"{name}.facts", np.int64, 1, k.READER_FACTS)
+        self._settings = arrays.array(f"{name}.settings", np.float64, 1, k.SETTINGS)
+        self._keys = arrays.array(f"{name}.keys", np.int64, k.READER_WORDS)
+        self._lists = arrays.array(f"{name}.lists", np.int64, k.LIST_WORDS, lists)
+        self._active = arrays.array(f"{name}.active", np.int64, 1, lists)
+        self._scores = arrays.array(f"{name}.scores", np.float64, 1, lists)
+        self._profiles = arrays.array(f"{name}.profiles", np.float64, PROFILE, 2 * BINS)
+        if self.is_new:
+            self._facts.view[k.BEGAN] = self._facts.view[k.SCORED] = MINUS_INFINITY
+        self._facts.view[k.SCHEDULE] = SCHEDULES[schedule]
+        self._facts.view[k.BIT] = bit
+        self.cost = cost
+
+    @property
+    def kernel(self) -> Reader:
+        """The arrays, for kernels; never kept across a call that may grow them."""
+        keys, profiles = self._keys.view, self._profiles.view
+        return Reader(
+            self._facts.view,
+            self._settings.view,
+            keys,
+            keys.view(np.float64),
+            self._lists.view,
+            self._active.view,
+            self._scores.view,
+            profiles[:BINS],
+            profiles[BINS : 2 * BINS],
+        )
+
+    @property
+    def cost(self) -> float:
+        """Microseconds that serving a key takes, as LINECUTTING assumes."""
+        return float(self._settings.view[COST])
+
+    @cost.setter
+    def cost(self, cost: float) -> None:
+        self._settings.view[COST] = cost
+
+    @property
+    def waiting(self) -> int:
+        """Keys that wait."""
+        return int(self._facts.view[k.WAITING])
+
+    @property
+    def began(self) -> Micros:
+        """Since when staleness is measured; MINUS_INFINITY before the first update."""
+        return int(self._facts.view[k.BEGAN])
+
+    @property
+    def bit(self) -> int:
+        """Its number among the readers of the queue."""
+        return int(self._facts.view[k.BIT])
+
+    @property
+    def capacity(self) -> int:
+        """Keys there is room for."""
+        return self._keys.capacity
+
+    def targets(self, keys: int) -> list[tuple[Growing, int]]:
+        """Return the arrays that grow with the number of keys."""
+        return [(self._keys, keys)]

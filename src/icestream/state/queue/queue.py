@@ -1,0 +1,178 @@
+"""The update queue: of every key only the newest update waits.
+
+Idea: an arrival overwrites the waiting value of its key, so what is behind is never processed, and
+memory is bounded by the keys that wait, whatever the load. Which key is served next is the
+schedule's to say.
+
+Invariants:
+1. Every key's newest update is dequeued exactly once, unless a newer one supersedes it
+   (`test_oracle_any_sequence_follows_the_schedule`).
+2. Memory holds one value per waiting key, on pages that are given back when empty
+   (`test_oracle_pages_hold_what_waits`).
+3. A refused `enqueue` changes nothing (`test_bounded_a_refused_enqueue_changes_nothing`).
+
+Cost: see `kernels.update_queue`; `bench update-queue` has rates.
+
+References: update queues of the source named in `docs/papers.md`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints
+from icestream.core.times import Micros
+from icestream.kernels.queue import queue as k
+from icestream.state.keys import Identity
+from icestream.state.queue.arrays import Arrays
+from icestream.state.queue.cells import KeyCells
+from icestream.state.queue.order import KeyOrder
+from icestream.state.queue.pages import PAGE_BYTES, OnDemandPages, PagePool
+from icestream.state.queue.reader import QueueReader
+
+
+class UpdateQueue(QueueReader):
+    """Keeps the newest value of every key that waits, for one query.
+
+    Examples:
+        >>> import numpy as np, pyarrow as pa
+        >>> queue = ice.UpdateQueue(pa.schema([("price", pa.float64())]))
+        >>> key = np.array([7, 7, 9], np.uint64)
+        >>> rows = pa.record_batch({"price": [20.0, 21.0, 5.0]})
+        >>> queue.enqueue(key, key, np.array([1, 2, 3]), rows)
+        >>> queue.dequeue(10, now=4).rows.to_pydict()
+        {'price': [21.0, 5.0]}
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        schedule: str = "inplace",
+        arrays: Arrays | None = None,
+        pool: PagePool | None = None,
+        page_bytes: int = PAGE_BYTES,
+        cost: Micros = 0,
+        naive: bool = False,
+        late: str = "drop",
+        smoothing: int = 32,
+        capacity: int = 0,
+        name: str = "queue",
+    ) -> None:
+        """Attach to the arrays `name.*`, or start empty.
+
+        Args:
+            schema: columns of the values, as `RowCodec` keeps them.
+            schedule: which key is served next: fifo, inplace, linecutting or index.
+            arrays: an arena, or heap arrays of an account; the heap without limit if left out.
+            pool: pages to share with other queues; its own if left out.
+            page_bytes: size of a page of its own pool.
+            cost: microseconds that processing one update takes, for linecutting.
+            naive: let every key keep its location for good, to compare with.
+            late: drop, or refuse with an error, an update older than the newest of its key.
+            smoothing: gaps between updates that a key's rate is averaged over.
+            capacity: keys to make room for at once.
+            name: how the arrays are called.
+        """
+        cells = KeyCells(
+            schema,
+            arrays=arrays,
+            pool=pool,
+            page_bytes=page_bytes,
+            naive=naive,
+            late=late,
+            smoothing=smoothing,
+            capacity=capacity,
+            name=name,
+        )
+        order = KeyOrder(cells.arrays, schedule=schedule, cost=cost, name=f"{name}.reader")
+        super().__init__(cells, order)
+
+    def enqueue(
+        self, hi: Identity | None, lo: Identity | None, arrived: Ints, rows: pa.RecordBatch
+    ) -> None:
+        """Let updates arrive, in this order; a later one of a key supersedes those before it.
+
+        Args:
+            hi: identities of the keys, with `lo`; None for a stream without a key, in which every
+                update supersedes the last.
+            lo: see `hi`.
+            arrived: when each arrived, in microseconds; for a key they must not go back.
+            rows: the values.
+
+        Raises `Refused` when memory does not suffice, InputError for an update that goes back in
+        time where late is "refuse"; both change nothing.
+
+        Examples:
+            >>> import numpy as np, pyarrow as pa
+            >>> queue = ice.UpdateQueue(pa.schema([("price", pa.float64())]))
+            >>> queue.enqueue(
+            ...     None, None, np.array([1, 2]), pa.record_batch({"price": [20.0, 21.0]})
+            ... )
+            >>> queue.superseded
+            1
+        """
+        if hi is None or lo is None:
+            hi = lo = np.zeros(rows.num_rows, dtype=np.uint64)
+        self.cells.enqueue(hi, lo, arrived, rows)
+
+    def forget(self, before: Micros) -> int:
+        """Forget keys that do not wait and had no update since `before`; return how many.
+
+        Examples:
+            >>> taken = updates.dequeue(10, now=4)
+            >>> updates.forget(before=3)
+            2
+        """
+        return self.cells.forget(before)
+
+    @property
+    def keys(self) -> int:
+        """Keys that are known, whether they wait or not.
+
+        Examples:
+            >>> updates.keys
+            2
+        """
+        return self.cells.keys
+
+    @property
+    def pages(self) -> OnDemandPages:
+        """The memory of its values: pages and locations in use, now and at most.
+
+        Examples:
+            >>> updates.pages.used
+            2
+        """
+        return self.cells.pages
+
+    @property
+    def effective_use(self) -> float:
+        """Part of the locations in use that hold a value somebody waits for.
+
+        Examples:
+            >>> updates.effective_use
+            1.0
+        """
+        return len(self) / self.pages.used if self.pages.used else 1.0
+
+    @property
+    def superseded(self) -> int:
+        """Updates that a newer one of their key replaced before they were dequeued.
+
+        Examples:
+            >>> updates.superseded
+            0
+        """
+        return self.cells.fact(k.SUPERSEDED)
+
+    @property
+    def late(self) -> int:
+        """Updates dropped because they went back in time.
+
+        Examples:
+            >>> updates.late
+            0
+        """
+        return self.cells.fact(k.LATE)

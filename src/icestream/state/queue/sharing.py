@@ -1,0 +1,95 @@
+"""One queue for several queries: values are kept once, every query takes them in its own order.
+
+Idea: each reader has an order, weights and books of its own over the same cells. An update enters
+the order of every reader that does not already wait for its key; its value leaves its page when the
+last reader took it, and is overwritten for all that still wait when a newer one arrives.
+
+Invariants:
+1. Every reader is served as if the queue were its own
+   (`test_oracle_every_reader_has_its_own_queue`).
+2. A value is in memory exactly while some reader waits for it (same test).
+
+Cost: 128 bytes more per key and reader, and O(readers) per update of a key nobody waits for.
+
+Limits: 63 readers; a reader that joins is given what arrives from then on.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints
+from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
+from icestream.state.keys import Identity
+from icestream.state.queue.arrays import Arrays
+from icestream.state.queue.cells import KeyCells
+from icestream.state.queue.order import KeyOrder
+from icestream.state.queue.pages import PAGE_BYTES, OnDemandPages, PagePool
+from icestream.state.queue.reader import QueueReader
+
+
+class SharedQueue:
+    """Keeps the newest value of every key that some reader waits for."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        arrays: Arrays | None = None,
+        pool: PagePool | None = None,
+        page_bytes: int = PAGE_BYTES,
+        late: str = "drop",
+        smoothing: int = 32,
+        capacity: int = 0,
+        name: str = "queue",
+    ) -> None:
+        """Attach to the arrays `name.*`, or start empty; `UpdateQueue` explains the arguments."""
+        self.cells = KeyCells(
+            schema,
+            arrays=arrays,
+            pool=pool,
+            page_bytes=page_bytes,
+            late=late,
+            smoothing=smoothing,
+            capacity=capacity,
+            name=name,
+        )
+        self._name = name
+        self._readers: dict[str, QueueReader] = {}
+
+    def reader(self, name: str, *, schedule: str = "inplace", cost: Micros = 0) -> QueueReader:
+        """Let one more query read, from the next update on.
+
+        Args:
+            name: of the query. Readers of a queue that comes back from an arena must be made
+                again, in the same order, with the same names and schedules.
+            schedule: which key it is given next: fifo, inplace, linecutting or index.
+            cost: microseconds that it takes for one update, for linecutting.
+        """
+        if name in self._readers:
+            msg = f"a reader of this queue is called {name!r} already; choose another name"
+            raise DefinitionError(msg)
+        order = KeyOrder(
+            self.cells.arrays,
+            schedule=schedule,
+            cost=cost,
+            bit=len(self._readers),
+            name=f"{self._name}.{name}",
+        )
+        self._readers[name] = QueueReader(self.cells, order)
+        return self._readers[name]
+
+    def enqueue(
+        self, hi: Identity | None, lo: Identity | None, arrived: Ints, rows: pa.RecordBatch
+    ) -> None:
+        """Let updates arrive for all readers; `UpdateQueue.enqueue` explains the rest."""
+        if hi is None or lo is None:
+            hi = lo = np.zeros(rows.num_rows, dtype=np.uint64)
+        self.cells.enqueue(hi, lo, arrived, rows)
+
+    @property
+    def pages(self) -> OnDemandPages:
+        """The memory of the values."""
+        return self.cells.pages

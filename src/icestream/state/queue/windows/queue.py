@@ -1,0 +1,328 @@
+"""A queue of windows: tuples in, the tuples of the newest windows out, marked for the operator.
+
+Idea: `enqueue` takes batches of tuples in the order of arrival; `dequeue` hands out, in the order
+in which keys are served, the tuples of windows that are committed to. The first tuple of such a
+window carries its end as a mark, starters of windows that are passed over carry 0, others -1; an
+operator that obeys the marks opens exactly the windows it is to deliver. A window whose last tuple
+came before its last instant is ended by a record without a row.
+
+Invariants:
+1. What comes out are whole windows, each the newest when it was committed to
+   (`test_oracle_windows_are_delivered_whole`).
+2. A refused `enqueue` takes no tuple (`test_a_refused_batch_changes_nothing`,
+   `test_bounded_a_batch_beyond_the_budget_takes_no_tuple`).
+
+Cost: O(1) per tuple; a tuple takes 24 bytes beside its row, a zone 48, a key 232.
+
+Limits: rows of fixed width: give the queue the columns that the operator needs. Times of a key go
+up; keys are remembered for good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.core.arrays import Ids, Ints, Table
+from icestream.core.errors import DefinitionError, InputError
+from icestream.kernels.lookup import insert_all
+from icestream.kernels.queue.windows import batch as kernels
+from icestream.kernels.queue.windows import zones as z
+from icestream.kernels.queue.windows.key_times import advance_groups
+from icestream.state.queue.arrays import Arrays, grow_ahead
+from icestream.state.queue.pages import OnDemandPages, PagePool
+from icestream.state.queue.windows.spec import UpdateWindows
+from icestream.state.rows import RowCodec
+
+Bools = npt.NDArray[np.bool_]
+Late = Literal["drop", "refuse"]
+
+#: tuples of a zone, unless told otherwise
+BLOCK_ROWS = 16
+
+
+class WindowArrays:
+    """The arrays of a window queue: facts, cells of keys, and zones from a pool of pages."""
+
+    def __init__(
+        self,
+        size: int,
+        slide: int,
+        *,
+        eager: bool,
+        fifo: bool,
+        width: int,
+        block_rows: int = BLOCK_ROWS,
+        pool: PagePool | None = None,
+        name: str = "windows",
+    ) -> None:
+        """Attach to the arrays `name.*` of the pool's arrays, or start empty.
+
+        Args:
+            size: of the windows.
+            slide: of the windows.
+            eager: whether a window is committed to as soon as it started.
+            fifo: whether an update moves its key to the end of those that wait.
+            width: words of a row.
+            block_rows: tuples of a zone.
+            pool: where zones come from; a pool of its own if left out.
+            name: how the arrays are called.
+        """
+        self._pool = PagePool() if pool is None else pool
+        arrays: Arrays = self._pool.arrays
+        unit = z.ZONE + block_rows * (z.TUPLE + width)
+        self._pages = OnDemandPages(self._pool, unit, name=f"{name}.zones")
+        is_new = arrays.array(f"{name}.facts", np.int64).capacity == 0
+        self._facts = arrays.array(f"{name}.facts", np.int64, 1, z.FACTS)
+        self._cells = arrays.array(f"{name}.cells", np.int64, z.CELL)
+        self._index = arrays.array(f"{name}.index", np.int32, 1, 64)
+        facts = self._facts.view
+        if is_new:
+            facts[[z.WQ_HEAD, z.WQ_TAIL, z.UPQ_HEAD, z.UPQ_TAIL]] = z.NONE
+        facts[[z.SIZE, z.SLIDE, z.EAGER, z.FIFO]] = size, slide, eager, fifo
+        facts[[z.ROWS, z.WIDTH]] = block_rows, z.TUPLE + width
+
+    @property
+    def kernel(self) -> z.Windows:
+        """The arrays, for kernels; never kept across a call that may grow them."""
+        return z.Windows(self.facts, self.cells, self._pool.kernel, self._pages.kernel)
+
+    @property
+    def facts(self) -> Ints:
+        """Settings and counts."""
+        facts: Ints = self._facts.view
+        return facts
+
+    @property
+    def cells(self) -> Table:
+        """Cells of keys."""
+        cells: Table = self._cells.view
+        return cells
+
+    @property
+    def keys(self) -> int:
+        """Keys ever seen."""
+        return int(self.facts[z.KEYS])
+
+    @property
+    def zones(self) -> int:
+        """Zones in use."""
+        return self._pages.used
+
+    @property
+    def zone_bytes(self) -> int:
+        """Bytes of the zones in use."""
+        return 8 * self._pages.unit * self.zones
+
+    @property
+    def pages(self) -> int:
+        """Pages in use."""
+        return self._pages.pages
+
+    def reserve_cells(self, cells: int) -> None:
+        """Make room for so many keys; the index is at most half full then."""
+        grow_ahead([(self._cells, cells)])
+        if self._index.capacity < 2 * cells:
+            self._index.resize(1 << (2 * cells - 1).bit_length())
+            self._index.view[:] = 0
+            insert_all(self._index.view, self.cells, np.arange(self.keys))
+
+    def find_cells(self, hi: Ids, lo: Ids) -> Ints:
+        """Return the cells of keys, made where they are new."""
+        found = np.empty(len(hi), dtype=np.int64)
+        done = 0
+        while True:
+            done, self.facts[z.KEYS] = kernels.find_cells(
+                self.cells, self._index.view, self.keys, hi, lo, done, found
+            )
+            if done == len(hi):
+                return found
+            self.reserve_cells(max(32, 2 * self.keys))
+
+    def reserve_zones(self, zones: int) -> None:
+        """Make sure that so many more zones can be taken."""
+        self._pages.reserve(zones)
+
+    def reserve_tuples(self, found: Ints) -> None:
+        """Make sure that a tuple can be taken for each of some cells, in any order of times."""
+        if self._pages.room >= len(found):
+            return
+        _, counts = np.unique(found, return_counts=True)
+        facts = self.facts
+        most = 2 * int(facts[z.SIZE]) + int(facts[z.SLIDE])
+        self.reserve_zones(int((np.minimum(counts, most) // int(facts[z.ROWS]) + 1).sum()))
+
+
+@dataclass(frozen=True)
+class WindowTuples:
+    """Records that were read, in the order of service."""
+
+    hi: Ids
+    lo: Ids
+    #: number of the key in its queue
+    cells: Ints
+    times: Ints
+    arrived: Ints
+    #: window specification: above 0 the end of the window to open, 0 a starter of a window that is
+    #: not to be opened, -1 any other
+    marks: Ints
+    #: which records are tuples; the others only end a window
+    is_tuple: Bools
+    #: rows of the tuples, one for each that is one
+    rows: pa.RecordBatch
+
+    def __len__(self) -> int:
+        """Return how many records there are."""
+        return len(self.times)
+
+
+class WindowQueue:
+    """Windows of keys under update semantics."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        windows: UpdateWindows,
+        *,
+        schedule: Literal["inplace", "fifo"] = "inplace",
+        late: Late = "drop",
+        pool: PagePool | None = None,
+        block_rows: int = BLOCK_ROWS,
+        name: str = "windows",
+    ) -> None:
+        """Make an empty queue, or attach to the arrays `name.*` of the pool's arrays.
+
+        Args:
+            schema: of the rows; columns of fixed width.
+            windows: size, slide and semantics.
+            schedule: whether a key that waits keeps its place or moves to the end with updates.
+            late: whether a tuple that is not newer than its key's latest is dropped, or refused.
+            pool: where zones come from; a pool of its own if left out.
+            block_rows: tuples of a zone.
+            name: how the arrays are called.
+        """
+        self._codec = RowCodec(schema)
+        if not self._codec.is_fixed:
+            msg = "windows keep rows of fixed width: give the queue only numbers and times"
+            raise DefinitionError(msg)
+        if schedule not in ("inplace", "fifo"):
+            msg = f"windows wait 'inplace' or 'fifo'; got {schedule!r}"
+            raise DefinitionError(msg)
+        self.windows = windows
+        self._late = late
+        self._arrays = WindowArrays(
+            windows.size,
+            windows.slide,
+            eager=windows.eager,
+            fifo=schedule == "fifo",
+            width=self._codec.width,
+            block_rows=block_rows,
+            pool=pool,
+            name=name,
+        )
+
+    def __len__(self) -> int:
+        """Return how many keys wait."""
+        return int(self._arrays.facts[z.WAITING])
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """Counts of keys by state, of tuples, windows, zones and pages."""
+        places = {
+            "waiting": z.WAITING,
+            "ready": z.READIES,
+            "idle": z.IDLES,
+            "late": z.LATE,
+            "updates": z.UPDATES,
+            "commits": z.COMMITS,
+            "done": z.DONES,
+            "most_kept": z.MOST_KEPT,
+            "most_live": z.MOST_LIVE,
+        }
+        counts = {name: int(self._arrays.facts[place]) for name, place in places.items()}
+        return {**counts, "zones": self._arrays.zones, "pages": self._arrays.pages}
+
+    @property
+    def arrays(self) -> WindowArrays:
+        """The arrays, for snapshots."""
+        return self._arrays
+
+    @property
+    def table(self) -> Table:
+        """The cells of known keys, as they are: columns are those of `kernels.update_windows`."""
+        return self._arrays.cells[: self._arrays.keys]
+
+    def decoded(self, words: Table) -> pa.RecordBatch:
+        """Return rows of their words."""
+        return self._codec.decode(np.ascontiguousarray(words).reshape(-1), len(words))
+
+    def enqueue(self, hi: Ids, lo: Ids, times: Ints, arrived: Ints, rows: pa.RecordBatch) -> None:
+        """Take tuples in the order of arrival.
+
+        Args:
+            hi: of the keys' identities.
+            lo: of the keys' identities.
+            times: that windows are over, 1 or more; those of a key go up.
+            arrived: when each came, for staleness.
+            rows: what the operator needs.
+
+        InputError for times that are refused, `Refused` when memory does not suffice: no tuple is
+        taken then.
+        """
+        if len(times) and int(times.min()) < 1:
+            msg = f"times of windows are 1 or more; got {int(times.min())}"
+            raise InputError(msg)
+        found = self._arrays.find_cells(hi, lo)
+        if self._late == "refuse":
+            self._check_order(found, times)
+        words = self._codec.encode(rows).words.reshape(len(found), self._codec.width)
+        self._arrays.reserve_tuples(found)
+        kernels.enqueue_many(self._arrays.kernel, found, times, arrived, words)
+
+    def cells(self, hi: Ids, lo: Ids) -> Ints:
+        """Return the numbers of keys: 0, 1, 2, ... in the order in which they came first."""
+        return self._arrays.find_cells(hi, lo)
+
+    def advance(self, keys: Ints, times: Ints, arrived: Ints, first: Ints, after: Ints) -> None:
+        """Note that no tuple comes before a time, for all cells that share a clock.
+
+        Args:
+            keys: numbers of the clocks.
+            times: that each of them shows; a tuple of just that time may still come.
+            arrived: when that became known.
+            first: first cell of each clock, -1 for none.
+            after: cell after each cell in the list of its clock, -1 after the last.
+        """
+        advance_groups(self._arrays.kernel, keys, times, arrived, first, after)
+
+    def _check_order(self, found: Ints, times: Ints) -> None:
+        order = np.argsort(found, kind="stable")
+        keys, ordered = found[order], times[order]
+        before = np.concatenate([[z.NONE], ordered[:-1]])
+        first = np.concatenate([[True], keys[1:] != keys[:-1]])[: len(keys)]
+        before = np.where(first, self._arrays.cells[keys, z.LAST], before[: len(keys)])
+        wrong = np.flatnonzero(ordered <= before)
+        if len(wrong):
+            row = int(order[wrong[0]])
+            msg = (
+                f"tuple {row} has time {int(times[row])}, not after {int(before[wrong[0]])} of its "
+                "key; sort the input by time, or have late tuples dropped (late='drop')"
+            )
+            raise InputError(msg)
+
+    def dequeue(self, count: int) -> WindowTuples:
+        """Read up to `count` records of the windows that are served next (one more if one ends)."""
+        records = np.empty((count + 1, kernels.RECORD), dtype=np.int64)
+        words = np.empty((count + 1, self._codec.width), dtype=np.int64)
+        found = kernels.dequeue_many(self._arrays.kernel, records, words)
+        cells, times, arrived, marks, is_tuple = np.ascontiguousarray(records[:found].T)
+        there = is_tuple != 0
+        identity = np.ascontiguousarray(self._arrays.cells[cells, :2]).view(np.uint64)
+        rows = self.decoded(words[:found][there])
+        return WindowTuples(
+            identity[:, 0], identity[:, 1], cells, times, arrived, marks, there, rows
+        )

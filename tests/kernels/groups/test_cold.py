@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icestream.kernels.groups import heap
+from icestream.kernels.groups.cold import (
+    MOST_HEAT,
+    clock_sweep,
+    fade_coldest,
+    fade_hit,
+    faded,
+    list_coldest,
+    partition,
+    sample_places,
+)
+from tests.oracles.kernels.groups.cold import (
+    clock_sweep_reference,
+    fade_hit_reference,
+    list_coldest_reference,
+    partition_reference,
+    sample_places_reference,
+)
+
+SLOTS = 24
+slots_hit = st.lists(st.integers(0, SLOTS - 1), max_size=40)
+
+
+def ints(values: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array(values, dtype=np.int64)
+
+
+@given(
+    st.lists(st.integers(-1, 1), min_size=SLOTS, max_size=SLOTS),
+    st.sets(st.integers(0, SLOTS - 1), min_size=1),
+    st.data(),
+)
+def test_parity_the_hand_of_the_clock(
+    bits: list[int], chosen: set[int], data: st.DataObject
+) -> None:
+    candidates = sorted(chosen)
+    start = data.draw(st.integers(0, len(candidates) - 1))
+    k = data.draw(st.integers(0, len(candidates)))
+    stats = np.zeros((SLOTS, 2), dtype=np.int64)
+    stats[:, 0] = bits
+    referenced = {slot: bit > 0 for slot, bit in enumerate(bits)}
+    out = np.empty(k, dtype=np.int64)
+    count, at = clock_sweep(stats, ints(candidates), start, k, out)
+    taken, expected_at = clock_sweep_reference(referenced, candidates, start, k)
+    assert (out[:count].tolist(), count) == (taken, k)
+    if count < len(candidates):
+        assert at == expected_at
+    for slot in range(SLOTS):
+        assert (stats[slot, 0] > 0) == referenced[slot]
+        assert slot not in taken or stats[slot, 0] == -1
+
+
+@given(
+    st.lists(slots_hit, max_size=30),
+    st.sampled_from(((0, 1.0, 1.0), (4, 1.0, 0.5), (1, 0.1, 0.9), (1, 0.5, 0.5))),
+)
+def test_parity_fading_scores(
+    hits_by_tick: list[list[int]], kind: tuple[int, float, float]
+) -> None:
+    period, gain, retain = kind
+    stats = np.zeros((SLOTS, 2), dtype=np.int64)
+    scores, last = stats.view(np.float64)[:, 0], stats[:, 1]
+    hits: dict[int, list[int]] = {slot: [] for slot in range(SLOTS)}
+    for tick, slots in enumerate(hits_by_tick):
+        fade_hit(scores, last, ints(slots), tick, period, gain, retain)
+        for slot in slots:
+            hits[slot].append(tick)
+    now = len(hits_by_tick) + 3
+    for slot in range(SLOTS):
+        found = faded(scores[slot], last[slot], now, period, retain)
+        assert found == pytest.approx(fade_hit_reference(hits[slot], now, period, gain, retain))
+
+
+def test_a_mark_is_worth_nothing() -> None:
+    marked = np.array([-1, -1000, -(2**40)], dtype=np.int64).view(np.float64)
+    assert [faded(score, 5, 5, 1, 0.5) for score in marked] == [0.0, 0.0, 0.0]
+    fade_hit(marked, np.zeros(3, dtype=np.int64), np.arange(3), 9, 1, 0.25, 0.5)
+    assert marked.tolist() == [0.25] * 3
+
+
+entries = st.lists(
+    st.tuples(st.sampled_from((0.0, 0.5, 1.0, 7.0)), st.integers(0, 3)), min_size=1, max_size=80
+)
+
+
+@given(entries, st.data())
+def test_parity_a_partition_brings_the_coldest_to_the_front(
+    drawn: list[tuple[float, int]], data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(range(len(drawn))))
+    k = data.draw(st.integers(1, len(drawn)))
+    rows = [(key, age, slot) for (key, age), slot in zip(drawn, order, strict=True)]
+    keys = np.array([row[0] for row in rows])
+    ages, slots = (ints([int(row[part]) for row in rows]) for part in (1, 2))
+    partition(keys, ages, slots, len(rows), k)
+    expected = partition_reference(rows, k)
+    assert sorted(slots[:k].tolist()) == sorted(expected)
+    assert slots[k - 1] == expected[-1]
+
+
+@given(entries, st.data())
+def test_parity_the_coldest_are_those_a_sort_puts_first(
+    drawn: list[tuple[float, int]], data: st.DataObject
+) -> None:
+    stats = np.zeros((len(drawn), 2), dtype=np.int64)
+    scores, last = stats.view(np.float64)[:, 0], stats[:, 1]
+    for slot, (score, tick) in enumerate(drawn):
+        scores[slot], last[slot] = score, tick
+    candidates = sorted(data.draw(st.sets(st.integers(0, len(drawn) - 1))))
+    k = data.draw(st.integers(1, 20))
+    keys, ages = np.empty(2 * k), np.empty(2 * k, dtype=np.int64)
+    slots = np.empty(2 * k, dtype=np.int64)
+    count = fade_coldest(scores, last, ints(candidates), 4, 2, 0.5, k, keys, ages, slots)
+    rows = [(drawn[s][0] * 0.5 ** (4 // 2 - drawn[s][1] // 2), drawn[s][1], s) for s in candidates]
+    assert sorted(slots[:count].tolist()) == sorted(partition_reference(rows, k))
+
+
+@given(st.lists(st.integers(1, 30), max_size=12), st.integers(1, 9))
+def test_parity_one_hit_of_every_few_is_sampled(sizes: list[int], one_in: int) -> None:
+    first, kept = 0, []
+    for size in sizes:
+        out = np.empty(size // one_in + 2, dtype=np.int64)
+        count = sample_places(first, size, one_in, out)
+        assert out[:count].tolist() == sample_places_reference(first, size, one_in)
+        kept += [first + place for place in out[:count].tolist()]
+        first += size
+    assert kept == sample_places_reference(0, first, one_in)
+    whole = first // one_in
+    assert [place // one_in for place in kept][:whole] == list(range(whole))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_parity_groups_named_least_and_longest_ago(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    table = np.zeros((200, heap.GROUP), dtype=np.int64)
+    table[:, heap.STAMP] = dice.choice([0, 1, 2, 600, 601, 602], 200)
+    table[:, heap.HEAT] = dice.choice([0, 1, 7, MOST_HEAT, MOST_HEAT << 2], 200)
+    for count in [0, 1, 30, 77, 130, 200]:
+        slots = np.empty(200, dtype=np.int64)
+        listed = list_coldest(table, 602, count, slots)
+        assert slots[:listed].tolist() == list_coldest_reference(table, 602, count)

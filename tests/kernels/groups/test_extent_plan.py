@@ -1,0 +1,146 @@
+"""Passes over a directory, beside selections by column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from icestream.core.arrays import Ints, Table
+from icestream.core.times import INFINITY, MINUS_INFINITY
+from icestream.kernels.groups import extent_plan
+from icestream.kernels.groups import heap as k
+from icestream.kernels.groups.extents import HEADER
+from tests.oracles.kernels.groups.extent_plan import (
+    describe_reference,
+    known_words_reference,
+    list_gone_reference,
+    list_held_reference,
+    list_needed_reference,
+    list_news_reference,
+    list_old_reference,
+    list_over_reference,
+    list_reminded_reference,
+    list_residue_reference,
+    live_words_reference,
+    measure_reference,
+    news_of_reference,
+    settle_reference,
+    words_of_reference,
+)
+
+SLOTS, SYNOPSES = 200, 2
+AT = k.GROUP + k.PARTS
+
+
+def directory(seed: int) -> Table:
+    """Return groups of which much is zero, equal, or the end of time."""
+    dice = np.random.default_rng(seed)
+    table = dice.integers(0, 4, (SLOTS, k.GROUP + SYNOPSES * k.PARTS))
+    for at in range(k.GROUP, table.shape[1], k.PARTS):
+        table[:, at + k.WORDS] = dice.integers(0, 2, SLOTS) * dice.integers(0, 30, SLOTS)
+        table[:, at + k.CLEAN] = dice.integers(0, table[:, at + k.WORDS] + 1)
+        table[:, at + k.FLAGS] = dice.integers(0, 16, SLOTS)
+        table[:, at + k.ROOT] = dice.choice([k.NO_ROOT, 3 << 32 | 7, 9 << 32], SLOTS)
+        table[:, at + k.COLD] = dice.choice([0, 0, 5, 5000], SLOTS)
+        table[:, at + k.CHAIN] = dice.integers(0, 5, SLOTS) << 32 | dice.integers(0, 5, SLOTS)
+        for instant in (k.EXPIRY, k.ROOT_EXPIRY, k.DUE):
+            table[:, at + instant] = dice.choice([MINUS_INFINITY, 3, 7, INFINITY], SLOTS)
+    return table
+
+
+def some_slots(seed: int) -> Ints:
+    return np.random.default_rng(seed).permutation(SLOTS)[:80]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("listed", "reference", "how"),
+    [
+        (extent_plan.list_news, list_news_reference, (AT, 3)),
+        (extent_plan.list_residue, list_residue_reference, (AT, 3)),
+        (extent_plan.list_reminded, list_reminded_reference, (AT,)),
+        (extent_plan.list_over, list_over_reference, (AT, 5)),
+        (extent_plan.list_held, list_held_reference, (2, 3)),
+        (extent_plan.list_gone, list_gone_reference, ()),
+        (extent_plan.list_old, list_old_reference, (AT, 2)),
+    ],
+)
+def test_parity_lists_of_groups(
+    listed: Callable[..., int], reference: Callable[..., list[int]], how: tuple[Any, ...], seed: int
+) -> None:
+    table = directory(seed)
+    table[:20, k.GROUP :] = 0
+    table[:20, [k.GROUP + k.DUE, AT + k.DUE]] = INFINITY
+    slots = np.empty(SLOTS, dtype=np.int64)
+    found = slots[: listed(table, *how, slots)].tolist()
+    assert found == reference(table, *how)
+    assert found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_parity_entries_that_the_index_needs(seed: int) -> None:
+    table, slots = directory(seed), some_slots(seed)
+    table[:100, k.GROUP :] = 0
+    table[:100, [k.GROUP + k.DUE, AT + k.DUE]] = INFINITY
+    table[:50, k.PAGED] = 0
+    out = np.empty(len(slots), dtype=np.int64)
+    needed = out[: extent_plan.list_needed(table, slots, out)].tolist()
+    assert needed == list_needed_reference(table, slots)
+    assert extent_plan.known_words(table, 8) == known_words_reference(table, 8)
+    assert extent_plan.live_words(table, AT) == live_words_reference(table, AT)
+
+
+@pytest.mark.parametrize("with_cold", [False, True])
+@pytest.mark.parametrize("block", [1, 8])
+def test_parity_words_of_groups(with_cold: bool, block: int) -> None:
+    table, slots = directory(1), some_slots(1)
+    out = np.empty(len(slots), dtype=np.int64)
+    parts = np.arange(k.GROUP, table.shape[1], k.PARTS)[1:]
+    extent_plan.words_of(table, parts, slots, with_cold, block, out)
+    assert out.tolist() == words_of_reference(table, parts, slots, with_cold, block).tolist()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_parity_measuring(seed: int) -> None:
+    table, slots = directory(seed), some_slots(seed)
+    whole = np.random.default_rng(seed).random(len(slots)) < 0.5
+    skipped, cleans = np.empty((2, len(slots)), dtype=np.int64)
+    offsets = np.empty(len(slots) + 1, dtype=np.int64)
+    cold = extent_plan.measure(table, AT, slots, whole, skipped, offsets, cleans)
+    expected = measure_reference(table, AT, slots, whole)
+    found = (skipped, offsets, cleans)
+    assert [each.tolist() for each in found] == [each.tolist() for each in expected[:3]]
+    assert cold == expected[3]
+    news = np.empty(len(slots), dtype=np.int64)
+    extent_plan.news_of(table, AT, slots, news)
+    assert news.tolist() == news_of_reference(table, AT, slots).tolist()
+
+
+@pytest.mark.parametrize("is_logged", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_parity_describing_and_settling(seed: int, is_logged: bool) -> None:
+    dice = np.random.default_rng(seed)
+    table, slots = directory(seed), some_slots(seed)
+    count = len(slots)
+    whole = dice.random(count) < 0.5
+    sizes = dice.integers(0, 3, count)
+    offsets = np.concatenate(([0], np.cumsum(sizes)))
+    rows, latest = dice.integers(0, 9, count), dice.choice([MINUS_INFINITY, 5, INFINITY], count)
+    headers = np.empty((count, HEADER), dtype=np.int64)
+    oldest, written = np.empty((2, count), dtype=np.int64)
+    again = np.empty(count, dtype=np.bool_)
+    given = (table, AT, slots, whole, offsets, rows, latest, 4, is_logged)
+    there = extent_plan.describe(*given, headers, oldest, again, written)
+    expected = describe_reference(*given)
+    found = (headers, oldest, again)
+    assert [each.tolist() for each in found] == [each.tolist() for each in expected[:3]]
+    assert written[:there].tolist() == expected[3]
+    markers = np.full(count, k.NO_ROOT)
+    markers[written[:there]] = 11 << 32 | np.arange(there)
+    twin = table.copy()
+    extent_plan.settle(table, AT, slots, whole, headers, sizes, oldest, markers)
+    settle_reference(twin, AT, slots, whole, headers, sizes, oldest, markers)
+    assert table.tolist() == twin.tolist()

@@ -1,0 +1,168 @@
+"""Aggregates whose groups are finer than the update key."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icestream.core.errors import DefinitionError, InputError
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.latest.window_aggregate import WindowedUpdates
+from icestream.state.queue.windows.queue import Late
+from icestream.state.queue.windows.spec import UpdateWindows
+
+SCHEMA = pa.schema(
+    [("symbol", pa.string()), ("venue", pa.string()), ("time", pa.int64()), ("price", pa.int64())]
+)
+AGGREGATES = (Aggregate("count", None, "n"), Aggregate("sum", "price", "total"))
+Group = tuple[str, str]
+STEPS = st.lists(
+    st.one_of(
+        st.integers(0, 12),
+        st.lists(
+            st.tuples(
+                st.sampled_from("ab"), st.sampled_from("xyz"), st.integers(-1, 3), st.integers(0, 9)
+            ),
+            max_size=12,
+        ),
+    ),
+    max_size=12,
+)
+
+
+def operator(windows: UpdateWindows, late: Late = "drop") -> WindowedUpdates:
+    return WindowedUpdates(
+        SCHEMA,
+        keys=["symbol"],
+        by=["symbol", "venue"],
+        time="time",
+        windows=windows,
+        aggregates=AGGREGATES,
+        late=late,
+    )
+
+
+def batch_of(rows: list[tuple[str, str, int, int]]) -> pa.RecordBatch:
+    names = SCHEMA.names
+    return pa.RecordBatch.from_pylist(
+        [dict(zip(names, row, strict=True)) for row in rows], schema=SCHEMA
+    )
+
+
+@given(
+    lengths=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    semantics=st.sampled_from(["lazy", "eager"]),
+    steps=STEPS,
+)
+@settings(max_examples=120)
+def test_oracle_windows_of_groups_are_filled_by_the_time_of_their_key(
+    lengths: tuple[int, int],
+    semantics: str,
+    steps: list[int | list[tuple[str, str, int, int]]],
+) -> None:
+    windows = UpdateWindows(max(lengths), min(lengths), semantics)  # type: ignore[arg-type]
+    made = operator(windows)
+    clock: dict[str, int] = {}
+    known: dict[Group, dict[int, int]] = {}
+    shown: dict[Group, int] = {}
+    late = 0
+
+    def is_full(group: Group, number: int) -> bool:
+        end = windows.end(number)
+        return end <= max(known[group]) or end < clock[group[0]]
+
+    for step in [*steps, 1000, 1000]:
+        if isinstance(step, list):
+            rows = []
+            for symbol, venue, ahead, price in step:
+                time = max(1, clock.get(symbol, 0) + ahead)
+                rows.append((symbol, venue, time, price))
+                if time < clock.get(symbol, 0):
+                    late += 1
+                    continue
+                clock[symbol] = time
+                mine = known.setdefault((symbol, venue), {})
+                if time in mine:
+                    late += 1
+                else:
+                    mine[time] = price
+            made.enqueue(batch_of(rows), np.arange(len(rows)))
+            continue
+        for row in made.serve(step).to_pylist():
+            group = row["symbol"], row["venue"]
+            start, end = row["window_start"], row["window_end"]
+            inside = [price for t, price in known[group].items() if start <= t <= end]
+            assert (row["n"], row["total"]) == (len(inside), sum(inside))
+            assert is_full(group, start // windows.slide)
+            assert start > shown.get(group, -1)
+            shown[group] = start
+    assert made.facts["late"] == late
+    assert made.facts["ready"] == 0
+    for group, mine in known.items():
+        fulls = [
+            number * windows.slide
+            for number in range(min(mine) // windows.slide, max(mine) // windows.slide + 1)
+            if is_full(group, number)
+            and any(number * windows.slide <= time <= windows.end(number) for time in mine)
+        ]
+        if semantics == "lazy":
+            assert shown.get(group, -1) == max(fulls, default=-1)
+
+
+def test_a_rare_group_is_answered_when_its_key_goes_on_in_another() -> None:
+    made = operator(UpdateWindows(4, 4))
+    made.enqueue(batch_of([("a", "x", 4, 1), ("a", "y", 5, 2)]), np.array([1, 2]))
+    assert made.serve(10).num_rows == 0
+    made.enqueue(batch_of([("a", "y", 8, 2)]), np.array([3]))
+    found = made.serve(10).sort_by("venue").to_pylist()
+    assert [(row["venue"], row["window_end"], row["n"]) for row in found] == [
+        ("x", 7, 1),
+        ("y", 7, 1),
+    ]
+
+
+def test_a_group_supersedes_only_itself() -> None:
+    made = operator(UpdateWindows(2, 1))
+    rows = [("a", "x", time, 1) for time in (1, 2)] + [("a", "y", time, 5) for time in (3, 4, 5)]
+    made.enqueue(batch_of(rows), np.arange(5))
+    found = made.serve(10).sort_by("venue").to_pylist()
+    # the newest window of x that has tuples, 2-3, and of y, 4-5; older ones are passed over
+    assert [(row["venue"], row["window_start"], row["n"]) for row in found] == [
+        ("x", 2, 1),
+        ("y", 4, 2),
+    ]
+
+
+def test_groups_may_share_a_time_and_older_tuples_are_late() -> None:
+    made = operator(UpdateWindows(2, 2), late="refuse")
+    made.enqueue(batch_of([("a", "x", 3, 1), ("a", "y", 3, 1)]), np.array([1, 2]))
+    with pytest.raises(InputError, match="before its key's latest"):
+        made.enqueue(batch_of([("a", "y", 4, 1), ("a", "z", 2, 1)]), np.array([3, 4]))
+    made.enqueue(batch_of([("a", "y", 4, 1)]), np.array([3]))
+    assert made.facts["late"] == 0
+
+
+def test_grouping_by_less_than_the_key_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="groups by its key"):
+        WindowedUpdates(
+            SCHEMA,
+            keys=["symbol", "venue"],
+            by=["symbol"],
+            time="time",
+            windows=UpdateWindows(1, 1),
+            aggregates=AGGREGATES,
+        )
+
+
+def test_a_refused_batch_leaves_the_time_of_its_keys() -> None:
+    made = operator(UpdateWindows(2, 2))
+    with pytest.raises(InputError, match="1 or more"):
+        made.enqueue(batch_of([("b", "x", 0, 1), ("a", "x", 9, 1)]), np.array([1, 2]))
+    made.enqueue(batch_of([("a", "y", 2, 1), ("a", "x", 4, 1)]), np.array([3, 4]))
+    assert made.serve(9).select(["symbol", "venue", "n"]).to_pylist() == [
+        {"symbol": "a", "venue": "y", "n": 1}
+    ]
+    assert made.facts["late"] == 0

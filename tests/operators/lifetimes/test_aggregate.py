@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icestream.core.arrays import Slots
+from icestream.core.errors import DefinitionError
+from icestream.core.times import INFINITY, MINUS_INFINITY
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.lifetimes.aggregate import Mode, TemporalAggregate
+from icestream.operators.lifetimes.changes import LE
+from icestream.state.groups.spec import GroupRows
+from tests.fixtures import lifetime_events as stories
+from tests.fixtures.lifetime_kinds import KINDS
+from tests.oracles import lifetimes as oracle
+from tests.oracles.lifetimes import Bag, Event, Payload, changes_from, heads
+from tests.oracles.plain_groups import PlainGroups
+
+PORT = stories.port()
+DICE = st.randoms(use_true_random=False)
+G = (7, 1)
+NUMBERS = pa.schema([("x", pa.int64()), ("y", pa.float64())])
+
+SUMS = (
+    Aggregate("count", None, "events"),
+    Aggregate("count", "name", "names"),
+    Aggregate("sum", "size", "total"),
+    Aggregate("avg", "score", "mean"),
+    Aggregate("sum", "score", "sum"),
+)
+SUMS_OF = (
+    oracle.count(),
+    oracle.count(0),
+    oracle.total(1),
+    oracle.mean(2),
+    oracle.total(2),
+)
+CHOICES = (
+    Aggregate("max", "score", "most"),
+    Aggregate("min", "size", "least"),
+    Aggregate("count", "size", "sizes"),
+    Aggregate("sum", "score", "sum"),
+)
+CHOICES_OF = (oracle.most(2), oracle.least(1), oracle.count(1), oracle.total(2))
+
+
+def aggregate(
+    functions: Sequence[Aggregate], mode: Mode = "changes", *, empty: bool = False
+) -> TemporalAggregate:
+    return TemporalAggregate(PORT.schema, functions, mode=mode, empty=empty)
+
+
+def check(
+    operator: TemporalAggregate, batches: Sequence[stories.Batch], answer: Callable[[Bag], Bag]
+) -> None:
+    """Compare after every chunk in which nothing counts below zero; nothing is taken out unsaid."""
+    for step in stories.play(operator, batches):
+        if step.complete or min(step.inputs[0].values(), default=0) >= 0:
+            step.check(answer(step.inputs[0]))
+        assert not step.complete or min(step.output.values(), default=1) > 0
+
+
+@given(DICE, KINDS)
+@settings(max_examples=40)
+def test_oracle_aggregates_that_can_be_taken_back(dice: Random, kind: stories.Kind) -> None:
+    batches = stories.story(dice, [PORT], kind)
+    check(aggregate(SUMS), batches, lambda bag: oracle.aggregate(bag, *SUMS_OF))
+
+
+@given(DICE, KINDS)
+@settings(max_examples=40)
+def test_oracle_aggregates_that_keep_events(dice: Random, kind: stories.Kind) -> None:
+    batches = stories.story(dice, [PORT], kind)
+    check(aggregate(CHOICES), batches, lambda bag: oracle.aggregate(bag, *CHOICES_OF))
+
+
+def timed(batches: Sequence[stories.Batch]) -> list[stories.Batch]:
+    """Show operators and oracle the beginning of each lifetime as a column of the payload."""
+    return [
+        replace(
+            batch,
+            chunks=[(0, part.append_column("at", part.column(LE))) for _, part in batch.chunks],
+        )
+        for batch in batches
+    ]
+
+
+def chosen(
+    column: int, *, by: Callable[[Payload], Any], among: int | None = None
+) -> Callable[[list[Payload]], Any]:
+    """Make a function that takes a column of the row that comes first."""
+
+    def function(rows: list[Payload]) -> Any:
+        rows = [row for row in rows if among is None or row[among] is not None]
+        if not rows:
+            return None
+        return min(rows, key=lambda row: (by(row), row[column] is None, row[column] or 0))[column]
+
+    return function
+
+
+def nan_last(value: float) -> tuple[bool, float]:
+    return (True, 0.0) if math.isnan(value) else (False, value)
+
+
+def backwards(value: float) -> tuple[bool, float]:
+    return (False, 0.0) if math.isnan(value) else (True, -value)
+
+
+@given(DICE, KINDS)
+@settings(max_examples=40)
+def test_oracle_choices_by_time_and_by_another_column(dice: Random, kind: stories.Kind) -> None:
+    functions = (
+        Aggregate("first", "size", "first"),
+        Aggregate("last", "size", "last"),
+        Aggregate("first", "size", "first_there", parameters=(True,)),
+        Aggregate("min_by", "size", "of_least", ("score",)),
+        Aggregate("max_by", "size", "of_most", ("score",)),
+    )
+    operator = TemporalAggregate(PORT.schema.append(pa.field("at", pa.int64())), functions)
+    answers = (
+        chosen(1, by=lambda row: row[3]),
+        chosen(1, by=lambda row: -row[3]),
+        chosen(1, by=lambda row: row[3], among=1),
+        chosen(1, by=lambda row: (nan_last(row[2]), row[3]), among=2),
+        chosen(1, by=lambda row: (backwards(row[2]), row[3]), among=2),
+    )
+    # a cut lifetime begins anew: not even the past would stay as it is
+    batches = timed(stories.story(dice, [PORT], replace(kind, cuts=False, holes=False)))
+    check(operator, batches, lambda bag: oracle.aggregate(bag, *answers))
+
+
+def with_nothing(bag: Bag, nothing: Payload, *functions: Callable[[list[Payload]], Any]) -> Bag:
+    """Aggregate, and show `nothing` where a group that has begun has no events."""
+    answer = oracle.aggregate(bag, *functions)
+    begun: dict[oracle.Group, int] = {}
+    for event in bag:
+        if event.le < event.re:
+            begun[event.group] = min(event.le, begun.get(event.group, INFINITY))
+    for group, first in begun.items():
+        filled: Bag = Counter({e._replace(payload=()): 1 for e in answer if e.group == group})
+        filled.subtract({Event(group, first, INFINITY, ()): 1})
+        for event, count in oracle.coalesced(filled).items():
+            answer[event._replace(payload=nothing)] -= count
+    return answer
+
+
+@given(dice=DICE, kind=KINDS)
+@settings(max_examples=25)
+def test_oracle_groups_without_events_may_be_shown(dice: Random, kind: stories.Kind) -> None:
+    batches = stories.story(dice, [PORT], replace(kind, shuffled=False, cuts=False, holes=False))
+    operator = aggregate(SUMS, empty=True)
+    for step in stories.play(operator, batches):
+        if step.complete:
+            step.check(with_nothing(step.inputs[0], (0, 0, None, None, None), *SUMS_OF))
+
+
+def test_choices_over_no_events_are_refused() -> None:
+    with pytest.raises(DefinitionError, match="can be taken back"):
+        aggregate(CHOICES, empty=True)
+
+
+class Watched(PlainGroups):
+    """Counts the rows that are read."""
+
+    def __init__(self, operator: TemporalAggregate) -> None:
+        super().__init__(operator.synopses)
+        self.rows = 0
+
+    def read(self, synopsis: int, slots: Slots) -> GroupRows:
+        found = super().read(synopsis, slots)
+        self.rows += found.rows.num_rows
+        return found
+
+
+def numbers(*events: tuple[int, int, int | None, float | None, int]) -> pa.RecordBatch:
+    return changes_from(
+        [(Event(G, le, re, (x, y)), diff) for le, re, x, y, diff in events], NUMBERS
+    )
+
+
+def told(operator: TemporalAggregate, *chunks: pa.RecordBatch) -> list[pa.RecordBatch]:
+    groups = PlainGroups(operator.synopses)
+    found = []
+    for chunk in chunks:
+        groups.begin(MINUS_INFINITY)
+        found.append(list(operator.on_changes(0, chunk, groups, MINUS_INFINITY)))
+    return [pa.concat_batches(each) for each in found if each]
+
+
+def test_bounded_running_aggregates_read_few_edges() -> None:
+    operator = TemporalAggregate(NUMBERS, [Aggregate("sum", "x", "total")])
+    groups = Watched(operator)
+    for instant in range(200):
+        groups.begin(instant)
+        before = groups.rows
+        list(operator.on_changes(0, numbers((instant, INFINITY, 1, None, 1)), groups, instant))
+        assert groups.rows - before <= 3
+
+
+@pytest.mark.parametrize("mode", ["changes", "final"])
+@pytest.mark.parametrize("function", ["sum", "max"])
+def test_bounded_groups_that_are_over_are_gone(function: str, mode: Mode) -> None:
+    operator = TemporalAggregate(NUMBERS, [Aggregate(function, "x", "answer")], mode=mode)
+    groups = PlainGroups(operator.synopses)
+    for number in range(20):
+        events = [(Event((number, 0), 5 * number + i, 5 * number + 7, (i, 0.5)), 1) for i in (0, 3)]
+        groups.begin(5 * number)
+        list(operator.on_changes(0, changes_from(events, NUMBERS), groups, 5 * number))
+        list(operator.on_watermark(groups, 5 * number + 5))
+    groups.begin(200)
+    list(operator.on_watermark(groups, 200))
+    ids = np.arange(20, dtype=np.uint64)
+    slots = groups.locate(ids, np.zeros(20, dtype=np.uint64))
+    assert all(groups.read(n, slots).rows.num_rows == 0 for n in range(len(operator.synopses)))
+
+
+def test_only_what_differs_is_told() -> None:
+    #       0    2    4    6    8
+    # a     |=========|                     sum   1    6    5         the third event touches
+    # b          |=========|                    |====|====|====|      one segment only
+    # c          |====|                             13
+    operator = TemporalAggregate(NUMBERS, [Aggregate("sum", "x", "total")])
+    first = numbers((0, 4, 1, None, 1), (2, 6, 5, None, 1))
+    _, second = told(operator, first, numbers((2, 4, 7, None, 1)))
+    assert heads(second) == [(2, 4, -1), (2, 4, 1)]
+    assert second.column("total").to_pylist() == [6, 13]
+
+
+def test_answers_that_stay_are_not_told() -> None:
+    operator = TemporalAggregate(NUMBERS, [Aggregate("avg", "x", "mean")])
+    same = numbers((0, 4, 3, None, 1))
+    assert len(told(operator, same, same)) == 1
+    largest = TemporalAggregate(NUMBERS, [Aggregate("max", "x", "most")])
+    assert len(told(largest, same, numbers((1, 3, 2, None, 1)))) == 1
+
+
+def test_infinities_and_nan_show_while_they_are_alive() -> None:
+    #       0    1    2    3    4    5    6
+    # 1.5   |=============================|
+    # inf        |=========|
+    # -inf            |=========|
+    # nan                       |====|
+    events = [
+        (0, 6, 1.5),
+        (1, 3, math.inf),
+        (2, 4, -math.inf),
+        (4, 5, math.nan),
+    ]
+    functions = [Aggregate("sum", "y", "sum"), Aggregate("var_pop", "y", "variance")]
+    operator = TemporalAggregate(NUMBERS, functions)
+    (found,) = told(operator, numbers(*((le, re, None, y, 1) for le, re, y in events)))
+    shown = dict(zip(found.column(LE).to_pylist(), found.column("sum").to_pylist(), strict=True))
+    assert {at: str(total) for at, total in shown.items()} == {
+        0: "1.5",
+        1: "inf",
+        2: "nan",
+        3: "-inf",
+        4: "nan",
+        5: "1.5",
+    }
+    variances = found.column("variance").to_pylist()
+    assert (variances[0], variances[-1]) == (0.0, 0.0)
+
+
+def test_keys_are_shown_beside_the_aggregates() -> None:
+    functions = [Aggregate("count", None, "n")]
+    changes = numbers((0, 4, 3, None, 1), (0, 4, 3, 2.0, 1))
+    (found,) = told(TemporalAggregate(NUMBERS, functions, ["x"]), changes)
+    assert found.select(["x", "n"]).to_pylist() == [{"x": 3, "n": 2}]
+
+
+def test_a_column_called_time_is_no_trouble() -> None:
+    schema = pa.schema([("time", pa.int64())])
+    operator = TemporalAggregate(schema, [Aggregate("first", "time", "first")])
+    events = [(Event(G, 0, 9, (5,)), 1), (Event(G, 1, 9, (4,)), 1)]
+    (found,) = told(operator, changes_from(events, schema))
+    assert found.column("first").to_pylist() == [5]
+
+
+@pytest.mark.parametrize("count", [2, 5, -3])
+def test_a_change_of_many_is_as_many_changes(count: int) -> None:
+    functions = [Aggregate("sum", "x", "total"), Aggregate("sum", "y", "sum")]
+    operator = TemporalAggregate(NUMBERS, functions)
+    base = numbers((0, 9, 1, 0.1, 7))
+    one = told(operator, base, numbers((2, 5, 2**60 // 9, 0.25, count)))
+    sign = count // abs(count)
+    many = told(operator, base, numbers(*[(2, 5, 2**60 // 9, 0.25, sign)] * abs(count)))
+    assert oracle.bag_of(*one) == oracle.bag_of(*many)
+
+
+def test_definitions_that_make_no_sense_are_refused() -> None:
+    count = Aggregate("count", None, "n")
+    with pytest.raises(DefinitionError, match="names of their own"):
+        TemporalAggregate(NUMBERS, [count, count])
+    with pytest.raises(DefinitionError, match="choose 'changes' or 'final'"):
+        TemporalAggregate(NUMBERS, [count], mode="complete")  # type: ignore[arg-type]
+
+
+def test_words_of_float_sums_do_not_grow_old() -> None:
+    operator = TemporalAggregate(NUMBERS, [Aggregate("sum", "y", "sum")])
+    dice = np.random.default_rng(5)
+    values = (dice.normal(size=50) * 10.0 ** dice.integers(-6, 6, 50)).tolist()
+    changes = [(le, le + 5, None, value, 1) for le, value in enumerate(values)]
+    changes += [(100, 101, None, 0.1, 1)]
+    (found,) = told(operator, numbers(*changes))
+    rows = dict(zip(*(found.column(name).to_pylist() for name in (LE, "sum")), strict=True))
+    assert rows[100] == 0.1
+    for at in range(4, 50):
+        assert rows[at] == pytest.approx(math.fsum(values[at - 4 : at + 1]), rel=1e-15)

@@ -1,0 +1,70 @@
+"""Aggregates, top-k and settling over groups that leave memory after every chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Literal
+
+import pytest
+
+from icestream.core.times import Micros
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.lifetimes.aggregate import TemporalAggregate
+from icestream.operators.lifetimes.append_mode import Settle
+from icestream.operators.lifetimes.changes import TemporalOperator
+from icestream.operators.lifetimes.ordering import Order
+from icestream.operators.lifetimes.top import TopK
+from icestream.state.groups.options import StoreOptions
+from icestream.state.groups.store import GroupStore
+from icestream.state.groups.view import GroupView
+from tests.fixtures import lifetime_events as stories
+from tests.fixtures.group_space import GroupSpace
+
+PORT = stories.port()
+OPERATORS: dict[str, Callable[[], TemporalOperator]] = {
+    "edges": lambda: TemporalAggregate(
+        PORT.schema, [Aggregate("avg", "score", "mean"), Aggregate("sum", "size", "total")]
+    ),
+    "final": lambda: TemporalAggregate(
+        PORT.schema, [Aggregate("count", "name", "names")], ["size"], mode="final"
+    ),
+    "alive": lambda: TemporalAggregate(
+        PORT.schema, [Aggregate("max", "score", "most"), Aggregate("first", "size", "first")]
+    ),
+    "settled": lambda: TemporalAggregate(
+        PORT.schema, [Aggregate("min", "size", "least")], mode="final"
+    ),
+    "top": lambda: TopK(PORT.schema, 2, [Order("size"), Order("name", descending=False)]),
+    "settle": lambda: Settle(PORT.schema),
+}
+
+
+class Chilly(GroupView):
+    """Lets all groups leave memory whenever work begins."""
+
+    def __init__(self, store: GroupStore, synopses: int) -> None:
+        super().__init__(store, 0, synopses)
+        self._whole = store
+
+    def begin(self, watermark: Micros) -> None:
+        self._whole.evict(self._whole.candidates())
+        super().begin(watermark)
+
+
+@pytest.mark.parametrize("durability", ["log", "evict"])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_parity_cold_groups_give_the_answers_of_plain_ones(
+    tmp_path: Path, name: str, durability: Literal["log", "evict"]
+) -> None:
+    for seed in range(4):
+        operator = OPERATORS[name]()
+        batches = stories.story(Random(seed), [PORT], stories.Kind(revisions=15, batches=5))
+        plain = [step.output.copy() for step in stories.play(operator, batches)]
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        space = GroupSpace(str(folder), operator.synopses, StoreOptions(durability))
+        with space.version() as store:
+            steps = stories.play(operator, batches, Chilly(store, len(operator.synopses)))
+            assert [step.output.copy() for step in steps] == plain

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from statistics import median
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icestream.core.arrays import Slots
+from icestream.core.errors import DefinitionError
+from icestream.core.times import INFINITY, MINUS_INFINITY
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.lifetimes.aggregate import TemporalAggregate
+from icestream.operators.lifetimes.changes import DIFF, LE
+from icestream.state.groups.spec import GroupRows
+from tests.fixtures import lifetime_events as stories
+from tests.fixtures.lifetime_kinds import KINDS
+from tests.oracles import lifetimes as oracle
+from tests.oracles.lifetimes import Bag, Event, Payload, changes_from, heads
+from tests.oracles.plain_groups import PlainGroups
+
+PORT = stories.port()
+DICE = st.randoms(use_true_random=False)
+G = (7, 1)
+NUMBERS = pa.schema([("x", pa.int64()), ("y", pa.float64())])
+Functions = Sequence[Aggregate]
+Answers = Sequence[Callable[[list[Payload]], Any]]
+
+CASES: dict[str, tuple[Functions, Answers]] = {
+    "exact": (
+        [Aggregate("count", None, "events"), Aggregate("sum", "size", "total")],
+        [oracle.count(), oracle.total(1)],
+    ),
+    "floats": (
+        [Aggregate("avg", "score", "mean"), Aggregate("count", "name", "names")],
+        [oracle.mean(2), oracle.count(0)],
+    ),
+    "choices": (
+        [Aggregate("max", "score", "most"), Aggregate("min", "size", "least")],
+        [oracle.most(2), oracle.least(1)],
+    ),
+    "objects": (
+        [
+            Aggregate("median", "size", "median", parameters=(0.5,)),
+            Aggregate("sum", "size", "total"),
+            Aggregate("collect_set", "name", "names"),
+            Aggregate("max", "name", "most"),
+        ],
+        [
+            lambda rows: median(values) if (values := oracle.values(1)(rows)) else None,
+            oracle.total(1),
+            lambda rows: sorted(set(oracle.values(0)(rows))),
+            oracle.most(0),
+        ],
+    ),
+}
+
+
+def final(functions: Functions, *, grows: bool = False) -> TemporalAggregate:
+    return TemporalAggregate(PORT.schema, functions).told_once(grows=grows)
+
+
+def only_added(batches: Sequence[stories.Batch]) -> list[stories.Batch]:
+    """Leave out what takes events out, and what would change the past without it."""
+
+    def kept(batch: stories.Batch, part: pa.RecordBatch) -> pa.RecordBatch:
+        added = pc.greater(part.column(DIFF), 0)
+        return part.filter(pc.and_(added, pc.greater_equal(part.column(LE), batch.watermark)))
+
+    return [
+        replace(batch, chunks=[(0, kept(batch, part)) for _, part in batch.chunks])
+        for batch in batches
+    ]
+
+
+def check(operator: TemporalAggregate, batches: Sequence[stories.Batch], answers: Answers) -> None:
+    """Compare what was said at each watermark: all that ended, nothing twice, nothing revised."""
+    watermarks = [batch.watermark for batch in batches[1:]] + [INFINITY]
+    said: Bag = Counter()
+    for step in stories.play(operator, batches):
+        if not step.complete:
+            assert step.output == said
+            continue
+        watermark = watermarks.pop(0)
+        assert all(step.output[event] >= count > 0 for event, count in said.items())
+        said = Counter(step.output)
+        assert all(event.re <= watermark for event in said)
+        truth = oracle.aggregate(step.inputs[0], *answers)
+        assert_between(Counter({e: 1 for e in truth if e.re <= watermark}), said, truth, watermark)
+
+
+def assert_between(ended: Bag, said: Bag, truth: Bag, watermark: int) -> None:
+    """Fail unless what ended was said, and what was said is true and over."""
+    past = oracle.altered(truth, lambda le, re: (le, min(re, watermark)))
+    for less, more in ((ended, said), (said, past)):
+        left = Counter(more)
+        left.subtract(less)
+        assert all(count > 0 for count in oracle.coalesced(left).values())
+
+
+@pytest.mark.parametrize("name", CASES)
+@given(dice=DICE, kind=KINDS)
+@settings(max_examples=8)
+def test_oracle_final_segments_come_once(name: str, dice: Random, kind: stories.Kind) -> None:
+    functions, answers = CASES[name]
+    check(final(functions), stories.story(dice, [PORT], kind), answers)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_oracle_final_segments_of_events_that_stay(name: str) -> None:
+    functions, answers = CASES[name]
+    for seed in range(12):
+        kind = stories.Kind(revisions=14, groups=1 + seed % 3, pace=4 * (seed % 4))
+        batches = only_added(stories.story(Random(seed), [PORT], kind))
+        check(final(functions, grows=True), batches, answers)
+
+
+class Watched(PlainGroups):
+    """Counts the rows that are read and added."""
+
+    def __init__(self, operator: TemporalAggregate) -> None:
+        super().__init__(operator.synopses)
+        self.reads = self.added = 0
+
+    def read(self, synopsis: int, slots: Slots) -> GroupRows:
+        found = super().read(synopsis, slots)
+        self.reads += found.rows.num_rows
+        return found
+
+    def append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
+        self.added += rows.num_rows
+        super().append(synopsis, slots, rows)
+
+
+def numbers(*events: tuple[int, int, int | None, float | None, int]) -> pa.RecordBatch:
+    return changes_from(
+        [(Event(G, le, re, (x, y)), diff) for le, re, x, y, diff in events], NUMBERS
+    )
+
+
+def of_numbers(function: str, column: str = "x", *, grows: bool = True) -> TemporalAggregate:
+    functions = [Aggregate(function, column, "answer")]
+    return TemporalAggregate(NUMBERS, functions).told_once(grows=grows)
+
+
+def played(
+    operator: TemporalAggregate, *steps: tuple[list[pa.RecordBatch], int]
+) -> list[tuple[int, int, Any]]:
+    """Return (le, re, answer) of what is told, given chunks and watermarks."""
+    groups, before = PlainGroups(operator.synopses), MINUS_INFINITY
+    said = []
+    for chunks, watermark in steps:
+        for chunk in chunks:
+            groups.begin(before)
+            assert list(operator.on_changes(0, chunk, groups, before)) == []
+        groups.begin(before)
+        for told in operator.on_watermark(groups, watermark):
+            answers = told.column("answer").to_pylist()
+            said += [(le, re, a) for (le, re, _), a in zip(heads(told), answers, strict=True)]
+        before = watermark
+    return said
+
+
+def test_equal_answers_in_a_row_are_one() -> None:
+    #     0    2    4    6    8
+    # a   |=========|              watermarks at 1, 5 and 8: the sum is 3 all the time
+    # b             |=========|
+    parts = numbers((0, 4, 3, None, 1), (4, 8, 3, None, 1))
+    for grows in (False, True):
+        told = played(of_numbers("sum", grows=grows), ([parts], 1), ([], 5), ([], 8))
+        assert told == [(0, 8, 3)]
+    # at its own instant the watermark cannot know what else begins there
+    assert played(of_numbers("sum"), ([parts], 4), ([], 9)) == [(0, 4, 3), (4, 8, 3)]
+
+
+def test_an_event_that_is_shortened_in_time_counts_as_long_as_it_lived() -> None:
+    #     0    2    4    6    8
+    # a   |===================|   1e40, later only up to 5, and up to the watermark at 3 at least
+    # b   |===================|   1.0
+    long = numbers((0, 8, 7, 1e40, 1), (0, 8, 1, 1.0, 1))
+    shorter = numbers((0, 8, 7, 1e40, -1), (0, 5, 7, 1e40, 1))
+    operator = of_numbers("sum", "y", grows=False)
+    told = played(operator, ([long], 3), ([shorter], 6), ([], 9))
+    assert told == [(0, 5, 1e40), (5, 8, 1.0)]
+    largest = of_numbers("max", grows=False)
+    assert played(largest, ([long], 3), ([shorter], 6), ([], 9)) == [(0, 5, 7), (5, 8, 1)]
+
+
+def test_values_are_collected_in_the_order_of_time() -> None:
+    #     0    2    4    6    8
+    # 5   |=========|              told at 3, and again after the rows of 7 and 9 that end together
+    # 7        |==============|    were looked at
+    # 9     |=================|
+    events = numbers((2, 8, 7, None, 1), (1, 8, 9, None, 1), (0, 4, 5, None, 2))
+    operator = of_numbers("collect_list")
+    told = played(operator, ([events], 3), ([], 5), ([], 9))
+    assert told == [(0, 1, [5, 5]), (1, 2, [5, 5, 9]), (2, 4, [5, 5, 9, 7]), (4, 8, [9, 7])]
+
+
+def test_values_that_may_be_taken_out_have_no_order() -> None:
+    with pytest.raises(DefinitionError, match="goes by the order of events"):
+        of_numbers("collect_list", grows=False)
+
+
+def test_bounded_a_change_is_added_without_a_read() -> None:
+    operator = of_numbers("sum")
+    groups = Watched(operator)
+    for instant in range(50):
+        groups.begin(0)
+        list(operator.on_changes(0, numbers((instant, instant + 30, 1, None, 1)), groups, 0))
+    assert (groups.reads, groups.added) == (0, 50)
+    at_once = numbers(*((3, 9, x, None, 1) for x in range(20)))
+    list(operator.on_changes(0, at_once, groups, 0))
+    assert (groups.reads, groups.added) == (0, 51)
+
+
+@pytest.mark.parametrize("function", ["sum", "max"])
+@pytest.mark.parametrize("grows", [False, True])
+def test_bounded_events_that_end_together_become_one_row(function: str, grows: bool) -> None:
+    operator = of_numbers(function, grows=grows)
+    groups = Watched(operator)
+    for instant in range(100):
+        groups.begin(instant)
+        new = numbers((instant, INFINITY, 1 + instant % 2, None, 1))
+        list(operator.on_changes(0, new, groups, instant))
+        before = groups.reads
+        list(operator.on_watermark(groups, instant + 1))
+        assert groups.reads - before <= 12
+    (last,) = operator.on_watermark(groups, INFINITY)
+    assert last.column("answer").to_pylist() == [{"sum": 150, "max": 2}[function]]
+
+
+def test_keys_are_shown_beside_final_answers() -> None:
+    operator = TemporalAggregate(NUMBERS, [Aggregate("count", None, "n")], ["x"])
+    operator = operator.told_once(grows=True)
+    groups = PlainGroups(operator.synopses)
+    groups.begin(MINUS_INFINITY)
+    changes = numbers((0, 4, 3, None, 1), (0, 4, 3, 2.0, 1))
+    assert list(operator.on_changes(0, changes, groups, MINUS_INFINITY)) == []
+    assert list(operator.on_watermark(groups, 3)) == []
+    (told,) = operator.on_watermark(groups, 4)
+    assert told.select(["x", "n"]).to_pylist() == [{"x": 3, "n": 2}]
+    assert list(operator.on_watermark(groups, INFINITY)) == []
+
+
+def test_answers_over_no_events_are_never_final() -> None:
+    functions = [Aggregate("count", None, "n")]
+    with pytest.raises(DefinitionError, match="a mode that revises them"):
+        TemporalAggregate(NUMBERS, functions, mode="final", empty=True)

@@ -1,0 +1,42 @@
+"""Ranges of hi beside looking at every event."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icestream.operators.folding.fold import HI
+from icestream.operators.object_aggregates.ranges import ranges_of, within
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2**64 - 1), max_size=40), max_size=4),
+    st.integers(8, 200),
+)
+def test_ranges_hold_every_group_once(batches: list[list[int]], size: int) -> None:
+    events = [pa.record_batch([pa.array(hi, pa.uint64())], names=[HI]) for hi in batches]
+    ranges = list(ranges_of(events, size))
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == 2**64
+    assert all(a[1] == b[0] and a[0] < a[1] for a, b in pairwise(ranges))
+    for batch, hi in zip(events, batches, strict=True):
+        parts = [within(batch, *each).column(HI).to_pylist() for each in ranges]
+        assert sorted(value for part in parts for value in part) == sorted(hi)
+
+
+def test_bounded_ranges_are_of_about_one_size() -> None:
+    """Also where a shard has a narrow part of all groups."""
+    dice = np.random.default_rng(1)
+    hi = dice.integers(2**62, 2**63, 100_000, dtype=np.uint64)
+    batch = pa.record_batch([pa.array(hi)], names=[HI])
+    sizes = [within(batch, *each).nbytes for each in ranges_of([batch], 50_000)]
+    assert len(sizes) == 17
+    assert max(sizes) <= 60_000
+
+
+def test_no_events_are_one_range() -> None:
+    assert list(ranges_of([], 100)) == [(0, 2**64)]

@@ -1,0 +1,108 @@
+"""Tables of states beside dicts of groups."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.folding.fold import HI, LO
+from icestream.operators.object_aggregates.spec import ObjectSpec
+from icestream.operators.object_aggregates.states import States
+from icestream.plan.windows.grid import Windows
+from icestream.state.keys import KeyCodec
+
+KEYS = pa.schema([("k0", pa.string())])
+SPEC = ObjectSpec(
+    Windows(10, 1),
+    (
+        Aggregate("sum", "x0", "sum"),
+        Aggregate("collect_list", "x0", "all"),
+        Aggregate("count", None, "n"),
+    ),
+    KEYS,
+    pa.schema([("x0", pa.int64())]),
+)
+
+Event = tuple[int, str, int]
+EVENTS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abcd"), st.integers(0, 9)))
+
+
+def tuples(events: list[Event]) -> pa.RecordBatch:
+    """Make tuples of (time, key, value)."""
+    keys = pa.record_batch([pa.array([e[1] for e in events], pa.string())], schema=KEYS)
+    hi, lo = KeyCodec(KEYS).identify(keys)
+    return pa.record_batch(
+        [
+            pa.array([e[0] for e in events], pa.int64()),
+            pa.array(hi),
+            pa.array(lo),
+            keys.column(0),
+            pa.array([e[2] for e in events], pa.int64()),
+        ],
+        names=["time", HI, LO, "k0", "x0"],
+    )
+
+
+def obvious(events: list[Event]) -> dict[tuple[int, str], list[int]]:
+    grouped: dict[tuple[int, str], list[int]] = {}
+    for time, key, value in events:
+        grouped.setdefault((time // 2, key), []).append(value)
+    return grouped
+
+
+@given(EVENTS.filter(len))
+def test_oracle_lifted_rows_are_sorted_and_one_per_group(events: list[Event]) -> None:
+    states = States(SPEC)
+    batch = tuples(sorted(events, key=lambda e: e[0]))
+    panes, rows = states.lift(batch, np.asarray(batch.column(0)) // 2)
+    check(states, panes.tolist(), rows, events)
+
+
+@given(st.lists(EVENTS.filter(len), min_size=1, max_size=4), st.integers(1, 400))
+def test_oracle_combined_rows_are_sorted_and_one_per_group(
+    batches: list[list[Event]], size: int
+) -> None:
+    """Rows are cut, written and read between lifting and combining."""
+    states = States(SPEC)
+    parts: list[tuple[int, pa.RecordBatch]] = []
+    for events in batches:
+        batch = tuples(events)
+        panes, rows = states.lift(batch, np.asarray(batch.column(0)) // 2)
+        for pane in np.unique(panes).tolist():
+            mine = rows.filter(pa.array(panes == pane))
+            cut = [states.read(bytes(states.write(part))) for part in states.parts(mine, size)]
+            parts += [(pane, part) for part in cut]
+    targets = np.repeat([pane for pane, _ in parts], [part.num_rows for _, part in parts])
+    found, rows = states.combine(targets, pa.concat_batches([part for _, part in parts]))
+    whole = [event for events in batches for event in events]
+    check(states, found.tolist(), rows, sorted(whole, key=lambda e: e[0]))
+
+
+def check(states: States, panes: list[int], rows: pa.RecordBatch, events: list[Event]) -> None:
+    entries = states.entries(rows)
+    ids = [
+        (pane, int(hi) % 2**64, int(lo) % 2**64)
+        for pane, (hi, lo) in zip(panes, entries[:, :2].tolist(), strict=True)
+    ]
+    assert ids == sorted(set(ids))
+    sums, lists, counts = (answer.to_pylist() for answer in states.lower(rows))
+    (keys,) = states.keys(rows)
+    expected = obvious(sorted(events, key=lambda e: e[0]))
+    found = dict(zip(zip(panes, keys.to_pylist(), strict=True), lists, strict=True))
+    assert found == expected
+    assert sums == [sum(each) for each in lists]
+    assert counts == [len(each) for each in lists]
+
+
+def test_rows_inside_a_range_of_hi() -> None:
+    states = States(SPEC)
+    batch = tuples([(0, key, 1) for key in "abcd"])
+    _, rows = states.lift(batch, np.zeros(4, dtype=np.int64))
+    his = [int(hi) % 2**64 for hi in states.entries(rows)[:, 0].tolist()]
+    assert states.ends(rows) == (his[0], his[-1])
+    inside = states.inside(rows, his[1], his[2] + 1)
+    assert states.ends(inside) == (his[1], his[2])
+    assert states.inside(rows, his[3] + 1, 2**64).num_rows == 0

@@ -1,0 +1,1 @@
+"""The obvious versions of kernels, in plain Python."""

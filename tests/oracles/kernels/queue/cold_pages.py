@@ -1,0 +1,24 @@
+"""The obvious versions of the kernels in `icestream.kernels.queue.cold_pages`."""
+
+from __future__ import annotations
+
+from icestream.core.arrays import Table
+
+
+class PagesReference:
+    """The same rows in a dictionary."""
+
+    def __init__(self) -> None:
+        """Start without rows."""
+        self.rows: dict[tuple[int, int], list[int]] = {}
+
+    def put(self, rows: Table) -> None:
+        """Put rows of keys that are not there, or write over those that are."""
+        self.rows.update({(int(row[0]), int(row[1])): row.tolist() for row in rows})
+
+    def take(self, keys: list[tuple[int, int]]) -> list[list[int]]:
+        """Take the rows of keys that are there."""
+        return [self.rows.pop(key) for key in keys if key in self.rows]
+
+
+visit_rows_reference = put_rows_reference = collect_rows_reference = PagesReference

@@ -1,0 +1,20 @@
+"""The obvious versions of the kernels in `icestream.kernels.queue.windows.restore`."""
+
+from __future__ import annotations
+
+
+def lift_tuples_reference(
+    times: list[int], reads: int | None, end: int, starts: int | None
+) -> list[int]:
+    """Return which times of a buffer are alive, from those that are read and started next."""
+    return [
+        time
+        for time in times
+        if (reads is not None and reads <= time <= end) or (starts is not None and time >= starts)
+    ]
+
+
+def put_tuples_reference(counts: list[int], tuples: list[list[int]]) -> list[list[list[int]]]:
+    """Return the tuples of each key."""
+    rest = iter(tuples)
+    return [[next(rest) for _ in range(count)] for count in counts]

@@ -1,0 +1,229 @@
+"""The slow, obvious update queue: dictionaries and lists, staleness by its definition.
+
+Idea: every update and every hand-over is remembered. A key's staleness at an instant is the age of
+its oldest update that came after the newest one handed over; its integral is summed up piece by
+piece between the instants at which anything happened.
+
+Cost: O(everything that ever happened) for each question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
+from icestream.kernels.queue.order import class_of
+from icestream.kernels.queue.price import (
+    COST,
+    PRICE,
+    PRICE_WORDS,
+    learn_price,
+    learnt_price,
+    worth_of,
+)
+
+Key = Hashable
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update of a key."""
+
+    key: Key
+    number: int
+    arrived: Micros
+    value: object
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a queue hands over: the newest update of a key and the first it stands for."""
+
+    update: Update
+    since: Micros
+
+
+@dataclass
+class KeyHistory:
+    """All that happened to a key."""
+
+    updates: list[Update] = field(default_factory=list)
+    #: (instant, number of the update) at which the queue, or the application, was rid of it
+    served: list[tuple[Micros, int]] = field(default_factory=list)
+    delivered: list[tuple[Micros, int]] = field(default_factory=list)
+    gap: float = 0.0
+    weight: float = 1.0
+
+
+def integral(
+    updates: list[Update], handed_over: list[tuple[Micros, int]], began: Micros, now: Micros
+) -> tuple[Fraction, Micros]:
+    """Return area under the staleness of a key from `began` to `now`, and its largest value."""
+    instants = {began, now}
+    instants |= {update.arrived for update in updates} | {at for at, _ in handed_over}
+    ordered = sorted(instant for instant in instants if began <= instant <= now)
+    area, most = Fraction(0), 0
+    for first, last in pairwise(ordered):
+        done = max((number for at, number in handed_over if at <= first), default=-1)
+        pending = [u.arrived for u in updates if u.number > done and u.arrived <= first]
+        if pending:
+            oldest = min(pending)
+            area += Fraction((last - oldest) ** 2 - (first - oldest) ** 2, 2)
+            most = max(most, last - oldest)
+    return area, most
+
+
+class PlainHistory:
+    """What update queue and append queue have in common: histories and staleness."""
+
+    def __init__(self) -> None:
+        """Start with no key."""
+        self.keys: dict[Key, KeyHistory] = {}
+        #: arrival of the first update of all, and the earliest of a key's first ones
+        self.began: Micros | None = None
+        self.first: Micros = INFINITY
+        self.late = 0
+
+    def accept(self, key: Key, arrived: Micros, value: object, smoothing: int) -> Update | None:
+        """Note an update; None if it goes back in time."""
+        history = self.keys.setdefault(key, KeyHistory())
+        updates = history.updates
+        if updates and arrived < updates[-1].arrived:
+            self.late += 1
+            return None
+        if self.began is None:
+            self.began = arrived
+        if updates:
+            gap = arrived - updates[-1].arrived
+            history.gap += (gap - history.gap) / min(len(updates) + 1, smoothing)
+        else:
+            self.first = min(self.first, arrived)
+            history.gap = float(arrived - self.first)
+        update = Update(key, len(updates), arrived, value)
+        updates.append(update)
+        return update
+
+    def deliver(self, served: Served, at: Micros) -> None:
+        """Note that the application has an update."""
+        self.keys[served.update.key].delivered.append((at, served.update.number))
+
+    def staleness(self, now: Micros, *, application: bool) -> dict[Key, tuple[Fraction, Micros]]:
+        """Return average and largest staleness of every key."""
+        assert self.began is not None
+        found = {}
+        for key, history in self.keys.items():
+            handed_over = history.delivered if application else history.served
+            area, most = integral(history.updates, handed_over, self.began, now)
+            found[key] = (area / max(now - self.began, 1), most)
+        return found
+
+
+class PlainUpdateQueue(PlainHistory):
+    """Keeps the newest update of every key."""
+
+    def __init__(self, schedule: str, cost: Micros = 0, smoothing: int = 32) -> None:
+        """Start empty."""
+        super().__init__()
+        self.schedule = schedule
+        self.smoothing = smoothing
+        #: waiting keys by list, in order; one list but for the schedule "index"
+        self.lists: dict[int, list[Key]] = {}
+        #: the first update that each waiting key stands for
+        self.since: dict[Key, Micros] = {}
+        self.facts = np.zeros(PRICE_WORDS)
+        self.facts[COST] = cost
+        self.scored: Micros = MINUS_INFINITY
+
+    def __len__(self) -> int:
+        """Return how many keys wait."""
+        return len(self.since)
+
+    def enqueue(self, key: Key, arrived: Micros, value: object) -> None:
+        """Let an update arrive."""
+        if self.accept(key, arrived, value, self.smoothing) is None:
+            return
+        gap = self.keys[key].gap
+        slow = self.schedule == "linecutting" and gap > self.facts[COST] * len(self.since)
+        waits = key in self.since
+        if waits and (self.schedule == "fifo" or slow):
+            self.lists[0].remove(key)
+        elif waits:
+            return
+        self.since.setdefault(key, arrived)
+        number = 0
+        if self.schedule == "index":
+            number = int(class_of(gap, self.keys[key].weight))
+        line = self.lists.setdefault(number, [])
+        line.insert(0 if slow else len(line), key)
+
+    def read(self, count: int, now: Micros) -> list[Served]:
+        """Return the updates that would be served at an instant."""
+        return self._serve(count, now, lambda _: None)
+
+    def dequeue(self, count: int, now: Micros) -> list[Served]:
+        """Take updates in the order of the schedule."""
+        if self.since and self.scored != now and count > 0 and self.schedule == "index":
+            self.facts[PRICE] = learnt_price(self.facts)
+            self.scored = now
+
+        def take(served: Served) -> None:
+            key, history = served.update.key, self.keys[served.update.key]
+            history.served.append((now, served.update.number))
+            del self.since[key]
+            next(line for line in self.lists.values() if key in line).remove(key)
+            if self.schedule == "index":
+                waited, others = now - served.since, len(self.since)
+                learn_price(self.facts, waited, history.gap, history.weight, now, others)
+
+        return self._serve(count, now, take)
+
+    def _serve(self, count: int, now: Micros, take: Callable[[Served], None]) -> list[Served]:
+        price = self.facts[PRICE] if self.scored == now else learnt_price(self.facts)
+        lists = {number: list(line) for number, line in self.lists.items() if line}
+        found: list[Served] = []
+        while len(found) < count and lists:
+            number = max(lists, key=lambda each: (self._worth(lists[each][0], now, price), -each))
+            key = lists[number].pop(0)
+            if not lists[number]:
+                del lists[number]
+            found.append(Served(self.keys[key].updates[-1], self.since[key]))
+            take(found[-1])
+        return found
+
+    def _worth(self, key: Key, now: Micros, price: float) -> float:
+        history = self.keys[key]
+        return worth_of(now - self.since[key], history.gap, history.weight, price)
+
+
+class PlainAppendQueue(PlainHistory):
+    """Keeps every update but those it is told were shed."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        super().__init__()
+        self.line: list[Served] = []
+
+    def __len__(self) -> int:
+        """Return how many updates wait."""
+        return len(self.line)
+
+    def enqueue(self, key: Key, arrived: Micros, value: object, *, shed: bool = False) -> None:
+        """Let an update arrive."""
+        update = self.accept(key, arrived, value, 32)
+        if update is not None and not shed:
+            kept = [served.update.number for served in self.line if served.update.key == key]
+            kept += [number for _, number in self.keys[key].served]
+            first = self.keys[key].updates[max(kept, default=-1) + 1]
+            self.line.append(Served(update, first.arrived))
+
+    def dequeue(self, count: int, now: Micros) -> list[Served]:
+        """Take updates in order of arrival."""
+        taken, self.line = self.line[:count], self.line[count:]
+        for served in taken:
+            self.keys[served.update.key].served.append((now, served.update.number))
+        return taken

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from icestream.core.errors import DamageError
+from icestream.runtime.exchange import parcels as exchange_parcels
+from icestream.runtime.exchange.parcels import ExchangeWriter, Parcels, Sent, Shelf
+from icestream.testing.simulated_disk import SimulatedDisk
+
+
+def table(first: int, rows: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    return np.arange(first, first + 3 * rows, dtype=np.int64).reshape(rows, 3)
+
+
+def names(first: int, rows: int) -> pa.Table:
+    return pa.table({"name": [f"n{i}" for i in range(first, first + rows)]})
+
+
+def test_parcels_are_read_in_the_order_of_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange_parcels, "RECORD_BYTES", 48)
+    monkeypatch.setattr(exchange_parcels, "RECORD_KEYS", 2)
+    disk = SimulatedDisk()
+    # splits finish in another order than they are numbered
+    for split in (2, 0, 1):
+        out = ExchangeWriter(disk, f"x/{split}", disk, "root", f"{split}")
+        for shard in (1, 0):
+            out.keys(shard, names(100 * split + 10 * shard, 5))
+            out.entries(shard, table(1000 * split + 100 * shard, 5))
+        assert out.finish() == Sent(None, None)
+    shelf = Shelf(disk, [f"x/{split}" for split in range(3)])
+    for shard in (0, 1, 2):
+        parcels = Parcels(shelf, shard, 3)
+        for _ in range(2):  # repeatable
+            entries = list(parcels.entries())
+            keys = list(parcels.groups())
+            if shard == 2:
+                assert entries == keys == []
+                continue
+            expected = np.concatenate([table(1000 * s + 100 * shard, 5) for s in range(3)])
+            assert np.concatenate(entries).tolist() == expected.tolist()
+            found = pa.concat_tables(keys).column("name").to_pylist()
+            assert found == [f"n{100 * s + 10 * shard + i}" for s in range(3) for i in range(5)]
+    shelf.close()
+    assert disk.open_handles == 0
+
+
+def test_a_shelf_opens_every_parcel_once_for_all_shards() -> None:
+    disk = SimulatedDisk()
+    paths = [f"x/{split}" for split in range(3)]
+    for path in paths:
+        out = ExchangeWriter(disk, path, disk, "root", path)
+        for shard in range(5):
+            out.entries(shard, table(shard, 4))
+        out.finish()
+    shelf = Shelf(disk, paths)
+    assert disk.open_handles == 0
+    for shard in range(5):
+        assert len(list(Parcels(shelf, shard, 3).entries())) == 3
+    headers = [(path, length) for path, offset, length in disk.reads if offset == 0]
+    assert len(headers) == len(paths)
+    shelf.close()
+    assert disk.open_handles == 0
+
+
+def test_bounded_files_that_a_shelf_has_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange_parcels, "MOST_OPEN", 2)
+    disk = SimulatedDisk()
+    paths = [f"x/{split}" for split in range(6)]
+    for path in paths:
+        out = ExchangeWriter(disk, path, disk, "root", path)
+        out.entries(0, table(0, 4))
+        out.finish()
+    shelf = Shelf(disk, paths)
+    for _ in range(2):
+        found = 0
+        for _ in Parcels(shelf, 0, 3).entries():
+            assert disk.open_handles <= 2
+            found += 1
+        assert found == 6
+    shelf.close()
+    assert disk.open_handles == 0
+
+
+def test_late_events_are_synced_and_entries_are_not() -> None:
+    disk = SimulatedDisk()
+    out = ExchangeWriter(disk, "x/0", disk, "root", "0")
+    out.entries(0, table(0, 1))
+    out.late(pa.record_batch({"time": [1, 2]}))
+    out.late(pa.record_batch({"time": [3]}))
+    late = out.finish().late
+    assert late is not None
+    assert late.records == 2
+    synced = {path for what, path in disk.trace if what == "sync"}
+    assert "root/results/0-late.rows" in synced
+    assert "x/0" not in synced
+
+
+def test_an_abandoned_parcel_leaves_nothing_behind() -> None:
+    disk = SimulatedDisk()
+    out = ExchangeWriter(disk, "x/0", disk, "root", "0")
+    out.entries(0, table(0, 1))
+    out.late(pa.record_batch({"time": [1]}))
+    out.abandon()
+    assert not disk.exists("x/0")
+    assert not disk.exists("root/results/0-late.rows")
+
+
+def test_a_flipped_bit_in_a_parcel_is_noticed() -> None:
+    disk = SimulatedDisk()
+    out = ExchangeWriter(disk, "x/0", disk, "root", "0")
+    out.entries(0, table(0, 10))
+    out.finish()
+    disk.flip("x/0", 60, 4)
+    with pytest.raises(DamageError, match="x/0"):
+        list(Parcels(Shelf(disk, ["x/0"]), 0, 3).entries())

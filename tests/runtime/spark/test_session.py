@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+import icestream as ice
+from icestream.core.errors import IcestreamError
+from icestream.runtime.spark import session, warm_up
+from icestream.runtime.work.windows import prefold
+from tests.fixtures.parquet_feed import Feed, rows
+from tests.oracles.grid import differences
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_running_session_is_returned_with_the_recommended_settings(
+    spark: SparkSession,
+) -> None:
+    again = ice.local_session(cores=2, memory="1g")
+    assert again.sparkContext is spark.sparkContext
+    for name, value in ice.settings().items():
+        assert spark.conf.get(name) == value
+
+
+def test_without_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(_: object) -> SparkSession:
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", gone)
+    with pytest.raises(IcestreamError, match=r"install Java 17 or newer.*icestream doctor"):
+        ice.local_session()
+
+
+def test_settings_are_a_copy() -> None:
+    ice.settings()["spark.sql.adaptive.enabled"] = "true"
+    assert ice.settings()["spark.sql.adaptive.enabled"] == "false"
+
+
+def test_compiled_kernels_are_kept_in_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert session.kernel_cache() == Path("/somewhere/icestream/kernels")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert session.kernel_cache().parts[-3:] == (".cache", "icestream", "kernels")
+
+
+def test_warming_up_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    warm_up.kernels()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("exchange", ["files", "shuffle"])
+def test_oracle_a_session_with_sparks_own_settings_gives_the_same_rows(
+    exchange: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefold, "WORTH_IT", 0.0)
+    monkeypatch.setattr(prefold, "LEAST_EVENTS", 0)
+    own = spark.newSession()
+    for name in ice.settings():
+        if own.conf.isModifiable(name):
+            own.conf.unset(name)
+    own.conf.set("spark.sql.adaptive.enabled", "true")
+    own.conf.set("spark.sql.shuffle.partitions", "7")
+    times = pa.array([each * 700_000 for each in range(60)]).cast(pa.timestamp("us", "UTC"))
+    feed = Feed(own, f"{tmp_path}/in", pa.table({"ts": times, "v": list(range(60))}))
+    stream = ice.stream(feed.stream(), "ts").window("6 seconds", "2 seconds")
+    writer = stream.groupBy(sf.col("v") % 3).agg(ice.sum("v")).writeStream.memory("64 MB")
+    query = (
+        writer.options(checkpointLocation=f"{tmp_path}/chk", flush=True, exchange=exchange)
+        .trigger(availableNow=True)
+        .start(f"{tmp_path}/out")
+    )
+    query.awaitTermination()
+    window = sf.window("ts", "6 seconds", "2 seconds")
+    expected = feed.batch().groupBy(window, sf.col("v") % 3).agg(sf.sum("v"))
+    found = own.read.parquet(f"{tmp_path}/out")
+    assert found.columns == expected.columns
+    assert not differences(rows(found, ["(v % 3)"]), rows(expected, ["(v % 3)"]), 1)

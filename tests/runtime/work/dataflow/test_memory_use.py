@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icestream.runtime.version.quotas import Holding
+from icestream.runtime.version.task import ShardReport
+from icestream.runtime.work.dataflow.memory_use import Holdings
+
+
+def report(shard: int, needed: int, read: int = 0) -> ShardReport:
+    told: dict[str, Any] = {"needed_bytes": needed, "cold": {"bytes_read": read}}
+    return ShardReport(
+        shard=shard,
+        arena="",
+        segments=[],
+        result=None,
+        rows=[],
+        snapshot=False,
+        rebuilt=False,
+        released=(),
+        parcel=None,
+        statistics=told,
+    )
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=5))
+def test_nobody_holds_more_than_was_given(shards: list[tuple[int, int]]) -> None:
+    reports = [report(number, needed) for number, (needed, _) in enumerate(shards)]
+    given_out = [quota for _, quota in shards]
+    found = Holdings.after(Holdings(), reports, given_out)
+    assert sum(each.held for each in found.of.values()) <= sum(given_out)
+    assert Holdings.from_json(found.to_json()) == found
+
+
+def test_who_reads_groups_back_asks_for_more() -> None:
+    first = Holdings.after(Holdings(), [report(0, 50), report(1, 50, 10)], [100, 100])
+    assert first.of == {0: Holding(50, 50), 1: Holding(50, 60)}
+    then = Holdings.after(first, [report(0, 70), report(1, 50, 90)], [100, 100])
+    assert then.of == {0: Holding(70, 20 + 25), 1: Holding(50, 80 + 30)}
+
+
+def test_an_arena_that_is_new_has_read_nothing_less() -> None:
+    before = Holdings({0: Holding(80, 4)}, {0: 1_000})
+    after = Holdings.after(before, [report(0, 20, 5)], [100])
+    assert after.of == {0: Holding(20, 2)}

@@ -1,0 +1,53 @@
+"""When snapshots are due."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from icestream.state.snapshot_schedule import AFTER, AT_LATEST, SnapshotSchedule, in_step
+
+
+def versions_until_due(logged: int, size: int) -> int:
+    schedule = SnapshotSchedule({})
+    for version in range(1, 1000):
+        schedule.log(logged)
+        if schedule.version_ends(size):
+            schedule.take()
+            assert schedule.taken
+            return version
+    return 1000
+
+
+def test_bounded_versions_between_snapshots() -> None:
+    assert versions_until_due(logged=1000, size=10) == AFTER
+    assert versions_until_due(logged=10, size=10 * 50) == 50
+    assert versions_until_due(logged=0, size=10) == AT_LATEST
+
+
+def test_a_restored_count_goes_on() -> None:
+    header: dict[str, Any] = {}
+    for _ in range(AFTER - 1):
+        assert not SnapshotSchedule(header).version_ends(0)
+    assert not SnapshotSchedule(header).taken
+    assert SnapshotSchedule(header).version_ends(0)
+    rebuilt = SnapshotSchedule({})
+    rebuilt.resume(AFTER - 1, 100)
+    assert rebuilt.version_ends(100)
+
+
+def test_operators_in_step_take_snapshots_together() -> None:
+    headers: list[dict[str, Any]] = [{}, {}]
+    taken = []
+    for version in range(3 * AT_LATEST):
+        in_step(headers)
+        schedules = [SnapshotSchedule(header) for header in headers]
+        schedules[0].log(10)
+        # the first alone would take one as soon as it may, the second as late as it must
+        due = [each.version_ends(size) for each, size in zip(schedules, (1, 10**4), strict=True)]
+        assert due[0] == due[1]
+        if due[0]:
+            taken.append(version)
+            for each in schedules:
+                each.take()
+        assert all(each.taken == due[0] for each in schedules)
+    assert taken == [AT_LATEST - 1, 2 * AT_LATEST - 1, 3 * AT_LATEST - 1]
