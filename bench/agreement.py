@@ -29,7 +29,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class WindowTotals:
     """Totals over closed windows."""
 
     windows: int
@@ -39,7 +39,7 @@ class Totals:
     least: float
     most: float
 
-    def agrees_with(self, other: Totals) -> bool:
+    def agrees_with(self, other: WindowTotals) -> bool:
         """Equal, with averages up to rounding."""
         return all(
             math.isclose(mine, theirs, rel_tol=_ROUNDING) if place == 3 else mine == theirs
@@ -47,7 +47,7 @@ class Totals:
         )
 
     @property
-    def narrow(self) -> Totals:
+    def narrow(self) -> WindowTotals:
         """The totals without minima and maxima."""
         return replace(self, least=0.0, most=0.0)
 
@@ -58,7 +58,7 @@ def closed_by(count: int, slide_ms: int, slack_ms: int) -> int:
     return watermark // slide_ms * slide_ms
 
 
-def expected(range_ms: int, slide_ms: int, until_ms: int) -> Totals:
+def expected(range_ms: int, slide_ms: int, until_ms: int) -> WindowTotals:
     """Compute the totals over all windows that end by `until_ms`."""
     needed = (until_ms - rows.START) // rows.TICK + rows.DISORDER
     ts, key, value = rows.columns(0, needed)
@@ -75,12 +75,12 @@ def expected(range_ms: int, slide_ms: int, until_ms: int) -> Totals:
     np.maximum.at(most, cell, value[inside])
     least, most = least.reshape(shape), most.reshape(shape)
     width = range_ms // slide_ms
-    found = Totals(0, 0, 0.0, 0.0, 0.0, 0.0)
+    found = WindowTotals(0, 0, 0.0, 0.0, 0.0, 0.0)
     for end in range(1, panes + 1):
         part = slice(max(0, end - width), end)
         n, s = count[part].sum(axis=0), total[part].sum(axis=0)
         some = n > 0
-        found = Totals(
+        found = WindowTotals(
             found.windows + int(some.sum()),
             found.events + int(n.sum()),
             found.total + float(s.sum()),
@@ -91,7 +91,7 @@ def expected(range_ms: int, slide_ms: int, until_ms: int) -> Totals:
     return found
 
 
-def of_parquet(folder: Path, until_ms: int) -> Totals:
+def of_parquet(folder: Path, until_ms: int) -> WindowTotals:
     """Add up the result files of a query with columns window, n, s, a and perhaps lo and hi."""
     files = sorted(folder.glob("**/*.parquet"))
     results = pa.concat_tables(pq.ParquetFile(file).read() for file in files)
@@ -101,4 +101,4 @@ def of_parquet(folder: Path, until_ms: int) -> Totals:
         closed[name].to_numpy().sum() if name in closed.column_names else 0
         for name in ("n", "s", "a", "lo", "hi")
     )
-    return Totals(closed.num_rows, int(n), float(s), float(a), float(lo), float(hi))
+    return WindowTotals(closed.num_rows, int(n), float(s), float(a), float(lo), float(hi))

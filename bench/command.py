@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as RichProgress
 from rich.table import Table
 
-from bench.harness import Report, run
+from bench.harness import BenchReport, run
 from bench.registry import Size, benches, find
 from icestream.core.errors import DefinitionError
 
@@ -91,7 +91,7 @@ def bench_command(name: str | None, size: str, json_file: Path | None, list_: bo
     return HELD if report.holds else MISSED
 
 
-def show(report: Report, console: Console) -> None:
+def show(report: BenchReport, console: Console) -> None:
     """Print figures and bars as tables."""
     cases = {name: value for name, value in report.figures.items() if isinstance(value, Mapping)}
     single = {name: value for name, value in report.figures.items() if name not in cases}

@@ -25,12 +25,12 @@ from typing import Any
 
 import psutil
 
-from bench.registry import Bar, Bench, Figures, Progress, Size
+from bench.registry import Bar, Bench, Figures, ProgressLog, Size
 from icestream.core.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class BenchReport:
     """A measurement and where, when and of what it was taken."""
 
     bench: str
@@ -51,7 +51,7 @@ class Report:
         return json.dumps(asdict(self), indent=2) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Report:
+    def from_json(cls, text: str) -> BenchReport:
         """Read what `to_json` wrote."""
         fields = json.loads(text)
         fields["bars"] = tuple(Bar(**bar) for bar in fields["bars"])
@@ -71,12 +71,12 @@ class Silent:
         """Ignore."""
 
 
-def run(bench: Bench, size: Size, progress: Progress) -> Report:
+def run(bench: Bench, size: Size, progress: ProgressLog) -> BenchReport:
     """Measure and sign."""
     root = workspace()
     machine = describe_machine(root)
     measurement = bench.measure(size, progress)
-    return Report(
+    return BenchReport(
         bench=bench.name,
         size=size.value,
         machine={**machine, **measurement.systems},

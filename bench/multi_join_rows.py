@@ -36,7 +36,7 @@ TICK_MS = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class JoinStream:
     """The rows of one stream."""
 
     name: str
@@ -87,9 +87,9 @@ class Stream:
 
 
 STREAMS = (
-    Stream("a", 11_213, (0,)),
-    Stream("b", 22_381, (0,)),
-    Stream("c", 33_479, (0, 1)),
-    Stream("d", 44_617, (1, 2)),
-    Stream("e", 55_733, (2,)),
+    JoinStream("a", 11_213, (0,)),
+    JoinStream("b", 22_381, (0,)),
+    JoinStream("c", 33_479, (0, 1)),
+    JoinStream("d", 44_617, (1, 2)),
+    JoinStream("e", 55_733, (2,)),
 )

@@ -18,7 +18,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.registry import Progress
+from bench.registry import ProgressLog
 from icestream.core.errors import StorageError
 
 _SHOWN = 5
@@ -36,7 +36,7 @@ class Peer:
 FLINK = Peer("flink", "apache-flink>=2.3,<2.4", "pyflink")
 
 
-def python_of(peer: Peer, root: Path, progress: Progress) -> Path:
+def python_of(peer: Peer, root: Path, progress: ProgressLog) -> Path:
     """Give the Python of a peer's environment; make the environment first if it is missing."""
     home = root / ".peers" / peer.name
     python = home / "bin" / "python"

@@ -71,7 +71,7 @@ class Size(StrEnum):
     FULL = "full"
 
 
-class Progress(Protocol):
+class ProgressLog(Protocol):
     """Where a bench tells what it is doing; it never reads anything back."""
 
     def plan(self, steps: int) -> None:
@@ -123,7 +123,7 @@ class Bench:
     name: str
     #: one line that can turn out false
     claim: str
-    measure: Callable[[Size, Progress], Measurement]
+    measure: Callable[[Size, ProgressLog], Measurement]
     #: draws the figures of an earlier measurement into a file
     plot: Callable[[Figures, Path], None] | None = None
 

@@ -16,7 +16,7 @@ from typing import Any
 from bench import rows
 from bench.peer_environments import FLINK, python_of
 from bench.processes import ProcessFailed, results
-from bench.registry import Progress
+from bench.registry import ProgressLog
 from icestream.core.errors import StorageError
 
 #: fastest over slowest quarter of a measurement from which on it is called unsteady
@@ -31,7 +31,7 @@ Run = dict[str, Any]
 
 
 def watched(
-    command: Sequence[str], plan: Run, system: str, progress: Progress
+    command: Sequence[str], plan: Run, system: str, progress: ProgressLog
 ) -> list[dict[str, Any]]:
     """Run a process and show each of the plan's runs as a step."""
     names = [run["name"] for run in plan["runs"]]
@@ -53,7 +53,7 @@ def watched(
     return found
 
 
-def peer(measured: Callable[[], dict[str, Any]], progress: Progress) -> dict[str, Any]:
+def peer(measured: Callable[[], dict[str, Any]], progress: ProgressLog) -> dict[str, Any]:
     """Measure a peer; one that cannot run is noted and has no figures."""
     try:
         return measured()
@@ -70,7 +70,7 @@ def grouped(runs: list[Run], apart: bool) -> Iterator[list[Run]]:
         yield runs
 
 
-def flink(runs: list[Run], root: Path, apart: bool, progress: Progress) -> dict[str, Any]:
+def flink(runs: list[Run], root: Path, apart: bool, progress: ProgressLog) -> dict[str, Any]:
     """Run Flink; rates or totals by the names of the runs, its version, and unsteady rates."""
     python = python_of(FLINK, root, progress)
     # -E: what this environment puts on Python's path is not for that one

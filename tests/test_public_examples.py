@@ -22,7 +22,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import icestream as ice
-from icestream.api.update_result import Served
+from icestream.api.update_result import UpdateResult
 from icestream.api.updates import LatestBy
 from tests.fixtures.parquet_feed import Feed
 
@@ -60,7 +60,7 @@ class Counting(ice.StatefulProcessor):
 def public() -> Iterator[tuple[str, str]]:
     """Give the name and the docstring of everything public."""
     named = {name: getattr(ice, name) for name in ice.__all__}
-    for name, each in {**named, "LatestBy": LatestBy, "Served": Served}.items():
+    for name, each in {**named, "LatestBy": LatestBy, "UpdateResult": UpdateResult}.items():
         yield name, inspect.getdoc(each) or ""
         if inspect.isclass(each) and each not in HOOKS:
             for member in dir(each):

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import icestream as ice
 from bench.harness import scratch, workspace
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.rows import write_batches
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ WANTED = 0.95
 
 
 @dataclass
-class Run:
+class ClusterRun:
     """Rows of each version, and what its tasks did."""
 
     #: count of the rows of each version, and the sum of their hashes
@@ -116,7 +116,7 @@ class Run:
         return max(took, default=None)
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run the query on the cluster, calm and killed, and in local mode."""
     kills, events = CASES[size]
     folder = scratch(workspace(), "cluster")
@@ -173,7 +173,7 @@ def measure(size: Size, progress: Progress) -> Measurement:
     return Measurement(figures, bars)
 
 
-def _others(run: Run, right: Run, versions: int) -> int:
+def _others(run: ClusterRun, right: ClusterRun, versions: int) -> int:
     """Return how many of so many versions have other rows than they should, or none."""
     wanted = range(1, 1 + min(versions, len(right.rows)))
     return sum(run.rows.get(version) != right.rows[version] for version in wanted)
@@ -200,9 +200,9 @@ class _Killer:
         return True
 
 
-def _run(spark: Any, source: Path, checkpoint: Path, killer: _Killer | None = None) -> Run:
+def _run(spark: Any, source: Path, checkpoint: Path, killer: _Killer | None = None) -> ClusterRun:
     """Run the query to the end of its files."""
-    found = Run()
+    found = ClusterRun()
     running: list[Any] = []
 
     def take(rows: Any, number: int) -> None:
@@ -242,7 +242,7 @@ def _run(spark: Any, source: Path, checkpoint: Path, killer: _Killer | None = No
     return found
 
 
-def _note(found: Run, query: Any) -> None:
+def _note(found: ClusterRun, query: Any) -> None:
     found.reports |= {each["version"]: each for each in query.recentProgress}
 
 

@@ -30,7 +30,7 @@ import pyarrow as pa
 
 import icestream as ice
 from bench.harness import scratch, workspace
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 
 #: batches, how many of them warm up, and tuples of each
 CASES = {Size.SMALL: (8, 3, 100_000), Size.FULL: (10, 3, 1_600_000)}
@@ -93,7 +93,7 @@ def simple_job(loans: ice.Tuples, components: int) -> ice.Tuples:
     return windows.fused("auto" if components == 1 else "none")
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run both jobs in all ways, one after the other."""
     batches, warm, rows = CASES[size]
     folder = scratch(workspace(), "fused-job")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.adaptation.random_jobs import STEP, random_job
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from icestream.plan.fuse.fusion import (
     Components,
     communication,
@@ -54,7 +54,7 @@ CIRCLES: Mapping[str, Fusing] = {
 }
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Fuse all jobs in all ways."""
     progress.plan(len(SIZES) + len(STEPS))
     figures: dict[str, Any] = {}

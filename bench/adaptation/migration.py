@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import scratch, workspace
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.research.migration import Move, Way
-from bench.research.split_combine import Shape
+from bench.research.split_combine import ComponentShape
 from bench.windows.window_job import Feeder, opened
 
 #: keys in each key group
@@ -36,7 +36,7 @@ KEYS = {Size.SMALL: (5_000, 50_000), Size.FULL: (1_000, 10_000, 50_000, 100_000,
 WANTED_KEYS = 50_000
 REPEATS = {Size.SMALL: 3, Size.FULL: 7}
 #: half minutes until the windows are full, and until a pane of a split job is half full
-BATCHES = {Shape.COMBINED: 21, Shape.SPLIT: 3}
+BATCHES = {ComponentShape.COMBINED: 21, ComponentShape.SPLIT: 3}
 
 #: name, way, and whether nodes see one disk; each has a key group of its own
 Kind = tuple[str, Way, bool]
@@ -47,18 +47,18 @@ WITH_STATE: tuple[Kind, ...] = (
     (REBUILT, Way.HANDOVER, False),
     ("smooth", Way.SMOOTH, True),
 )
-KINDS: Mapping[Shape, tuple[Kind, ...]] = {
-    Shape.SPLIT: (*WITH_STATE, ("instant", Way.INSTANT, True)),
-    Shape.COMBINED: WITH_STATE,
+KINDS: Mapping[ComponentShape, tuple[Kind, ...]] = {
+    ComponentShape.SPLIT: (*WITH_STATE, ("instant", Way.INSTANT, True)),
+    ComponentShape.COMBINED: WITH_STATE,
 }
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Move key groups of all sizes in all ways."""
     folder = scratch(workspace(), "migration")
     progress.plan(2 * len(KEYS[size]))
     figures: dict[str, Any] = {"keys": list(KEYS[size])}
-    for shape in Shape:
+    for shape in ComponentShape:
         figures[shape.value] = {name: [] for name, _, _ in KINDS[shape]}
         for keys in KEYS[size]:
             progress.step(f"{shape.value}, {keys:,} keys in a key group")
@@ -68,7 +68,9 @@ def measure(size: Size, progress: Progress) -> Measurement:
     return Measurement(figures, bars(figures))
 
 
-def moves(folder: Path, shape: Shape, keys: int, repeats: int) -> dict[str, dict[str, float]]:
+def moves(
+    folder: Path, shape: ComponentShape, keys: int, repeats: int
+) -> dict[str, dict[str, float]]:
     """Return what moves of one size took, by name."""
     kinds = KINDS[shape]
     job = opened(folder, shape, len(kinds))
@@ -112,7 +114,7 @@ def bars(figures: Figures) -> tuple[Bar, ...]:
     """Hold figures against what is wanted."""
     sizes = figures["keys"]
     at = sizes.index(WANTED_KEYS)
-    split, combined = figures[Shape.SPLIT.value], figures[Shape.COMBINED.value]
+    split, combined = figures[ComponentShape.SPLIT.value], figures[ComponentShape.COMBINED.value]
     instant = [each["pause_ms"] for each in split["instant"]]
     copies = [each["pause_ms"] for each in split["disruptive"]]
     label = f"{sizes[at]:,} keys"
@@ -129,7 +131,7 @@ def bars(figures: Figures) -> tuple[Bar, ...]:
                 0.5,
                 row["disruptive"][at]["raw_processor_ms"] / row["disruptive"][at]["processor_ms"],
             )
-            for shape, row in ((Shape.SPLIT, split), (Shape.COMBINED, combined))
+            for shape, row in ((ComponentShape.SPLIT, split), (ComponentShape.COMBINED, combined))
         ),
     )
 
@@ -139,7 +141,7 @@ def plot(figures: Figures, target: Path) -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415 - only drawing needs it
 
     drawing = Figure(figsize=(10, 4), layout="constrained")
-    for panel, shape in zip(drawing.subplots(1, 2, sharey=True), Shape, strict=True):
+    for panel, shape in zip(drawing.subplots(1, 2, sharey=True), ComponentShape, strict=True):
         for name, rows in figures[shape.value].items():
             panel.plot(figures["keys"], [row["pause_ms"] for row in rows], "o-", label=name)
         panel.set(xscale="log", yscale="log", xlabel="keys in a key group", title=shape.value)

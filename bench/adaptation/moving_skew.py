@@ -37,10 +37,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from bench.harness import scratch, workspace
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.research.migration import Move, Way
 from bench.research.simulated_cluster.job import RunningJob
-from bench.research.split_combine import Shape
+from bench.research.split_combine import ComponentShape
 from bench.windows.window_job import MINUTE, opened
 from icestream.kernels.fold import routes_of
 from icestream.operators.protocol import Emitted
@@ -125,7 +125,7 @@ WAYS = (
 
 
 @dataclass
-class Run:
+class SkewRun:
     """What happened."""
 
     #: minute in which each batch began, seconds it took, and seconds from the first row to its end
@@ -137,7 +137,7 @@ class Run:
     wrong: int = 0
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run every way over the same rows."""
     case = CASES[size]
     folder = scratch(workspace(), "moving-skew")
@@ -195,7 +195,7 @@ def keys_by_group(case: Case) -> list[npt.NDArray[np.int64]]:
 
 
 @dataclass(frozen=True)
-class Pace:
+class VirtualPace:
     """How much work the virtual time holds."""
 
     #: seconds between two triggers at which nodes have the wanted load
@@ -227,12 +227,12 @@ class Gauge:
 
 def calibrated(
     case: Case, keys: Sequence[npt.NDArray[np.int64]], folder: Path, gauge: Gauge
-) -> Pace:
+) -> VirtualPace:
     """Measure what a node can do at most: rows of a minute in few batches, and twice as many."""
     took = []
     for times in (1, 2):
         more = replace(case, rows=times * case.rows)
-        stream, job = Stream(more, keys, 0.0), _opened(more, folder / f"calibration-{times}")
+        stream, job = SkewedStream(more, keys, 0.0), _opened(more, folder / f"calibration-{times}")
         busy = 0.0
         whole, batch = 2 * case.triggers, max(1, case.triggers // BATCHES)
         for step in range(0, whole, batch):
@@ -245,10 +245,10 @@ def calibrated(
         took.append(busy / case.triggers)
     trigger = took[0] / LOAD
     per_row = (took[1] - took[0]) / (case.rows * case.groups_per_node)
-    return Pace(trigger, EXTRA * trigger / per_row)
+    return VirtualPace(trigger, EXTRA * trigger / per_row)
 
 
-class Stream:
+class SkewedStream:
     """Rows whose keys are skewed by when they come."""
 
     def __init__(self, case: Case, keys: Sequence[npt.NDArray[np.int64]], extra: float) -> None:
@@ -307,13 +307,17 @@ def run(
     case: Case,
     keys: Sequence[npt.NDArray[np.int64]],
     way: Adaptation,
-    pace: Pace,
+    pace: VirtualPace,
     folder: Path,
     gauge: Gauge,
-) -> Run:
+) -> SkewRun:
     """Run the whole stream in virtual time."""
     trigger = pace.trigger
-    stream, job, found = Stream(case, keys, pace.extra), _opened(case, folder / way.name), Run()
+    stream, job, found = (
+        SkewedStream(case, keys, pace.extra),
+        _opened(case, folder / way.name),
+        SkewRun(),
+    )
     loads = np.zeros(case.groups)
     now, done, adapted = trigger, 0, case.calm * case.triggers
     while done < case.steps:
@@ -346,7 +350,7 @@ def _counted(emitted: Sequence[Emitted]) -> int:
 
 
 def _adapt(
-    job: RunningJob, loads: npt.NDArray[np.float64], nodes: int, way: Way, found: Run
+    job: RunningJob, loads: npt.NDArray[np.float64], nodes: int, way: Way, found: SkewRun
 ) -> dict[int, float]:
     """Move key groups so that nodes are loaded alike; return the seconds that nodes were busy."""
     places = job.places
@@ -369,7 +373,7 @@ def _opened(case: Case, folder: Path) -> RunningJob:
     homes = [group % case.nodes for group in range(case.groups)]
     return opened(
         folder,
-        Shape.SPLIT,
+        ComponentShape.SPLIT,
         case.groups,
         windows=WINDOWS,
         nodes=case.nodes,

@@ -21,7 +21,7 @@ SCHEMA = "ts timestamp, key bigint, value bigint"
 
 
 @dataclass(frozen=True)
-class Kept:
+class StatefulQuery:
     """A query, what it is started with, and how its rows are compared."""
 
     query: Callable[[Any], Any]
@@ -151,21 +151,21 @@ def _job(frame: Any) -> Any:
 
 
 #: a query for every operator of windows, cold state, joins of many, update streams and jobs
-OPERATORS: Mapping[str, Kept] = {
-    "windows of panes": Kept(_windows),
-    "windows of events": Kept(_tuples, {"plan": "tuples"}),
-    "windows of objects": Kept(_medians),
-    "row per event": Kept(_row_per_event),
-    "last rows of a key": Kept(_rows),
-    "sessions": Kept(_sessions),
-    "groups: aggregate": Kept(_aggregates),
-    "groups: top": Kept(_top),
-    "groups: join": Kept(_pairs),
-    "groups: difference": Kept(_difference),
-    "groups: own code": Kept(_own_code),
-    "multi-join, fetch": Kept(_fetching),
-    "multi-join, defer": Kept(_deferring),
-    "updates": Kept(_updates, last_rows=True),
-    "update windows": Kept(_update_windows, last_rows=True),
-    "job": Kept(_job),
+OPERATORS: Mapping[str, StatefulQuery] = {
+    "windows of panes": StatefulQuery(_windows),
+    "windows of events": StatefulQuery(_tuples, {"plan": "tuples"}),
+    "windows of objects": StatefulQuery(_medians),
+    "row per event": StatefulQuery(_row_per_event),
+    "last rows of a key": StatefulQuery(_rows),
+    "sessions": StatefulQuery(_sessions),
+    "groups: aggregate": StatefulQuery(_aggregates),
+    "groups: top": StatefulQuery(_top),
+    "groups: join": StatefulQuery(_pairs),
+    "groups: difference": StatefulQuery(_difference),
+    "groups: own code": StatefulQuery(_own_code),
+    "multi-join, fetch": StatefulQuery(_fetching),
+    "multi-join, defer": StatefulQuery(_deferring),
+    "updates": StatefulQuery(_updates, last_rows=True),
+    "update windows": StatefulQuery(_update_windows, last_rows=True),
+    "job": StatefulQuery(_job),
 }

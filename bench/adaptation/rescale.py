@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 
 import icestream as ice
-from bench.adaptation.operators_of_state import OPERATORS, SCHEMA, Kept
+from bench.adaptation.operators_of_state import OPERATORS, SCHEMA, StatefulQuery
 from bench.adaptation.shard_cost import cost_of_shards, per_shard
 from bench.harness import scratch, workspace
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.rows import write_batches
 
 #: micro-batches, events in each, keys
@@ -41,7 +41,7 @@ SHARDS = 8
 
 
 @dataclass
-class Run:
+class RescaleRun:
     """Sums of the rows of a query, and what its batches took."""
 
     rows: int = 0
@@ -71,7 +71,7 @@ class Run:
         return list(zip(self.batches, self.batches[1:], strict=False))[WARM:]
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run each kind of query with and without rescaling."""
     batches, events, keys = CASES[size]
     folder = scratch(workspace(), "rescale")
@@ -107,9 +107,9 @@ def measure(size: Size, progress: Progress) -> Measurement:
     return Measurement(figures, tuple(bars))
 
 
-def _run(spark: Any, kept: Kept, folder: Path, *, rescaling: bool) -> Run:
+def _run(spark: Any, kept: StatefulQuery, folder: Path, *, rescaling: bool) -> RescaleRun:
     """Run a query to the end of its files."""
-    course, found, dice = cycle(COURSE), Run(), random.Random(17)
+    course, found, dice = cycle(COURSE), RescaleRun(), random.Random(17)
     turns = set(accumulate(dice.randrange(1, 2 * EVERY) for _ in range(1_000)))
     running: list[Any] = []
 

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import scratch, workspace
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.research.migration import Move, Way
-from bench.research.split_combine import Form, Shape, Statistics, account
+from bench.research.split_combine import ComponentShape, ComponentStatistics, Form, account
 from bench.windows.window_job import MINUTE, Feeder, opened
 from icestream.plan.windows.grid import Windows
 
@@ -73,19 +73,19 @@ CASES = {
 }
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Measure all three."""
     case = CASES[size]
     folder = scratch(workspace(), "split-combine")
     progress.plan(len(case.keys) + len(case.group_keys) + len(case.parts))
-    for shape in Shape:
+    for shape in ComponentShape:
         # what is compiled or loaded once is not measured
         throughput(folder / "warm", shape, "6 windows", 100, replace(case, rows=100, minutes=32))
     consolidation: dict[str, list[float]] = {}
     for keys in case.keys:
         progress.step(f"consolidation, {keys:,} keys")
         for kind in KINDS:
-            for shape in Shape:
+            for shape in ComponentShape:
                 rows = throughput(folder / "consolidation", shape, kind, keys, case)
                 consolidation.setdefault(f"{shape.value}, {kind}", []).append(rows)
     changing: dict[str, list[dict[str, float]]] = {}
@@ -111,7 +111,7 @@ def measure(size: Size, progress: Progress) -> Measurement:
     return Measurement(figures, bars(figures))
 
 
-def throughput(folder: Path, shape: Shape, kind: str, keys: int, case: Case) -> float:
+def throughput(folder: Path, shape: ComponentShape, kind: str, keys: int, case: Case) -> float:
     """Return rows per second of processor time."""
     windows = tuple(Windows(each * MINUTE, each * MINUTE) for each in KINDS[kind])
     homes = [(group + 1) % NODES for group in range(GROUPS)]
@@ -127,7 +127,7 @@ def changes(folder: Path, keys: int) -> dict[str, dict[str, float]]:
     """Return pause and time to completion of a split, and of combining in all ways."""
     found = {}
     for way in COMBINING:
-        job = opened(folder / way.value, Shape.COMBINED, 2, synced=False)
+        job = opened(folder / way.value, ComponentShape.COMBINED, 2, synced=False)
         feeder = Feeder(job, 2 * keys)
         for _ in range(FILLING):
             feeder.every_key()
@@ -150,7 +150,7 @@ def moved_run(folder: Path, way: Way, part: float, keys: int) -> float:
     """Return the seconds of processor time of a run in which a part of key groups moves."""
     groups = 2 * GROUPS
     windows = (Windows(5 * MINUTE, 5 * MINUTE),)
-    job = opened(folder, Shape.SPLIT, groups, windows=windows, synced=False)
+    job = opened(folder, ComponentShape.SPLIT, groups, windows=windows, synced=False)
     feeder = Feeder(job, keys * groups)
     moving = 0.0
     for batch in range(FILLING + 3):
@@ -168,9 +168,9 @@ def model(consolidation: Mapping[str, list[float]], case: Case) -> dict[str, Any
     """Return what both forms say of six windows, given what two of them cost, and what they did."""
     rows = float(2 * case.minutes * case.rows)
     few, some, many = (
-        rows / consolidation[f"{Shape.COMBINED.value}, {kind}"][-1] for kind in KINDS
+        rows / consolidation[f"{ComponentShape.COMBINED.value}, {kind}"][-1] for kind in KINDS
     )
-    sending = rows / consolidation[f"{Shape.SPLIT.value}, 2 windows"][-1] - few
+    sending = rows / consolidation[f"{ComponentShape.SPLIT.value}, 2 windows"][-1] - few
     into_window = (some - few) / 2
     found: dict[str, Any] = {"combined, measured": many / few}
     for form in Form:
@@ -179,7 +179,7 @@ def model(consolidation: Mapping[str, list[float]], case: Case) -> dict[str, Any
             panes = case.minutes
             per_pane = sending / (panes * GROUPS)
             once = few / 2 if form is Form.PRINTED else few - 2 * into_window
-            statistics = Statistics(
+            statistics = ComponentStatistics(
                 tuples=rows,
                 execution=once / rows,
                 windows=len(minutes),
@@ -193,9 +193,11 @@ def model(consolidation: Mapping[str, list[float]], case: Case) -> dict[str, Any
             )
             costs[kind] = account(statistics, form).cost
         two, six = costs["2 windows"], costs["6 windows"]
-        found[f"combined, {form.value}"] = six[Shape.COMBINED] / two[Shape.COMBINED]
+        found[f"combined, {form.value}"] = (
+            six[ComponentShape.COMBINED] / two[ComponentShape.COMBINED]
+        )
         found[f"choice, {form.value}"] = min(six, key=lambda shape: six[shape]).value
-    best = max(Shape, key=lambda shape: consolidation[f"{shape.value}, 6 windows"][-1])
+    best = max(ComponentShape, key=lambda shape: consolidation[f"{shape.value}, 6 windows"][-1])
     found["choice, measured"] = best.value
     return found
 

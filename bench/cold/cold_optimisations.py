@@ -33,10 +33,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from bench.cold.cold_zipf import UNLIMITED, Run, accumulated
+from bench.cold.cold_zipf import UNLIMITED, ZipfRun, accumulated
 from bench.registry import Figures, Size
 from examples.recommender.generator import Ratings
-from examples.recommender.workload import EVENT_SCHEMA, Workload
+from examples.recommender.workload import EVENT_SCHEMA, RatingWorkload
 from icestream.core.arrays import Ids, Ints
 from icestream.operators.dataflow.stores import ColdOptions
 from icestream.operators.lifetimes.changes import RE
@@ -45,7 +45,7 @@ from icestream.plan.events.dataflow import Dataflow
 from icestream.state.groups.options import Durability, StoreOptions
 from icestream.state.groups.spec import GroupRows, Synopsis
 from icestream.state.groups.store import GroupStore
-from tests.fixtures.dataflow_plans import Stream, dataflow
+from tests.fixtures.dataflow_plans import PlanStream, dataflow
 from tests.fixtures.group_space import GroupSpace
 
 #: columns of an event, without its time
@@ -84,11 +84,11 @@ MIXED = {
 
 def mixed_flow(options: StoreOptions) -> Dataflow:
     """Return the query: requests meet the ratings of their user."""
-    events = Stream.of(COLUMNS)
+    events = PlanStream.of(COLUMNS)
     rated = events.where("stream = 0").select("user", "item", "rating").forever()
     asking = events.where("stream = 1").select("user", "stream AS asked")
 
-    def best(rated: Stream, asking: Stream) -> Stream:
+    def best(rated: PlanStream, asking: PlanStream) -> PlanStream:
         return rated.join(
             asking.select("user AS who", "asked"), where="rating > 4.5", hidden=("who", "asked")
         )
@@ -100,7 +100,7 @@ def mixed_flow(options: StoreOptions) -> Dataflow:
 def clean_groups(scale: Mixed, folder: Path) -> dict[str, Any]:
     """Run the mix with clean groups free and written again, and count what is written."""
     ratings = Ratings(scale.users, scale.items, scale.ratings + scale.events // 10).table()
-    workload = Workload(ratings, scale.ratings, events=scale.events)
+    workload = RatingWorkload(ratings, scale.ratings, events=scale.events)
     events = workload.table()
     budget = UNLIMITED
     figures: dict[str, Any] = {}
@@ -108,7 +108,7 @@ def clean_groups(scale: Mixed, folder: Path) -> dict[str, Any]:
     for name in ("unlimited", "clean is free", "clean is written"):
         is_free = name != "clean is written"
         options = StoreOptions("evict", clean_is_free=is_free, second_ask=False)
-        run = Run(mixed_flow(options), budget, str(folder / "run"))
+        run = ZipfRun(mixed_flow(options), budget, str(folder / "run"))
         # the ratings that come first are one batch
         later = range(scale.ratings, scale.ratings + scale.events, scale.batch)
         batches = cut_events(events, [0, *later, len(events)], run.flow.batch_schema)

@@ -36,7 +36,7 @@ from bench.cold import cold_optimisations, cold_zipf_on_spark
 from bench.cold.cold_zipf import Case, in_turns
 from bench.harness import scratch, workspace
 from bench.processes import results
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 
 #: part of the state that fits into memory
 SHARE = 0.2
@@ -135,7 +135,7 @@ def work(plan: Mapping[str, Any]) -> dict[str, Any]:
 # -- the bench -----------------------------------------------------------------------------
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run every part in a process of its own."""
     scale, figures = SCALES[size], {}
     progress.plan(2 * len(KINDS) + len(DRIFTS) + 3)

@@ -40,7 +40,7 @@ from icestream.runtime.local import LocalQuery
 from icestream.runtime.version.settings import Settings
 from icestream.state.groups.cold.manager import Policy
 from icestream.state.groups.options import StoreOptions
-from tests.fixtures.dataflow_plans import Stream, dataflow
+from tests.fixtures.dataflow_plans import PlanStream, dataflow
 
 #: bytes that no run here needs
 UNLIMITED = 8 << 30
@@ -132,7 +132,7 @@ def as_batch(
 # -- queries -------------------------------------------------------------------------------
 
 
-class Totals(VectorisedProcessor):
+class TotalsProcessor(VectorisedProcessor):
     """Count and add up the values of a group; tell those who ask."""
 
     state: ClassVar[Mapping[str, Declared]] = {"totals": ValueState("n long, total long")}
@@ -180,13 +180,13 @@ def told(batch: GroupedBatch, n: Ints, total: Ints, groups: int) -> dict[str, An
 
 
 #: user code by kind of group
-PROCESSORS: dict[str, type[VectorisedProcessor]] = {"fixed": Totals, "profiles": Profiles}
+PROCESSORS: dict[str, type[VectorisedProcessor]] = {"fixed": TotalsProcessor, "profiles": Profiles}
 SEEN = "value = wanted"
 
 
 def flow_of(kind: str, cold: ColdOptions | None = None) -> Dataflow:
     """Return the query for a kind of group."""
-    events = Stream.of(COLUMNS)
+    events = PlanStream.of(COLUMNS)
     if kind == "growing":
         kept = events.where("NOT asks").select("key", "value").forever()
         asking = events.where("asks").select("key", "value AS wanted")
@@ -198,7 +198,7 @@ def flow_of(kind: str, cold: ColdOptions | None = None) -> Dataflow:
     return replace(dataflow(made, columns=(COLUMNS,), slack=0), cold=cold or ColdOptions())
 
 
-def _joined(kept: Stream, asking: Stream) -> Stream:
+def _joined(kept: PlanStream, asking: PlanStream) -> PlanStream:
     asking = asking.select("key AS asked", "wanted")
     return kept.join(asking, where=SEEN, hidden=("asked",))
 
@@ -234,7 +234,7 @@ class Case:
         return flow_of(self.kind, ColdOptions(store, Policy(classifier=self.classifier)))
 
 
-class Run:
+class ZipfRun:
     """A query that is fed batch by batch, and what it takes."""
 
     def __init__(self, flow: Dataflow, budget: int, folder: str, shards: int = 1) -> None:
@@ -321,7 +321,7 @@ def accumulated(tables: Sequence[pa.Table]) -> pa.Table:
 class Turns:
     """Runs of cases that took every batch in turn."""
 
-    runs: list[Run]
+    runs: list[ZipfRun]
     #: answers that are not those of numpy, by case
     wrong: list[int]
 
@@ -329,7 +329,7 @@ class Turns:
 def in_turns(cases: Sequence[Case], folder: str) -> Turns:
     """Feed every batch to all cases in turn, beginning with another one each time; close them."""
     runs = [
-        Run(case.flow, case.budget, os.path.join(folder, f"run-{number}"), case.shards)
+        ZipfRun(case.flow, case.budget, os.path.join(folder, f"run-{number}"), case.shards)
         for number, case in enumerate(cases)
     ]
     accesses, schema = cases[0].accesses, runs[0].flow.batch_schema
@@ -349,7 +349,7 @@ def in_turns(cases: Sequence[Case], folder: str) -> Turns:
     return Turns(runs, wrong)
 
 
-def _wrong_groups(run: Run, accesses: Accesses, kind: str) -> int:
+def _wrong_groups(run: ZipfRun, accesses: Accesses, kind: str) -> int:
     """Ask for every group; count those with another answer than numpy's. It is not timed."""
     every = np.arange(accesses.groups)
     last = np.full(len(every), accesses.events * TICK)

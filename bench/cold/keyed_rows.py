@@ -45,7 +45,7 @@ _MIX = 1_103_515_245
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class KeyedStream:
     """The rows of one stream."""
 
     name: str

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from bench.cold.cold_optimisations import cut_events, mixed_flow
-from bench.cold.cold_zipf import Run
+from bench.cold.cold_zipf import ZipfRun
 from bench.cold.recommender_figures import MIXED, ONLY, plot
 from bench.cold.recommender_over_time import (
     EVICT,
@@ -50,9 +50,9 @@ from bench.cold.recommender_over_time import (
 )
 from bench.harness import scratch, workspace
 from bench.processes import results
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from examples.recommender.generator import Ratings
-from examples.recommender.workload import Workload
+from examples.recommender.workload import RatingWorkload
 from icestream.state.groups.options import StoreOptions
 
 LIMIT = 3_600.0
@@ -93,9 +93,9 @@ KEPT = {
 def histories(scale: Histories, folder: Path) -> dict[str, Any]:
     """Keep all ratings by user in little memory, then ask for the best ones of users."""
     ratings = Ratings(scale.users, scale.items, scale.ratings).table()
-    asking = Workload(ratings, scale.ratings, updates=0, events=scale.requests)
+    asking = RatingWorkload(ratings, scale.ratings, updates=0, events=scale.requests)
     events = asking.table()
-    run = Run(mixed_flow(StoreOptions()), scale.budget, str(folder / "run"))
+    run = ZipfRun(mixed_flow(StoreOptions()), scale.budget, str(folder / "run"))
     cuts = [
         *range(0, scale.ratings, scale.warm_batch),
         *range(scale.ratings, events.num_rows, scale.batch),
@@ -142,7 +142,7 @@ def work(plan: Mapping[str, Any]) -> dict[str, Any]:
     return {what: figures_of(compared, scale), **found}
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run every part in a process of its own."""
     scale = SCALES[size]
     figures: dict[str, Any] = {}

@@ -31,11 +31,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from bench.cold.cold_zipf import UNLIMITED, Run
-from examples.recommender.answers import Answers, Request, wrong
+from bench.cold.cold_zipf import UNLIMITED, ZipfRun
+from examples.recommender.answers import Recommendations, Request, wrong
 from examples.recommender.generator import Ratings
-from examples.recommender.offline import Model
-from examples.recommender.workload import EVENT_SCHEMA, RATING, REQUEST, Workload
+from examples.recommender.offline import SimilarityModel
+from examples.recommender.workload import EVENT_SCHEMA, RATING, REQUEST, RatingWorkload
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
 from icestream.operators.dataflow.stores import STATE, ColdOptions
@@ -85,9 +85,9 @@ class Scale:
         count = self.warm_up + self.events // 2 + 1
         return Ratings(self.users, self.items, count, span=self.days * DAY).table()
 
-    def workload(self, ratings: pa.Table, updates: int) -> Workload:
+    def workload(self, ratings: pa.Table, updates: int) -> RatingWorkload:
         """Return a mix with so many updates among ten events."""
-        return Workload(
+        return RatingWorkload(
             ratings, self.warm_up, updates=updates, requests=10 - updates, events=self.events
         )
 
@@ -150,11 +150,11 @@ def batches(
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ComparedRun:
     """One of the runs over the same events."""
 
-    run: Run
-    answers: Answers = field(default_factory=Answers)
+    run: ZipfRun
+    answers: Recommendations = field(default_factory=Recommendations)
 
     def counted(self, *names: str) -> int:
         """Return how much was counted from the first rating on."""
@@ -165,7 +165,7 @@ class Side:
 class Compared:
     """Runs over the same events, of which the first `warm` batches do not count."""
 
-    sides: Mapping[str, Side]
+    sides: Mapping[str, ComparedRun]
     warm: int
     wrong: int
     budget: int
@@ -183,11 +183,11 @@ def compare(
     events = scale.workload(ratings, updates).table()
     first = np.append(np.arange(0, scale.warm_up, scale.warm_batch), scale.warm_up)
     later = np.append(np.arange(scale.warm_up, events.num_rows, scale.batch), events.num_rows)
-    sides: dict[str, Side] = {}
+    sides: dict[str, ComparedRun] = {}
     budget = UNLIMITED
     for number, (name, variant) in enumerate(variants.items()):
         bytes_ = UNLIMITED if variant.enough else budget
-        side = Side(Run(variant.of(flow), bytes_, str(folder / f"run-{number}")))
+        side = ComparedRun(ZipfRun(variant.of(flow), bytes_, str(folder / f"run-{number}")))
         for batch in batches(events, first, flow.batch_schema):
             side.run.feed(batch)
         if variant.enough:
@@ -204,7 +204,9 @@ def compare(
     return Compared(sides, len(first) - 1 + scale.settling, found, budget)
 
 
-def wrong_answers(scale: Scale, events: pa.Table, ratings: pa.Table, answers: list[Answers]) -> int:
+def wrong_answers(
+    scale: Scale, events: pa.Table, ratings: pa.Table, answers: list[Recommendations]
+) -> int:
     """Count wrong answers among some requests, by the offline model."""
     stream = events.column("stream").to_numpy()
     asked = np.flatnonzero(stream == REQUEST)
@@ -215,7 +217,7 @@ def wrong_answers(scale: Scale, events: pa.Table, ratings: pa.Table, answers: li
     known = ratings.slice(0, int(np.count_nonzero(stream == RATING)))
     for place in chosen.tolist():
         at, user = int(times[place]), int(users[place])
-        model = Model.at(known, at, window)
+        model = SimilarityModel.at(known, at, window)
         found = (each.of(Request(user, at), at) for each in answers)
         count += sum(wrong(answer, model, user, K) is not None for answer in found)
     return count
@@ -271,12 +273,12 @@ def moved(compared: Compared) -> dict[str, dict[str, float]]:
     return found
 
 
-def _ratio(enough: Run, little: Run, of: str, chosen: slice) -> float:
+def _ratio(enough: ZipfRun, little: ZipfRun, of: str, chosen: slice) -> float:
     """Return the speed of a round without enough memory, as a part of that with it."""
     return float(sum(getattr(enough, of)[chosen]) / sum(getattr(little, of)[chosen]))
 
 
-def _lines(run: Run, warm: int) -> list[dict[str, float]]:
+def _lines(run: ZipfRun, warm: int) -> list[dict[str, float]]:
     """Return what was noted after each batch."""
     series = zip(run.events, run.wall, run.cpu, run.held, run.reads, strict=True)
     return [

@@ -30,7 +30,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from bench.cold.keyed_rows import Stream
+from bench.cold.keyed_rows import KeyedStream
 from icestream.core.arrays import Floats, Ints
 from icestream.state.groups.directory import slot_order
 from icestream.state.groups.spec import GroupRows, Synopsis
@@ -47,7 +47,7 @@ TOTALS = pa.schema(
 _PAIR = np.dtype([("n", "<i8"), ("total", "<f8")])
 
 
-class Totals(Protocol):
+class KeyedTotals(Protocol):
     """Count and sum by key, kept somewhere."""
 
     #: seconds spent inside the store itself, without turning columns into its form and back
@@ -187,7 +187,7 @@ class SortedRocksTotals(RocksTotals):
 
 
 #: the stores by name
-STORES: dict[str, Callable[[Path, int], Totals]] = {
+STORES: dict[str, Callable[[Path, int], KeyedTotals]] = {
     "icestream": StoreTotals,
     "rocksdb": RocksTotals,
     "rocksdb sorted": SortedRocksTotals,
@@ -196,7 +196,7 @@ STORES: dict[str, Callable[[Path, int], Totals]] = {
 
 def measure(plan: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     """Run all stores over the same batches, in turns; updates of a key per second of each."""
-    stream = Stream("totals", plan["seed"], plan["keys"])
+    stream = KeyedStream("totals", plan["seed"], plan["keys"])
     stores = {
         name: make(folder / name.replace(" ", "-"), plan["memory"]) for name, make in STORES.items()
     }

@@ -27,9 +27,9 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from bench import systems
-from bench.cold.keyed_rows import Stream
+from bench.cold.keyed_rows import KeyedStream
 from bench.harness import scratch, workspace
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from icestream.core.arrays import Floats, Ints
 from icestream.core.units import parse_bytes
 
@@ -94,12 +94,12 @@ SCALES = {
 }
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run the systems on the same files, then the stores, and compare them."""
     scale, root = SCALES[size], workspace()
     progress.plan(1 + len(scale.cases) + len(STORE_MEMORY))
     progress.step("writing the events")
-    stream = Stream("totals", SEED, scale.keys)
+    stream = KeyedStream("totals", SEED, scale.keys)
     events = root / "artifacts" / "bench" / "events"
     most = max(case.files for case in scale.cases)
     every = stream.write_files(events, most, scale.rows_per_file)
@@ -213,7 +213,7 @@ def wrong_keys(folder: Path, keys: Ints, n: Ints, total: Floats) -> int:
     return sum(found.get(each) != wanted.get(each) for each in found.keys() | wanted.keys())
 
 
-def _run(case: Case, folder: Path, work: Path, progress: Progress) -> dict[str, float | None]:
+def _run(case: Case, folder: Path, work: Path, progress: ProgressLog) -> dict[str, float | None]:
     """Run one system over its files, in a process of its own."""
     run = {
         "name": case.name,
@@ -231,7 +231,7 @@ def _run(case: Case, folder: Path, work: Path, progress: Progress) -> dict[str, 
     return {result["name"]: result["eps"] for result in found}
 
 
-def _stores(scale: Scale, work: Path, progress: Progress) -> dict[str, Any]:
+def _stores(scale: Scale, work: Path, progress: ProgressLog) -> dict[str, Any]:
     """Run the stores in one process, once for each size of memory."""
     rows = scale.cases[0].files_per_trigger * scale.rows_per_file
     command = [sys.executable, "-m", "bench.cold.rocksdb_state"]

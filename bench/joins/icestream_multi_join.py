@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import icestream as ice
-from bench.multi_join_rows import STREAMS, Stream
+from bench.multi_join_rows import STREAMS, JoinStream
 from bench.query_runs import icestream_session, measured, run_all, run_to_the_end
 from icestream.api.events import Events
 
@@ -21,7 +21,7 @@ from icestream.api.events import Events
 def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
     """Run one query over all its files."""
 
-    def events(stream: Stream) -> Events:
+    def events(stream: JoinStream) -> Events:
         files = ice.files(
             spark,
             plan["inputs"][stream.name],

@@ -53,7 +53,7 @@ HEAD_BYTES = 8 * HEAD
 
 
 @dataclass(frozen=True)
-class Spilling:
+class SpillPlan:
     """When what leaves memory."""
 
     strategy: str
@@ -66,7 +66,7 @@ class Spilling:
 
 
 @dataclass
-class Course:
+class RunCourse:
     """What happened in a run, batch by batch."""
 
     #: results so far, and bytes of resident rows, after each batch
@@ -90,12 +90,12 @@ class Course:
     clean_up_cpu_seconds: float = 0.0
 
 
-class JoinTree:
+class JoinTreeQuery:
     """Three joins of five streams."""
 
-    def __init__(self, folder: Path, spilling: Spilling, seed: int, quota: int = 1 << 28) -> None:
+    def __init__(self, folder: Path, spilling: SpillPlan, seed: int, quota: int = 1 << 28) -> None:
         """Begin with empty joins, each in a folder of its own; `quota` bytes for each."""
-        self.course = Course()
+        self.course = RunCourse()
         self._spilling = spilling
         self._seed = seed
         self._spaces = [

@@ -31,11 +31,11 @@ from bench import systems
 from bench.cold.user_state import prefix
 from bench.harness import scratch, workspace
 from bench.joins import multi_join_agreement
-from bench.joins.multi_join_agreement import Results
+from bench.joins.multi_join_agreement import ExpectedResults
 from bench.multi_join_rows import KEYS, MIX, RANGE, STREAMS
 from bench.peer_environments import FLINK as FLINK_PEER
 from bench.peer_environments import python_of
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.rows import A, P
 
 CORES = 2
@@ -131,13 +131,13 @@ SCALES = {
 }
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run all systems on the same rows and compare them."""
     scale, root = SCALES[size], workspace()
     progress.plan(1 + len(scale.cases) + 1 + len(scale.flink_variants))
     work = scratch(root, "multi_join")
     runs: dict[str, dict[str, Any]] = {}
-    results: dict[str, tuple[Results, Results]] = {}
+    results: dict[str, tuple[ExpectedResults, ExpectedResults]] = {}
     progress.step("writing the rows")
     plans = {case.name: _plan(case, scale, root, work) for case in scale.cases}
     for module in (THEIRS, OURS):
@@ -165,7 +165,7 @@ def measure(size: Size, progress: Progress) -> Measurement:
 
 
 def summarise(
-    runs: Figures, flink: Figures, results: dict[str, tuple[Results, Results]]
+    runs: Figures, flink: Figures, results: dict[str, tuple[ExpectedResults, ExpectedResults]]
 ) -> dict[str, Any]:
     """Put the rates (input rows per second) side by side."""
     rates: dict[str, float | None] = {name: run["eps"] for name, run in runs.items()}
@@ -247,7 +247,7 @@ def _plan(case: Case, scale: Scale, root: Path, work: Path) -> systems.Run:
     }
 
 
-def _run(module: str, runs: list[systems.Run], progress: Progress) -> dict[str, dict[str, Any]]:
+def _run(module: str, runs: list[systems.Run], progress: ProgressLog) -> dict[str, dict[str, Any]]:
     """Run a system in a process of its own; what it measured by the names of its runs."""
     command = [sys.executable, "-m", f"bench.{module}"]
     plan = {"cores": CORES, "runs": runs}
@@ -255,7 +255,7 @@ def _run(module: str, runs: list[systems.Run], progress: Progress) -> dict[str, 
     return {result["name"]: result for result in found}
 
 
-def _flink(scale: Scale, root: Path, work: Path, progress: Progress) -> dict[str, Any]:
+def _flink(scale: Scale, root: Path, work: Path, progress: ProgressLog) -> dict[str, Any]:
     """Run Flink; rates by variant, its version, and whether there are results to compare."""
     python = python_of(FLINK_PEER, root, progress)
     # -E: what this environment puts on Python's path is not for that one

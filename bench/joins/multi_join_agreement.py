@@ -33,14 +33,14 @@ NAMES = tuple(stream.id for stream in STREAMS)
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class ExpectedResults:
     """All results of the joins."""
 
     count: int
     checksum: int
 
 
-def expected(rows: int) -> Results:
+def expected(rows: int) -> ExpectedResults:
     """Compute the results of the first rows of each stream."""
     columns = {
         name: column for stream in STREAMS for name, column in stream.columns(0, rows).items()
@@ -48,10 +48,10 @@ def expected(rows: int) -> Results:
     weights = [_mixed(columns[name], place) for place, name in enumerate(NAMES)]
     ones = np.ones(rows, dtype=np.uint64)
     counts, sums = (_along_the_joins(columns, each) for each in ([ones] * len(STREAMS), weights))
-    return Results(counts, sums)
+    return ExpectedResults(counts, sums)
 
 
-def of_parquet(folder: Path) -> Results:
+def of_parquet(folder: Path) -> ExpectedResults:
     """Add up the results that a system wrote as Parquet."""
     return of_batches(
         batch
@@ -60,14 +60,14 @@ def of_parquet(folder: Path) -> Results:
     )
 
 
-def of_csv(folder: Path) -> Results:
+def of_csv(folder: Path) -> ExpectedResults:
     """Add up the results that a system wrote as CSV without a header, in any number of files."""
     files = (path for path in sorted(folder.glob("**/*")) if path.is_file() and path.stat().st_size)
     options = csv.ReadOptions(column_names=NAMES)
     return of_batches(batch for path in files for batch in csv.read_csv(path, options).to_batches())
 
 
-def of_batches(batches: Iterator[pa.RecordBatch]) -> Results:
+def of_batches(batches: Iterator[pa.RecordBatch]) -> ExpectedResults:
     """Add up results."""
     count, checksum = 0, np.zeros(1, dtype=np.uint64)
     for batch in batches:
@@ -76,7 +76,7 @@ def of_batches(batches: Iterator[pa.RecordBatch]) -> Results:
             weights *= _mixed(np.asarray(batch.column(name)), place)
         count += batch.num_rows
         checksum += weights.sum(dtype=np.uint64)
-    return Results(count, int(checksum[0]))
+    return ExpectedResults(count, int(checksum[0]))
 
 
 def _along_the_joins(columns: dict[str, Ints], weights: list[Words]) -> int:

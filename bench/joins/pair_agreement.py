@@ -22,21 +22,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
-from bench.cold.keyed_rows import Stream
+from bench.cold.keyed_rows import KeyedStream
 from icestream.core.arrays import Ints
 
 Words = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class JoinPairs:
     """All pairs of a join."""
 
     count: int
     checksum: int
 
 
-def expected(left: Stream, right: Stream, rows: int, within_ms: int) -> Pairs:
+def expected(left: KeyedStream, right: KeyedStream, rows: int, within_ms: int) -> JoinPairs:
     """Compute the pairs of the first `rows` rows of both streams, at most `within_ms` apart."""
     times, keys, _ = left.columns(0, rows)
     other_times, other_keys, _ = right.columns(0, rows)
@@ -48,10 +48,10 @@ def expected(left: Stream, right: Stream, rows: int, within_ms: int) -> Pairs:
     last = np.searchsorted(sorted_places, _place(keys, times - base + within_ms), side="right")
     sums = np.concatenate(([np.uint64(0)], np.cumsum(_mixed(order), dtype=np.uint64)))
     checksum = int((_mixed(np.arange(rows)) * (sums[last] - sums[first])).sum(dtype=np.uint64))
-    return Pairs(int((last - first).sum()), checksum)
+    return JoinPairs(int((last - first).sum()), checksum)
 
 
-def of_parquet(folder: Path) -> Pairs:
+def of_parquet(folder: Path) -> JoinPairs:
     """Add up the result files of a query with columns left_id and right_id."""
     count, checksum = 0, np.uint64(0)
     for path in sorted(folder.glob("**/*.parquet")):
@@ -60,7 +60,7 @@ def of_parquet(folder: Path) -> Pairs:
                 left, right = (_mixed(np.asarray(column)) for column in batch.columns)
                 count += batch.num_rows
                 checksum = np.add(checksum, (left * right).sum(dtype=np.uint64))
-    return Pairs(count, int(checksum))
+    return JoinPairs(count, int(checksum))
 
 
 def _place(keys: Ints, times: Ints) -> Ints:

@@ -37,8 +37,8 @@ import numpy as np
 
 from bench.harness import scratch, workspace
 from bench.joins.join_inputs import SETTINGS, JoinInputs
-from bench.joins.join_tree import Course, JoinTree, Spilling
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.joins.join_tree import JoinTreeQuery, RunCourse, SpillPlan
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from icestream.operators.multi_join.spill_strategies import (
     BOTTOM_UP,
     GLOBAL_OUTPUT,
@@ -83,7 +83,7 @@ SCALES = {
 }
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run every strategy on the same streams, in each setting."""
     scale, folder = SCALES[size], scratch(workspace(), "spill")
     runs = 1 + len(STRATEGIES) + (scale.rounds - 1) * len(CLEANED)
@@ -100,7 +100,7 @@ def measure(size: Size, progress: Progress) -> Measurement:
     for seed in scale.seeds:
         progress.step(f"mixed, seed {seed}: all in memory")
         first = JoinInputs(SETTINGS[0], scale.tuples, seed, mixed=True)
-        whole, _ = _run(first, scale.batches, Spilling(RANDOM), folder)
+        whole, _ = _run(first, scale.batches, SpillPlan(RANDOM), folder)
         threshold = int(whole.resident[-1] / TIMES)
         for ratios in SETTINGS:
             inputs = JoinInputs(ratios, scale.tuples, seed, mixed=True)
@@ -112,13 +112,13 @@ def measure(size: Size, progress: Progress) -> Measurement:
 
 
 def compared(
-    inputs: JoinInputs, batches: int, folder: Path, progress: Progress, rounds: int = 1
+    inputs: JoinInputs, batches: int, folder: Path, progress: ProgressLog, rounds: int = 1
 ) -> dict[str, Any]:
     """Run the streams without spills, and with a tenth of that memory by each strategy.
 
     Runs of further rounds differ in nothing but the time that clean-up takes.
     """
-    whole, _ = _run(inputs, batches, Spilling(RANDOM), folder)
+    whole, _ = _run(inputs, batches, SpillPlan(RANDOM), folder)
     threshold = int(whole.resident[-1] / TIMES)
     found: dict[str, Any] = {
         "results": inputs.results,
@@ -128,7 +128,7 @@ def compared(
     }
     for strategy in STRATEGIES:
         progress.step(f"{_name(inputs.ratios)}, seed {inputs.seed}: {strategy}")
-        course, left = _run(inputs, batches, Spilling(strategy, threshold), folder)
+        course, left = _run(inputs, batches, SpillPlan(strategy, threshold), folder)
         made = course.results[-1] + course.late_results
         found[strategy] = {
             **asdict(course),
@@ -143,7 +143,7 @@ def compared(
         # nobody always comes first
         for strategy in np.roll(CLEANED, number).tolist():
             progress.step(f"{_name(inputs.ratios)}, seed {inputs.seed}: {strategy} again")
-            course, _ = _run(inputs, batches, Spilling(strategy, threshold), folder)
+            course, _ = _run(inputs, batches, SpillPlan(strategy, threshold), folder)
             for each, taken in found[strategy]["rounds"].items():
                 taken.append(getattr(course, each))
     for strategy in CLEANED:
@@ -154,13 +154,13 @@ def compared(
 
 
 def at_run_time(
-    inputs: JoinInputs, batches: int, threshold: int, folder: Path, progress: Progress
+    inputs: JoinInputs, batches: int, threshold: int, folder: Path, progress: ProgressLog
 ) -> dict[str, Any]:
     """Run mixed streams by each strategy, without clean-up."""
     found: dict[str, Any] = {"results": inputs.results, "threshold": threshold}
     for strategy in MIXED:
         progress.step(f"mixed {_name(inputs.ratios)}, seed {inputs.seed}: {strategy}")
-        spilling = Spilling(strategy, threshold, MIXED_AMOUNT)
+        spilling = SpillPlan(strategy, threshold, MIXED_AMOUNT)
         course, _ = _run(inputs, batches, spilling, folder, clean_up=False)
         share = course.results[-1] / inputs.results
         found[strategy] = {"share": share, "spills": course.spills}
@@ -168,14 +168,14 @@ def at_run_time(
 
 
 def _run(
-    inputs: JoinInputs, batches: int, spilling: Spilling, folder: Path, *, clean_up: bool = True
-) -> tuple[Course, int]:
+    inputs: JoinInputs, batches: int, spilling: SpillPlan, folder: Path, *, clean_up: bool = True
+) -> tuple[RunCourse, int]:
     """Return what happened, and bytes of the log that were still there after clean-up."""
     place = folder / "tree"
     shutil.rmtree(place, ignore_errors=True)
     threshold = spilling.threshold
     quota = 1 << 30 if threshold is None else QUOTA * threshold
-    tree = JoinTree(place, spilling, inputs.seed, quota)
+    tree = JoinTreeQuery(place, spilling, inputs.seed, quota)
     tree.run(inputs.batches(batches))
     if threshold is None or not clean_up:
         return tree.course, 0

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from bench import systems
-from bench.cold.keyed_rows import Stream
+from bench.cold.keyed_rows import KeyedStream
 from bench.cold.user_state import prefix
 from bench.harness import scratch, workspace
 from bench.joins import pair_agreement
-from bench.joins.pair_agreement import Pairs
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.joins.pair_agreement import JoinPairs
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from icestream.core.units import parse_interval
 
 CORES = 2
@@ -34,15 +34,15 @@ MEMORY = "512 MB"
 LEAST_RATIO = 20
 
 #: of 200,000 keys the most frequent one has 0.7 % of the rows, 1,500 times its even share
-LEFT = Stream("left", 12_345, 200_000, 2.5)
-RIGHT = Stream("right", 54_321, 200_000, 2.5)
+LEFT = KeyedStream("left", 12_345, 200_000, 2.5)
+RIGHT = KeyedStream("right", 54_321, 200_000, 2.5)
 
 SPARK, ICESTREAM = "spark", "icestream"
 MODULES = {SPARK: "peers.spark_stream_join", ICESTREAM: "joins.icestream_stream_join"}
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class JoinFeed:
     """How a system is fed; batches are the same for all, their number is not."""
 
     batches: int
@@ -57,7 +57,7 @@ class Scale:
     rows_per_file: int
     #: files of each stream in a batch
     files_per_trigger: int
-    feeds: dict[str, Feed]
+    feeds: dict[str, JoinFeed]
 
     def rows(self, system: str) -> int:
         """Return the rows of each stream that a system reads."""
@@ -65,12 +65,12 @@ class Scale:
 
 
 SCALES = {
-    Size.SMALL: Scale(10_000, 2, {SPARK: Feed(4, 2), ICESTREAM: Feed(6, 2)}),
-    Size.FULL: Scale(100_000, 2, {SPARK: Feed(6, 2), ICESTREAM: Feed(24, 4)}),
+    Size.SMALL: Scale(10_000, 2, {SPARK: JoinFeed(4, 2), ICESTREAM: JoinFeed(6, 2)}),
+    Size.FULL: Scale(100_000, 2, {SPARK: JoinFeed(6, 2), ICESTREAM: JoinFeed(24, 4)}),
 }
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run both systems on the same files and compare them."""
     scale, root = SCALES[size], workspace()
     progress.plan(1 + len(scale.feeds))
@@ -80,7 +80,7 @@ def measure(size: Size, progress: Progress) -> Measurement:
     every = [side.write_files(events, files, scale.rows_per_file) for side in (LEFT, RIGHT)]
     work = scratch(root, "stream_join")
     rates: dict[str, Any] = {}
-    pairs: dict[str, tuple[Pairs, Pairs]] = {}
+    pairs: dict[str, tuple[JoinPairs, JoinPairs]] = {}
     for system in scale.feeds:
         found = systems.peer(
             lambda name=system: _run(name, scale, every, work, progress),  # type: ignore[misc]
@@ -96,7 +96,7 @@ def measure(size: Size, progress: Progress) -> Measurement:
     return Measurement(figures, judge(figures))
 
 
-def summarise(rates: Figures, pairs: dict[str, tuple[Pairs, Pairs]]) -> dict[str, Any]:
+def summarise(rates: Figures, pairs: dict[str, tuple[JoinPairs, JoinPairs]]) -> dict[str, Any]:
     """Put the rates (input rows per second) side by side."""
     mine, peer = rates.get(ICESTREAM), rates.get(SPARK)
     return {
@@ -134,7 +134,7 @@ def plot(figures: Figures, target: Path) -> None:
 
 
 def _run(
-    system: str, scale: Scale, every: list[Path], work: Path, progress: Progress
+    system: str, scale: Scale, every: list[Path], work: Path, progress: ProgressLog
 ) -> dict[str, float | None]:
     """Run one system over its files, in a process of its own."""
     feed = scale.feeds[system]

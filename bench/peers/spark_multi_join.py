@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark program uses
 
-from bench.multi_join_rows import STREAMS, Stream
+from bench.multi_join_rows import STREAMS, JoinStream
 from bench.peers.spark_window import session
 from bench.query_runs import measured, run_all
 
@@ -21,7 +21,7 @@ from bench.query_runs import measured, run_all
 def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
     """Run one query over all its files."""
 
-    def events(stream: Stream) -> DataFrame:
+    def events(stream: JoinStream) -> DataFrame:
         return (
             spark.readStream.schema(stream.spark_schema)
             .option("maxFilesPerTrigger", plan["files_per_trigger"])

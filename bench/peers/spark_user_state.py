@@ -25,7 +25,7 @@ STATE = "n long, total double"
 OUTPUT = "key long, n long, total double"
 
 
-class Totals(StatefulProcessor):
+class SparkTotals(StatefulProcessor):
     """Count and sum of each key so far."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -54,7 +54,7 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
         .parquet(plan["input"])
         .select("key", "value")
         .groupBy("key")
-        .transformWithStateInPandas(Totals(), OUTPUT, "Append", "None")
+        .transformWithStateInPandas(SparkTotals(), OUTPUT, "Append", "None")
         .writeStream.format("parquet")
         .outputMode("append")
         .option("path", plan["output"])

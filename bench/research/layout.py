@@ -27,11 +27,11 @@ from dataclasses import dataclass, replace
 
 from icestream.core.errors import DefinitionError
 from icestream.plan.fuse.fusion import Components, place_of, waits_in_circle
-from icestream.plan.fuse.operator_graph import Job, Kind
+from icestream.plan.fuse.operator_graph import Job, OperatorKind
 
 
 @dataclass(frozen=True)
-class Component:
+class PlacedComponent:
     """Operators that run together, what they are partitioned by, and where they run."""
 
     operators: frozenset[int]
@@ -61,27 +61,27 @@ Operation = Migrate | RePartition
 
 
 @dataclass(frozen=True)
-class Layout:
+class JobLayout:
     """The components of a job, by name."""
 
     job: Job
-    components: Mapping[str, Component]
+    components: Mapping[str, PlacedComponent]
 
     @classmethod
-    def of(cls, job: Job, components: Components, nodes: Iterable[int] = (0,)) -> Layout:
+    def of(cls, job: Job, components: Components, nodes: Iterable[int] = (0,)) -> JobLayout:
         """Return fused components as a layout; their names are those of their first operators."""
         everywhere = frozenset(nodes)
         return cls(
             job,
             {
-                job.operators[each[0]].name: Component(
+                job.operators[each[0]].name: PlacedComponent(
                     frozenset(each), job.graph.common(each), everywhere
                 )
                 for each in components
             },
         )
 
-    def applied(self, operations: Iterable[Operation]) -> Layout:
+    def applied(self, operations: Iterable[Operation]) -> JobLayout:
         """Return the layout after some operations; an error names what cannot be."""
         layout = self
         for each in operations:
@@ -130,7 +130,7 @@ class Layout:
         moved = [
             number
             for number in sorted(component.operators)
-            if job.operators[number].kind is Kind.CONSOLIDATE
+            if job.operators[number].kind is OperatorKind.CONSOLIDATE
         ]
         if not moved or not job.stateful(component.operators):
             msg = f"{name} cannot be split: only a stateful component with a consolidate can"
@@ -178,20 +178,20 @@ class Layout:
 
     # -- basic operations --------------------------------------------------------------------------
 
-    def _migrated(self, move: Migrate) -> Layout:
+    def _migrated(self, move: Migrate) -> JobLayout:
         origin = self.components.get(move.origin)
         if origin is None or move.operator not in origin.operators:
             msg = f"{move.origin} has no operator {move.operator} to take away"
             raise DefinitionError(msg)
         components = dict(self.components)
-        target = components.get(move.target, Component(frozenset(), 0, origin.nodes))
+        target = components.get(move.target, PlacedComponent(frozenset(), 0, origin.nodes))
         left = origin.operators - {move.operator}
         joined = target.operators | {move.operator}
         components[move.origin] = replace(origin, operators=left, tracks=self._tracks(left))
         components[move.target] = replace(target, operators=joined, tracks=self._tracks(joined))
         if not left:
             del components[move.origin]
-        return Layout(self.job, components)
+        return JobLayout(self.job, components)
 
     def _tracks(self, operators: frozenset[int]) -> int:
         """Return what operators are partitioned by: what all, or else what rigid ones, share."""
@@ -213,9 +213,9 @@ class Layout:
                         waiting.append(edge.origin)
         return shared
 
-    def _placed(self, change: RePartition) -> Layout:
+    def _placed(self, change: RePartition) -> JobLayout:
         if change.component not in self.components or not change.nodes:
             msg = f"{change} needs a component that there is, and a node"
             raise DefinitionError(msg)
         component = replace(self.components[change.component], nodes=change.nodes)
-        return Layout(self.job, {**self.components, change.component: component})
+        return JobLayout(self.job, {**self.components, change.component: component})

@@ -70,7 +70,7 @@ class Boundary:
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class SwitchRoutes:
     """To all sources: send a modification, and from then on rows by these routes."""
 
     routes: Routes
@@ -120,10 +120,10 @@ class Done:
     way: Way
 
 
-Instruction = Switch | Pause | Copy | HandOver | Resume | Done
+Instruction = SwitchRoutes | Pause | Copy | HandOver | Resume | Done
 
 
-class Stage(StrEnum):
+class MoveStage(StrEnum):
     """Where a move is."""
 
     #: waits until the modification has come to the old node over all connections
@@ -142,7 +142,7 @@ class Moving:
     source: int
     target: int
     way: Way
-    stage: Stage
+    stage: MoveStage
     #: number of the modification
     number: int
     #: when windows that end by this are complete, the old node holds none
@@ -171,7 +171,7 @@ class Migrations:
         if move.target == self.routes.newest(move.group):
             return "it is there already"
         under_way = [each for each in self._moving if each.group == move.group]
-        if any(each.stage is not Stage.DRAINING for each in under_way):
+        if any(each.stage is not MoveStage.DRAINING for each in under_way):
             return "its state is on its way"
         if move.way in (Way.DISRUPTIVE, Way.HANDOVER):
             if len(self.routes.owners(move.group, self._active(at))) > 1:
@@ -200,7 +200,7 @@ class Migrations:
                         source,
                         move.target,
                         move.way,
-                        Stage.COMING if with_state else Stage.DRAINING,
+                        MoveStage.COMING if with_state else MoveStage.DRAINING,
                         self._number,
                         at.reached + self._longest,
                     )
@@ -209,17 +209,17 @@ class Migrations:
                 pauses.append(Pause(move.group, move.target))
         self.routes = self.routes.changed(changes).forgotten(self._active(at))
         self._number += 1
-        return [*pauses, Switch(self.routes), *self._drained()]
+        return [*pauses, SwitchRoutes(self.routes), *self._drained()]
 
     def on_modified(self, node: int, number: int) -> list[Instruction]:
         """Take in that a modification has come to a node over all connections."""
         found: list[Instruction] = []
         kept = []
         for each in self._moving:
-            if (each.source, each.number, each.stage) != (node, number, Stage.COMING):
+            if (each.source, each.number, each.stage) != (node, number, MoveStage.COMING):
                 kept.append(each)
             elif each.way is Way.DISRUPTIVE:
-                kept.append(replace(each, stage=Stage.COPYING))
+                kept.append(replace(each, stage=MoveStage.COPYING))
                 found.append(Copy(each.group, each.source, each.target))
             else:
                 found.append(HandOver(each.group, each.source, each.target))
@@ -230,7 +230,7 @@ class Migrations:
     def on_copied(self, group: int) -> list[Instruction]:
         """Take in that the state of a key group has come."""
         found = [
-            each for each in self._moving if (each.group, each.stage) == (group, Stage.COPYING)
+            each for each in self._moving if (each.group, each.stage) == (group, MoveStage.COPYING)
         ]
         self._moving = [each for each in self._moving if each not in found]
         return [instruction for each in found for instruction in _over(each)]
@@ -245,7 +245,7 @@ class Migrations:
         found = [
             each
             for each in self._moving
-            if each.stage is Stage.DRAINING
+            if each.stage is MoveStage.DRAINING
             and each.until <= self._completed.get(each.source, ALWAYS)
         ]
         self._moving = [each for each in self._moving if each not in found]

@@ -26,7 +26,7 @@ from icestream.state.queue.reader import Dequeued
 
 
 @dataclass(frozen=True)
-class Arrivals:
+class UpdateArrivals:
     """Updates as a source gives them."""
 
     hi: Identity
@@ -51,7 +51,7 @@ class Continuous:
         self._clock = clock
         self._size = size
 
-    def push(self, arrivals: Arrivals) -> None:
+    def push(self, arrivals: UpdateArrivals) -> None:
         """Take what a source has: the source pushes."""
         self.queue.enqueue(arrivals.hi, arrivals.lo, arrivals.arrived, arrivals.rows)
 
@@ -68,7 +68,7 @@ class Continuous:
 
 
 def push_push(
-    source: Iterable[Arrivals], work: Continuous, application: Callable[[Dequeued], None]
+    source: Iterable[UpdateArrivals], work: Continuous, application: Callable[[Dequeued], None]
 ) -> None:
     """Let a source push, and hand every result to the application at once."""
     for arrivals in source:
@@ -79,7 +79,9 @@ def push_push(
 
 
 def pull_push(
-    ask: Callable[[], Arrivals | None], work: Continuous, application: Callable[[Dequeued], None]
+    ask: Callable[[], UpdateArrivals | None],
+    work: Continuous,
+    application: Callable[[Dequeued], None],
 ) -> None:
     """Ask a source whenever nothing waits, until it has no more; hand over results at once."""
     push_push(iter(ask, None), work, application)
@@ -105,7 +107,9 @@ class Pulled:
         return taken
 
 
-def push_pull(source: Iterable[Arrivals], work: Continuous, schema: pa.Schema) -> Iterator[Pulled]:
+def push_pull(
+    source: Iterable[UpdateArrivals], work: Continuous, schema: pa.Schema
+) -> Iterator[Pulled]:
     """Let a source push; after each push the application may take what it wants."""
     pulled = Pulled(work, schema)
     for arrivals in source:
@@ -115,7 +119,7 @@ def push_pull(source: Iterable[Arrivals], work: Continuous, schema: pa.Schema) -
 
 
 def pull_pull(
-    ask: Callable[[], Arrivals | None], work: Continuous, schema: pa.Schema
+    ask: Callable[[], UpdateArrivals | None], work: Continuous, schema: pa.Schema
 ) -> Callable[[int, Micros], Dequeued]:
     """Do nothing until the application asks; then ask the source, work, and give the results."""
     pulled = Pulled(work, schema)

@@ -37,7 +37,7 @@ from bench.research.queue_simulation_kernels import (
     run_appends,
     run_updates,
 )
-from bench.research.workloads import Workload
+from bench.research.workloads import UpdateWorkload
 from icestream.core.arrays import Floats, Ints
 from icestream.core.errors import DefinitionError
 from icestream.kernels.queue import queue as queue_words
@@ -96,7 +96,7 @@ class Outcome:
 
 
 def simulate(
-    workload: Workload,
+    workload: UpdateWorkload,
     cost: int | Ints,
     schedule: str = "index",
     *,
@@ -170,7 +170,9 @@ def simulate(
     )
 
 
-def _queue(schedule: str, workload: Workload, costs: Ints, seed: int) -> UpdateQueue | AppendQueue:
+def _queue(
+    schedule: str, workload: UpdateWorkload, costs: Ints, seed: int
+) -> UpdateQueue | AppendQueue:
     """Make the queue, with room for all it may have to hold."""
     if schedule in SCHEDULES:
         cost = round(float(costs.mean()))

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.queue.append_queue import AT, BEGUN, CELL, Line, append_one, leave_one
-from icestream.kernels.queue.order import SINCE, Reader, first_key
+from icestream.kernels.queue.append_queue import AT, BEGUN, CELL, LineArrays, append_one, leave_one
+from icestream.kernels.queue.order import SINCE, ReaderArrays, first_key
 from icestream.kernels.queue.queue import (
     ARRIVED,
     GAP,
-    Store,
+    CellArrays,
     begin_measuring,
     deliver_one,
     enqueue_one,
@@ -44,8 +44,8 @@ LOG_WORDS = 5
 
 @kernel
 def run_updates(
-    store: Store,
-    reader: Reader,
+    store: CellArrays,
+    reader: ReaderArrays,
     cells: Ints,
     arrived: Ints,
     costs: Ints,
@@ -100,9 +100,9 @@ def run_updates(
 
 @kernel
 def run_appends(
-    store: Store,
-    reader: Reader,
-    line: Line,
+    store: CellArrays,
+    reader: ReaderArrays,
+    line: LineArrays,
     cells: Ints,
     arrived: Ints,
     costs: Ints,

@@ -37,7 +37,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 
 
-class Shape(StrEnum):
+class ComponentShape(StrEnum):
     """One component or two."""
 
     SPLIT = "split"
@@ -52,7 +52,7 @@ class Form(StrEnum):
 
 
 @dataclass(frozen=True)
-class Statistics:
+class ComponentStatistics:
     """What was measured of a component over its longest window; costs in one unit, like seconds."""
 
     #: rows that came in
@@ -77,19 +77,19 @@ class Statistics:
 
 
 @dataclass(frozen=True)
-class Account:
+class ShapeCosts:
     """What both shapes cost, in the unit of the statistics, and how long they pause in seconds."""
 
-    cost: Mapping[Shape, float]
-    pause: Mapping[Shape, float]
+    cost: Mapping[ComponentShape, float]
+    pause: Mapping[ComponentShape, float]
 
-    def choice(self, longest_pause: float) -> Shape:
+    def choice(self, longest_pause: float) -> ComponentShape:
         """Return the cheaper shape of those that pause no longer; a split one never does."""
-        allowed = [shape for shape in Shape if self.pause[shape] <= longest_pause]
-        return min(allowed or [Shape.SPLIT], key=lambda shape: self.cost[shape])
+        allowed = [shape for shape in ComponentShape if self.pause[shape] <= longest_pause]
+        return min(allowed or [ComponentShape.SPLIT], key=lambda shape: self.cost[shape])
 
 
-def account(measured: Statistics, form: Form) -> Account:
+def account(measured: ComponentStatistics, form: Form) -> ShapeCosts:
     """Return what both shapes cost by one form of the formulas."""
     m = measured
     once = m.tuples * m.execution
@@ -101,18 +101,18 @@ def account(measured: Statistics, form: Form) -> Account:
         once += m.panes * m.key_groups * m.windows * m.consolidating
         split = once + m.panes * m.sending * m.key_groups + m.moved * m.sending
         combined = once + m.moved * m.moving * m.panes
-    return Account(
-        {Shape.SPLIT: split, Shape.COMBINED: combined},
-        {Shape.SPLIT: 0.0, Shape.COMBINED: m.moved * m.pause},
+    return ShapeCosts(
+        {ComponentShape.SPLIT: split, ComponentShape.COMBINED: combined},
+        {ComponentShape.SPLIT: 0.0, ComponentShape.COMBINED: m.moved * m.pause},
     )
 
 
 @dataclass(frozen=True)
-class Change:
+class ShapeChange:
     """A component that should take another shape."""
 
     component: str
-    shape: Shape
+    shape: ComponentShape
     #: cost that is saved per longest window; negative where the bound on pauses asks for it
     gain: float
 
@@ -149,11 +149,11 @@ class Evaluation:
     def changes(
         self,
         now: Micros,
-        shapes: Mapping[str, Shape],
-        measured: Mapping[str, Statistics],
+        shapes: Mapping[str, ComponentShape],
+        measured: Mapping[str, ComponentStatistics],
         *,
         splittable: Mapping[str, bool],
-    ) -> list[Change]:
+    ) -> list[ShapeChange]:
         """Return what should change of the components that were measured, the best gain first.
 
         Args:
@@ -167,10 +167,10 @@ class Evaluation:
             self._looked[name] = now
             both = account(statistics, self._form)
             here, wanted = shapes[name], both.choice(self._longest_pause)
-            if wanted is here or (wanted is Shape.SPLIT and not splittable[name]):
+            if wanted is here or (wanted is ComponentShape.SPLIT and not splittable[name]):
                 continue
             gain = both.cost[here] - both.cost[wanted]
             forced = both.pause[here] > self._longest_pause
             if forced or gain > self._least_gain * both.cost[here]:
-                found.append(Change(name, wanted, gain))
+                found.append(ShapeChange(name, wanted, gain))
         return sorted(found, key=lambda change: (-change.gain, change.component))

@@ -68,7 +68,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Run:
+class WindowQueueRun:
     """What a run did."""
 
     windows: UpdateWindows
@@ -99,7 +99,9 @@ class Run:
         return average([self.application(key) for key in keys], self.given.until)
 
 
-def run_updates(windows: UpdateWindows, given: Input, cost: int, *, fifo: bool = False) -> Run:
+def run_updates(
+    windows: UpdateWindows, given: Input, cost: int, *, fifo: bool = False
+) -> WindowQueueRun:
     """Run tuples through a window queue and one operator."""
     arrays = WindowArrays(windows.size, windows.slide, eager=windows.eager, fifo=fifo, width=0)
     arrays.reserve_cells(given.key_count)
@@ -114,12 +116,12 @@ def run_updates(windows: UpdateWindows, given: Input, cost: int, *, fifo: bool =
     _, committed, delivered = kernels.run_windows(
         arrays.kernel, given.keys, given.times, given.arrived, cost, kinds, commits, deliveries
     )
-    return Run(windows, given, deliveries[:delivered], commits[:committed], kinds)
+    return WindowQueueRun(windows, given, deliveries[:delivered], commits[:committed], kinds)
 
 
 def run_append(
     windows: UpdateWindows, given: Input, cost: int, *, keep: float = 1.0, seed: int = 0
-) -> Run:
+) -> WindowQueueRun:
     """Run tuples through an append queue; each window is delivered with probability `keep`."""
     random = np.random.default_rng(seed)
     work = np.zeros(len(given.keys), dtype=np.int64)
@@ -144,7 +146,9 @@ def run_append(
     deliveries[:, 2] = done[deliveries[:, 2]]
     deliveries = deliveries[np.lexsort((deliveries[:, 1], deliveries[:, 2]))]
     nothing = np.zeros((0, kernels.COMMIT), dtype=np.int64)
-    return Run(windows, given, deliveries, nothing, np.zeros(len(given.keys), dtype=np.int64))
+    return WindowQueueRun(
+        windows, given, deliveries, nothing, np.zeros(len(given.keys), dtype=np.int64)
+    )
 
 
 def departures(arrived: Ints, service: Ints) -> Ints:

@@ -33,7 +33,7 @@ MINUTE = 60 * SECOND
 
 
 @dataclass(frozen=True)
-class Workload:
+class UpdateWorkload:
     """Updates of keys over time."""
 
     #: arrival of each update, microseconds, never going back
@@ -99,28 +99,30 @@ def slow_and_fast(keys: int, slow: int, ratio: float) -> Floats:
 # -- instants --------------------------------------------------------------------------------
 
 
-def in_turn(keys: int, updates: int, gap: float) -> Workload:
+def in_turn(keys: int, updates: int, gap: float) -> UpdateWorkload:
     """Keys are updated one after the other, an update every `gap` microseconds."""
     number = np.arange(updates)
     times = np.rint((number + 1) * gap).astype(np.int64)
-    return Workload(times, number % keys, keys, _end(updates, gap))
+    return UpdateWorkload(times, number % keys, keys, _end(updates, gap))
 
 
-def one_per_tick(shares: Floats, updates: int, gap: float, seed: int) -> Workload:
+def one_per_tick(shares: Floats, updates: int, gap: float, seed: int) -> UpdateWorkload:
     """Every `gap` microseconds a key is drawn by its share: Bernoulli updates."""
     dice = np.random.default_rng(seed)
     times = np.rint(np.arange(1, updates + 1) * gap).astype(np.int64)
-    return Workload(times, _drawn(shares, updates, dice), len(shares), _end(updates, gap))
+    return UpdateWorkload(times, _drawn(shares, updates, dice), len(shares), _end(updates, gap))
 
 
-def poisson(shares: Floats, updates: int, gap: float, seed: int) -> Workload:
+def poisson(shares: Floats, updates: int, gap: float, seed: int) -> UpdateWorkload:
     """Independent Poisson updates of every key, `gap` microseconds apart on average in all."""
     dice = np.random.default_rng(seed)
     times = np.rint(np.cumsum(dice.exponential(gap, updates))).astype(np.int64)
-    return Workload(times, _drawn(shares, updates, dice), len(shares), int(times[-1]))
+    return UpdateWorkload(times, _drawn(shares, updates, dice), len(shares), int(times[-1]))
 
 
-def clocks(shares: Floats, updates: int, gap: float, seed: int, *, spread: float = 0.0) -> Workload:
+def clocks(
+    shares: Floats, updates: int, gap: float, seed: int, *, spread: float = 0.0
+) -> UpdateWorkload:
     """Every key is updated by a clock of its own, from a random phase on.
 
     `spread` is the standard deviation of the logarithm of a gap: 0 ticks evenly, 1 is about as
@@ -141,7 +143,7 @@ def clocks(shares: Floats, updates: int, gap: float, seed: int, *, spread: float
 
 def bursts(
     shares: Floats, updates: int, gap: float, seed: int, *, length: int = 50, share: float = 0.5
-) -> Workload:
+) -> UpdateWorkload:
     """Poisson updates, a `share` of them in bursts of about `length` at one instant."""
     dice = np.random.default_rng(seed)
     until = _end(updates, gap)
@@ -155,7 +157,9 @@ def bursts(
     return _merged(times, keys, len(shares), until)
 
 
-def slow_bursts(shares: Floats, updates: int, gap: float, seed: int, *, slow: int) -> Workload:
+def slow_bursts(
+    shares: Floats, updates: int, gap: float, seed: int, *, slow: int
+) -> UpdateWorkload:
     """The last `slow` keys are updated all at one instant, the others are Poisson."""
     dice = np.random.default_rng(seed)
     until = _end(updates, gap)
@@ -173,16 +177,16 @@ def slow_bursts(shares: Floats, updates: int, gap: float, seed: int, *, slow: in
 
 def drifting(
     shares: Floats, updates: int, gap: float, seed: int, *, turns: float = 2.0
-) -> Workload:
+) -> UpdateWorkload:
     """Poisson updates whose shares move on from key to key, `turns` times around."""
     still = poisson(shares, updates, gap, seed)
     moved = (still.times / still.until * turns * len(shares)).astype(np.int64)
-    return Workload(still.times, (still.keys + moved) % len(shares), len(shares), still.until)
+    return UpdateWorkload(still.times, (still.keys + moved) % len(shares), len(shares), still.until)
 
 
 def quotes(
     keys: int, updates: int, gap: float, seed: int, *, minutes: int = 240, spread: float = 1.5
-) -> Workload:
+) -> UpdateWorkload:
     """Quotes as an exchange makes them: a very uneven market that opens and closes busily.
 
     Activity of keys is log-normal; a minute's activity of a key is its own, times that of the
@@ -202,7 +206,7 @@ def quotes(
 
 
 #: patterns that take (shares, updates, gap, seed)
-PATTERNS: Mapping[str, Callable[[Floats, int, float, int], Workload]] = {
+PATTERNS: Mapping[str, Callable[[Floats, int, float, int], UpdateWorkload]] = {
     "one per tick": one_per_tick,
     "poisson": poisson,
     "clocks": clocks,
@@ -219,7 +223,7 @@ PATTERNS: Mapping[str, Callable[[Floats, int, float, int], Workload]] = {
 
 def read_ticks(
     path: str, *, time: str, key: str, unit: str = "ms", spread: int = 0, busiest: bool = True
-) -> Workload:
+) -> UpdateWorkload:
     """Read updates from a CSV file (`.gz` too) with a header.
 
     Args:
@@ -256,7 +260,7 @@ def read_ticks(
         _, first, size = np.unique(times, return_index=True, return_counts=True)
         place = np.arange(len(times)) - np.repeat(first, size)
         times = times + place * spread // np.repeat(size, size)
-    return Workload(times, keys, len(codes.dictionary), int(times[-1]) + max(spread, 1))
+    return UpdateWorkload(times, keys, len(codes.dictionary), int(times[-1]) + max(spread, 1))
 
 
 # -- pieces ----------------------------------------------------------------------------------
@@ -272,8 +276,8 @@ def _drawn(shares: Floats, count: int, dice: np.random.Generator) -> Ints:
     return np.asarray(np.minimum(drawn, len(shares) - 1), dtype=np.int64)
 
 
-def _merged(times: list[Floats], keys: list[Ints], key_count: int, until: int) -> Workload:
+def _merged(times: list[Floats], keys: list[Ints], key_count: int, until: int) -> UpdateWorkload:
     """Put parts together in the order of time."""
     at = np.minimum(np.rint(np.concatenate(times)), until).astype(np.int64)
     order = np.argsort(at, kind="stable")
-    return Workload(at[order], np.concatenate(keys)[order].astype(np.int64), key_count, until)
+    return UpdateWorkload(at[order], np.concatenate(keys)[order].astype(np.int64), key_count, until)

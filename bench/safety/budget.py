@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from bench.harness import scratch, workspace
 from bench.processes import results
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan.lower import window_spec
 from icestream.plan.nodes.queries import Plan, Source
@@ -226,7 +226,7 @@ def differences(case: Case, folder: Path) -> tuple[int, int]:
     return base.execute(sums).fetchall()[0]
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run every case in a process of its own, then compare its rows."""
     cases = CASES[size]
     figures: dict[str, Any] = {}

@@ -27,10 +27,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.harness import scratch, workspace
-from bench.registry import Bar, Bench, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Measurement, ProgressLog, Size
 from bench.safety import sigkill
-from icestream.testing.crash_runs import Rehearsal, Script, staged
-from tests.faults.bit_flips import HARMLESS, NOTICED, Rot
+from icestream.testing.crash_runs import CrashRuns, Script, staged
+from tests.faults.bit_flips import HARMLESS, NOTICED, BitFlips
 
 CRASH = "crash"
 REFUSE = "refuse"
@@ -79,7 +79,7 @@ CASES = {
 
 
 @dataclass
-class Found:
+class CrashFindings:
     """What a part of a case found."""
 
     points: int = 0
@@ -89,7 +89,7 @@ class Found:
     #: flips by kind of file, and what became of them
     flips: dict[str, Counter[str]] = field(default_factory=dict)
 
-    def add(self, other: Found) -> None:
+    def add(self, other: CrashFindings) -> None:
         """Take in what another part found."""
         self.points += other.points
         self.versions = max(self.versions, other.versions)
@@ -98,13 +98,13 @@ class Found:
             self.flips.setdefault(kind, Counter()).update(outcomes)
 
 
-def run_part(case: Case, part: int) -> Found:
+def run_part(case: Case, part: int) -> CrashFindings:
     """Try every point whose number is `part` modulo the parts of the case."""
     with staged(tight=case.tight), tempfile.TemporaryDirectory() as folder:
-        rehearsal = Rehearsal(case.script, folder)
+        rehearsal = CrashRuns(case.script, folder)
         steps = rehearsal.undisturbed().steps
         mine = range(part, steps + 1, case.parts)
-        found = Found(versions=len(case.script.actions))
+        found = CrashFindings(versions=len(case.script.actions))
         if case.what == CRASH:
             rehearsal.crash_everywhere(lambda step: step in mine)
         elif case.what == REFUSE:
@@ -112,7 +112,7 @@ def run_part(case: Case, part: int) -> Found:
                 if step:
                     rehearsal.refuse(step, restart=step // case.parts % 2 == 1)
         else:
-            rot = Rot(rehearsal, STOPPED)
+            rot = BitFlips(rehearsal, STOPPED)
             _flip_all(rot, part, case.parts)
             found.flips = rot.outcomes
             found.failures += rot.undetected
@@ -122,7 +122,7 @@ def run_part(case: Case, part: int) -> Found:
         return found
 
 
-def _flip_all(rot: Rot, part: int, parts: int) -> None:
+def _flip_all(rot: BitFlips, part: int, parts: int) -> None:
     """Flip a bit of every byte whose place is `part` modulo `parts`."""
     for kind, path in rot.durable_files().items():
         rot.flip_durable(kind, path, range(part, rot.size(path), parts))
@@ -131,10 +131,10 @@ def _flip_all(rot: Rot, part: int, parts: int) -> None:
         rot.flip_arena(name, range(0, rot.arena_size(name), ARENA_STRIDE))
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Try everything and count."""
     cases, share = CASES[size], SHARE[size]
-    found = {case.name: Found() for case in cases}
+    found = {case.name: CrashFindings() for case in cases}
     progress.plan(sum(len(range(0, case.parts, share)) for case in cases) + (size is Size.FULL))
     for case, part in _parts(cases, share):
         progress.step(f"{case.name}: {found[case.name].points + part.points} points")
@@ -171,7 +171,7 @@ def measure(size: Size, progress: Progress) -> Measurement:
     return Measurement(figures, bars)
 
 
-def _parts(cases: tuple[Case, ...], share: int) -> Iterator[tuple[Case, Found]]:
+def _parts(cases: tuple[Case, ...], share: int) -> Iterator[tuple[Case, CrashFindings]]:
     """Run the parts of all cases on all cores, and yield each as it ends."""
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(os.cpu_count(), fresh) as pool:

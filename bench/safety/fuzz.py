@@ -30,11 +30,11 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from bench.harness import scratch, workspace
-from bench.registry import Bar, Bench, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Measurement, ProgressLog, Size
 from icestream.core.errors import IcestreamError
 
 if TYPE_CHECKING:
-    from bench.safety.fuzz_targets import Target
+    from bench.safety.fuzz_targets import FuzzTarget
 
 #: bytes that one input may make a warm reader take
 ALLOWED = 512 << 20
@@ -54,7 +54,7 @@ class _TooLong(BaseException):
     """An input took longer than it may."""
 
 
-def tried(target: Target, number: int) -> str | None:
+def tried(target: FuzzTarget, number: int) -> str | None:
     """Feed one input; return what is wrong with how it was taken, None if nothing is."""
     data = target.input(number)
     try:
@@ -75,8 +75,8 @@ def reproduce(name: str, number: int, folder: Path) -> str | None:
     return tried(_named(name, folder), number)
 
 
-def _named(name: str, folder: Path) -> Target:
-    found: Target = next(each for each in _all_targets().targets(folder) if each.name == name)
+def _named(name: str, folder: Path) -> FuzzTarget:
+    found: FuzzTarget = next(each for each in _all_targets().targets(folder) if each.name == name)
     return found
 
 
@@ -110,7 +110,7 @@ def _work(
     place.value = last
 
 
-def _tried_in_time(target: Target, number: int) -> str | None:
+def _tried_in_time(target: FuzzTarget, number: int) -> str | None:
     """Try an input; one that keeps compiled code busy, which hears no timer, ends the process."""
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + 2 * PATIENCE, most))
@@ -121,7 +121,7 @@ def _tried_in_time(target: Target, number: int) -> str | None:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def findings(target: Target, folder: Path, count: int) -> list[tuple[int, str]]:
+def findings(target: FuzzTarget, folder: Path, count: int) -> list[tuple[int, str]]:
     """Feed a number of inputs; return the numbers of those that were not taken well, with why."""
     context = multiprocessing.get_context("spawn")
     place, found = context.Value("q", 0), context.SimpleQueue()
@@ -145,11 +145,11 @@ def findings(target: Target, folder: Path, count: int) -> list[tuple[int, str]]:
 
 
 def _all_findings(
-    every: list[Target], folder: Path, share: float
-) -> Iterator[tuple[Target, int, list[tuple[int, str]], float]]:
+    every: list[FuzzTarget], folder: Path, share: float
+) -> Iterator[tuple[FuzzTarget, int, list[tuple[int, str]], float]]:
     """Yield targets with the number of their inputs, their findings and the seconds they took."""
 
-    def run(target: Target) -> tuple[Target, int, list[tuple[int, str]], float]:
+    def run(target: FuzzTarget) -> tuple[FuzzTarget, int, list[tuple[int, str]], float]:
         count = max(100, round(1000 * target.thousands * share))
         began = time.monotonic()
         return target, count, findings(target, folder, count), time.monotonic() - began
@@ -160,11 +160,11 @@ def _all_findings(
             yield done.result()
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Feed every target."""
     folder = Path(scratch(workspace(), "fuzz"))
     _all_targets().make_samples(folder)
-    every: list[Target] = list(_all_targets().targets(folder))
+    every: list[FuzzTarget] = list(_all_targets().targets(folder))
     progress.plan(len(every))
     inputs, wrong = Counter[str](), Counter[str]()
     rates: dict[str, float] = {}

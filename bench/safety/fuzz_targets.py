@@ -19,14 +19,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from icestream.core.units import parse_bytes, parse_interval
-from icestream.dashboard.query_list import Library
-from icestream.dashboard.server import Page, _Handler
+from icestream.dashboard.query_list import QueryList
+from icestream.dashboard.server import DashboardServer, _Handler
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.state_rows import Reading
 from icestream.inspect.verify import check_mark
 from icestream.runtime.version.history import NEWER, history_folder
 from icestream.sql.expressions.parse import parse_item
-from icestream.sql.statements.names import Scope
+from icestream.sql.statements.names import NameScope
 from icestream.sql.statements.statement import describe
 from icestream.state.log.format import TRAILER
 from icestream.state.log.reader import SegmentReader
@@ -59,7 +59,7 @@ _UNITS = ("512 MB", "1.5 GiB", "10 seconds", "1 hour 30 minutes", "-3 days", "64
 
 
 @dataclass(frozen=True)
-class Target:
+class FuzzTarget:
     """One reader, and how to make input for it."""
 
     name: str
@@ -81,7 +81,7 @@ def make_samples(folder: Path) -> None:
         make(kind, str(folder / kind))
 
 
-def targets(folder: Path) -> Iterator[Target]:
+def targets(folder: Path) -> Iterator[FuzzTarget]:
     """Yield every target, with the samples of a folder."""
     roots = {kind: str(folder / kind / "checkpoint") for kind in KINDS}
     root = roots["windows"]
@@ -94,23 +94,23 @@ def targets(folder: Path) -> Iterator[Target]:
     yield _state("objects", roots["objects"], kept="panes")
     yield _state("sessions", roots["sessions"], kept="sessions")
     mark = str(folder / "mark")
-    yield Target(
+    yield FuzzTarget(
         "marks of delivery",
         lambda dice: changed_bytes(b"delivered\n", (), dice),
         lambda data: check_mark(Checkpoint(root, ChangedFiles({mark: data})), mark),
         thousands=20,
     )
-    scope = Scope({"s": ("k", "x", "y", "t")}, ("mine",))
-    yield Target("statements", partial(_text, _STATEMENTS), partial(describe, scope=scope))
-    yield Target("expressions", partial(_text, _EXPRESSIONS), parse_item, thousands=50)
-    yield Target("amounts", partial(_text, _UNITS), _units, thousands=30)
+    scope = NameScope({"s": ("k", "x", "y", "t")}, ("mine",))
+    yield FuzzTarget("statements", partial(_text, _STATEMENTS), partial(describe, scope=scope))
+    yield FuzzTarget("expressions", partial(_text, _EXPRESSIONS), parse_item, thousands=50)
+    yield FuzzTarget("amounts", partial(_text, _UNITS), _units, thousands=30)
     yield from _page(folder / "page")
 
 
 # -- files ---------------------------------------------------------------------------------
 
 
-def _commits(root: str) -> Iterator[Target]:
+def _commits(root: str) -> Iterator[FuzzTarget]:
     checkpoint = Checkpoint(root)
     last = checkpoint.versions[-1]
     path = f"{root}/{COMMITS}/{last:012d}.json"
@@ -122,7 +122,7 @@ def _commits(root: str) -> Iterator[Target]:
         opened.history(opened.commit())
         opened.live(last)
 
-    yield Target("commits", partial(_bytes, samples), feed, thousands=100)
+    yield FuzzTarget("commits", partial(_bytes, samples), feed, thousands=100)
 
     def make_signed(dice: random.Random) -> bytes:
         value = changed_json(dice.choice(values), dice)
@@ -130,10 +130,10 @@ def _commits(root: str) -> Iterator[Target]:
             value["version"] = last
         return sealed(value)
 
-    yield Target("commits, signed", make_signed, feed, signed=True)
+    yield FuzzTarget("commits, signed", make_signed, feed, signed=True)
 
 
-def _plans(roots: dict[str, str]) -> Iterator[Target]:
+def _plans(roots: dict[str, str]) -> Iterator[FuzzTarget]:
     samples = [Path(root, PLAN).read_bytes() for root in roots.values()]
     values = [json.loads(sample.partition(b"\n")[0]) for sample in samples]
     root = roots["windows"]
@@ -142,8 +142,8 @@ def _plans(roots: dict[str, str]) -> Iterator[Target]:
         opened = Checkpoint(root, ChangedFiles({f"{root}/{PLAN}": data}))
         _ = opened.plan, opened.legend
 
-    yield Target("plans", partial(_bytes, samples), feed, thousands=50)
-    yield Target(
+    yield FuzzTarget("plans", partial(_bytes, samples), feed, thousands=50)
+    yield FuzzTarget(
         "plans, signed",
         lambda dice: sealed(changed_json(dice.choice(values), dice)),
         feed,
@@ -152,7 +152,7 @@ def _plans(roots: dict[str, str]) -> Iterator[Target]:
     )
 
 
-def _segments(roots: dict[str, str]) -> Iterator[Target]:
+def _segments(roots: dict[str, str]) -> Iterator[FuzzTarget]:
     samples = [
         path.read_bytes()
         for root in roots.values()
@@ -171,8 +171,8 @@ def _segments(roots: dict[str, str]) -> Iterator[Target]:
                 for _ in reader.read_range(int(markers[0]), int(markers[-1])):
                     pass
 
-    yield Target("segments", partial(_bytes, samples), feed, thousands=150)
-    yield Target(
+    yield FuzzTarget("segments", partial(_bytes, samples), feed, thousands=150)
+    yield FuzzTarget(
         "segments, signed",
         lambda dice: changed_segment(dice.choice(samples), dice.choice(PARTS), dice),
         feed,
@@ -181,7 +181,7 @@ def _segments(roots: dict[str, str]) -> Iterator[Target]:
     )
 
 
-def _state(kind: str, root: str, kept: str | None = None) -> Target:
+def _state(kind: str, root: str, kept: str | None = None) -> FuzzTarget:
     """Restore and read the newest state, one of its segments changed inside and signed again."""
     checkpoint = Checkpoint(root)
     commits = [checkpoint.store.load(version) for version in checkpoint.versions]
@@ -209,7 +209,7 @@ def _state(kind: str, root: str, kept: str | None = None) -> Target:
             found.rows.validate(full=True)
 
     name = f"state of {kind}{f' by {kept}' if kept else ''}, signed"
-    return Target(name, make_input, feed, signed=True, thousands=3)
+    return FuzzTarget(name, make_input, feed, signed=True, thousands=3)
 
 
 def _listing(commit: Commit, name: str, data: bytes) -> Commit:
@@ -245,7 +245,7 @@ def _units(text: str) -> None:
 # -- the page ------------------------------------------------------------------------------
 
 
-def _page(folder: Path) -> Iterator[Target]:
+def _page(folder: Path) -> Iterator[FuzzTarget]:
     checkpoint = folder / "checkpoint"
     newer = Path(history_folder(str(checkpoint)), NEWER)
     newer.parent.mkdir(parents=True, exist_ok=True)
@@ -258,11 +258,11 @@ def _page(folder: Path) -> Iterator[Target]:
 
     def feed_history(data: bytes) -> None:
         newer.write_bytes(data)
-        library = Library([str(checkpoint)])
+        library = QueryList([str(checkpoint)])
         for each in library.queries():
             json.dumps(library.query(each["id"], 0))
 
-    yield Target(
+    yield FuzzTarget(
         "histories",
         lambda dice: b"".join(
             json_bytes(changed_json(line, dice)) + b"\n"
@@ -273,7 +273,7 @@ def _page(folder: Path) -> Iterator[Target]:
         feed_history,
         thousands=20,
     )
-    with Page(Library([])) as page:
+    with DashboardServer(QueryList([])) as page:
         host, token = f"127.0.0.1:{page.port}".encode(), page.token.encode()
     requests = [
         b"GET /%s/%s HTTP/1.1\r\nHost: %s\r\nAccept: */*\r\n\r\n" % (token, what, host)
@@ -294,4 +294,4 @@ def _page(folder: Path) -> Iterator[Target]:
         if b" 500" in status:
             raise AssertionError(status)
 
-    yield Target("requests", partial(_bytes, requests), feed_request)
+    yield FuzzTarget("requests", partial(_bytes, requests), feed_request)

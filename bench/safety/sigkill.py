@@ -40,7 +40,7 @@ PATIENCE = 1_800.0
 
 
 @dataclass(frozen=True)
-class Comparison:
+class OutputComparison:
     """What the two outputs have to do with each other."""
 
     kills: int
@@ -66,7 +66,7 @@ def compare(
     seed: int = 1,
     files: int = 100,
     on_kill: Callable[[Killings], None] = lambda _killings: None,
-) -> Comparison:
+) -> OutputComparison:
     """Run the query with and without kills in `folder`, and compare."""
     write_input(folder / "in", files, seed)
     undisturbed = _command(folder, "undisturbed")
@@ -80,7 +80,7 @@ def compare(
         on_kill=on_kill,
     )
     expected, found = (_seen(folder / name) for name in ("undisturbed", "killed"))
-    return Comparison(
+    return OutputComparison(
         killings.kills, len(expected), differences(expected, found), tuple(killings.lives)
     )
 

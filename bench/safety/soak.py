@@ -36,7 +36,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bench.harness import scratch, workspace
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from icestream.core.errors import IcestreamError
 from icestream.core.times import INFINITY
 from icestream.core.units import format_bytes
@@ -253,7 +253,7 @@ def _command(app: str, events: Path, own: Path, *, tormented: bool = False) -> l
     return [sys.executable, "-m", "bench.safety.soak_program", json.dumps(asked)]
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Torment apps in turn until time is over."""
     folder = Path(scratch(workspace(), "soak"))
     ends = time.monotonic() + 60 * MINUTES[size]

@@ -29,10 +29,10 @@ from examples.lending.query import lending
 from examples.market.demo import per_slide
 from examples.market.freshness import OPTIONS, OptionPrices
 from examples.market.generator import SPARK_SCHEMA as TRADE_SCHEMA
-from examples.market.generator import Trades
+from examples.market.generator import TradeStream
 from examples.recommender.generator import Ratings
 from examples.recommender.query import recommendations
-from examples.recommender.workload import EVENT_SPARK_SCHEMA, Workload
+from examples.recommender.workload import EVENT_SPARK_SCHEMA, RatingWorkload
 from icestream.api.writer import StreamWriter
 from icestream.core.units import parse_interval
 from icestream.demo.call_centre.generator import AgentInteractions
@@ -122,7 +122,7 @@ def _priced(spark: SparkSession, events: Path, own: Path, files: int) -> ice.Que
 def _write_ratings(folder: Path, seed: int, share: float) -> None:
     count, first = round(1_200 * share), round(900 * share)
     ratings = Ratings(users=400, items=200, ratings=count, seed=seed, span=60 * _DAY).table()
-    workload = Workload(ratings, first, requests=1, standing=0.001, seed=seed)
+    workload = RatingWorkload(ratings, first, requests=1, standing=0.001, seed=seed)
     for _ in workload.write(folder, rows=100):
         pass
 
@@ -145,7 +145,7 @@ APPS: Mapping[str, App] = {
         ),
         _calls,
     ),
-    "market": App(_written(lambda seed: Trades(rate=50, seed=seed), 90_000, 30), _trades),
+    "market": App(_written(lambda seed: TradeStream(rate=50, seed=seed), 90_000, 30), _trades),
     "integration": App(_written(lambda seed: Desk(1000, seed), 40_000, 2), _joined),
     "lending": App(
         _written(lambda seed: Loans(rate=1, seed=seed), 90_000, 2_000),
@@ -158,7 +158,7 @@ APPS: Mapping[str, App] = {
         _targeted,
     ),
     "update streams": App(
-        _written(lambda seed: Trades(rate=50, seed=seed), 60_000, 30),
+        _written(lambda seed: TradeStream(rate=50, seed=seed), 60_000, 30),
         _priced,
         newest_by=("symbol",),
     ),

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.harness import scratch, workspace
-from bench.registry import Bar, Bench, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Measurement, ProgressLog, Size
 from icestream.core.errors import IcestreamError
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.verify import DELIVERED, MARK, check_mark, check_segment, verify
@@ -32,7 +32,7 @@ EVERY = {Size.SMALL: 4999, Size.FULL: 499}
 
 
 @dataclass(frozen=True)
-class Target:
+class VerifyTarget:
     """A file, what kind it is, and the check that the command makes of it."""
 
     kind: str
@@ -40,18 +40,18 @@ class Target:
     check: Callable[[Checkpoint], object]
 
 
-def targets(state: str, root: str) -> Iterator[Target]:
+def targets(state: str, root: str) -> Iterator[VerifyTarget]:
     """Yield one file of each kind in a checkpoint."""
     checkpoint = Checkpoint(root)
     last = checkpoint.commit()
-    yield Target("plan", f"{root}/{PLAN}", lambda at: (at.store.plan(), at.legend))
+    yield VerifyTarget("plan", f"{root}/{PLAN}", lambda at: (at.store.plan(), at.legend))
     for number in (checkpoint.versions[0], last.version):
         what = "commit with a listing" if number == 1 else "commit"
         path = f"{root}/{COMMITS}/{number:012d}.json"
-        yield Target(what, path, partial(_load, version=number))
+        yield VerifyTarget(what, path, partial(_load, version=number))
     classes = {each.lifetime: each.info for each in checkpoint.live(last.version)}
     for lifetime, info in classes.items():
-        yield Target(
+        yield VerifyTarget(
             f"segment: {state}, {lifetime}",
             f"{root}/{SEGMENTS}/{info.name}",
             partial(check_segment, folder=SEGMENTS, info=info),
@@ -59,17 +59,17 @@ def targets(state: str, root: str) -> Iterator[Target]:
     for what, infos in (("results", last.results), ("late events", last.late)):
         for info in infos[:1]:
             path = f"{root}/{RESULTS}/{info.name}"
-            yield Target(what, path, partial(check_segment, folder=RESULTS, info=info))
+            yield VerifyTarget(what, path, partial(check_segment, folder=RESULTS, info=info))
     mark = f"{root}/{DELIVERED}/0/{last.version:012d}"
     LocalFiles().put(mark, MARK)
-    yield Target("mark of delivery", mark, partial(check_mark, path=mark))
+    yield VerifyTarget("mark of delivery", mark, partial(check_mark, path=mark))
 
 
 def _load(checkpoint: Checkpoint, version: int) -> object:
     return checkpoint.store.load(version)
 
 
-def missed(target: Target, root: str, every: int) -> tuple[int, int, list[str]]:
+def missed(target: VerifyTarget, root: str, every: int) -> tuple[int, int, list[str]]:
     """Flip each byte of a file; return flips, runs of the whole command, and what was missed."""
     files = FlippedFiles(target.path)
     lost, commands = [], 0
@@ -94,7 +94,7 @@ def _finds(check: Callable[[], object]) -> bool:
     return False
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Flip and count."""
     folder = scratch(workspace(), "verify")
     progress.plan(len(KINDS))

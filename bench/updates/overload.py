@@ -23,7 +23,7 @@ import numpy as np
 
 from bench import systems
 from bench.harness import scratch, workspace
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.research.prediction import predict
 
 CORES = 2
@@ -60,7 +60,7 @@ SCALES = {
 }
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run all streams at all loads."""
     scale, work = SCALES[size], scratch(workspace(), "overload")
     kinds = (SCHEDULE, "append", "shedding")

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
 from bench.query_runs import icestream_session, run_all
-from bench.updates.seen_staleness import Events, mean_staleness
+from bench.updates.seen_staleness import KeyInstants, mean_staleness
 from examples.market.quotes import SPARK_SCHEMA, LiveQuotes, number_of
 
 _SCORES = "symbol string, ts timestamp"
@@ -58,12 +58,12 @@ class Application:
         self._parts.append((keys, times, time.time_ns() // 1000))
 
     @property
-    def deliveries(self) -> Events:
+    def deliveries(self) -> KeyInstants:
         """Return all that came."""
         parts = self._parts or [(np.empty(0, np.int64), np.empty(0, np.int64), 0)]
         keys, times, _ = zip(*parts, strict=True)
         at = np.repeat([each[2] for each in parts], [len(each[0]) for each in parts])
-        return Events(np.concatenate(keys), np.concatenate(times), at)
+        return KeyInstants(np.concatenate(keys), np.concatenate(times), at)
 
 
 def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:

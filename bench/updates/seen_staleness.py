@@ -22,7 +22,7 @@ from icestream.core.times import Micros
 
 
 @dataclass(frozen=True)
-class Events:
+class KeyInstants:
     """Something that happens to keys at instants: arrivals, or deliveries of values."""
 
     keys: Ints
@@ -33,14 +33,14 @@ class Events:
 
 
 def mean_staleness(
-    produced: tuple[Ints, Ints], delivered: Events, keys: int, begin: Micros, end: Micros
+    produced: tuple[Ints, Ints], delivered: KeyInstants, keys: int, begin: Micros, end: Micros
 ) -> float:
     """Return the mean staleness of all keys over a stretch of time, in seconds."""
     total = 0.0
     order = np.lexsort((produced[1], produced[0]))
     made_keys, made_times = produced[0][order], produced[1][order]
     order = np.lexsort((delivered.at, delivered.keys))
-    got = Events(delivered.keys[order], delivered.times[order], delivered.at[order])
+    got = KeyInstants(delivered.keys[order], delivered.times[order], delivered.at[order])
     for key in range(keys):
         made = made_times[_of(made_keys, key)]
         place = _of(got.keys, key)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
-from icestream.state.queue.eviction import Residence
+from icestream.state.queue.eviction import KeyEviction
 from icestream.state.queue.sharing import SharedQueue
 
 SCHEMA = pa.schema([("price", pa.float64()), ("volume", pa.int64())])
@@ -62,12 +62,12 @@ def spilled(schedule: str, batches: int, little: int = LITTLE) -> dict[str, Any]
     }
 
 
-def _residence(folder: str, schedule: str, budget: int) -> Residence:
+def _residence(folder: str, schedule: str, budget: int) -> KeyEviction:
     account = Budget(budget).account("queue")
     arena = Arena.create(folder, account)
     queue = SharedQueue(SCHEMA, arrays=arena)
     reader = queue.reader("reader", schedule=schedule, cost=1)
-    return Residence(queue.cells, (reader,), arena, account)
+    return KeyEviction(queue.cells, (reader,), arena, account)
 
 
 def _operations(schedule: str, batches: int, budget: int, keys: int) -> tuple[float, float]:

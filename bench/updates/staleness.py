@@ -19,11 +19,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.research.queue_simulation import Outcome, simulate
-from bench.research.workloads import Workload, equal, in_turn, one_per_tick, slow_and_fast
+from bench.research.workloads import UpdateWorkload, equal, in_turn, one_per_tick, slow_and_fast
 from bench.updates.staleness_streams import SEED, Maker, clockwork, streams
-from tests.oracles.queue_optimum import Case, independent, longest_waiting
+from tests.oracles.queue_optimum import SmallSystem, independent, longest_waiting
 from tests.oracles.queue_optimum import one_per_tick as one_of
 
 #: microseconds a service takes
@@ -44,16 +44,16 @@ LEARNING = 0.3
 SKEW_LOADS = (1.5, 2.0, 5.0)
 TICK_LOADS = (1.5, 2.0)
 OPTIMA = {
-    "2 keys, one update per tick, cost 2": Case(2, 2, 10, one_of([0.5] * 2)),
-    "3 keys, one update per tick, cost 2": Case(3, 2, 7, one_of([1 / 3] * 3)),
-    "3 keys, each 1 in 5, cost 3": Case(3, 3, 14, independent([0.2] * 3)),
-    "4 keys, each 1 in 7, cost 3": Case(4, 3, 10, independent([1 / 7] * 4)),
+    "2 keys, one update per tick, cost 2": SmallSystem(2, 2, 10, one_of([0.5] * 2)),
+    "3 keys, one update per tick, cost 2": SmallSystem(3, 2, 7, one_of([1 / 3] * 3)),
+    "3 keys, each 1 in 5, cost 3": SmallSystem(3, 3, 14, independent([0.2] * 3)),
+    "4 keys, each 1 in 7, cost 3": SmallSystem(4, 3, 10, independent([1 / 7] * 4)),
 }
 #: cases whose streams are few enough to look at each
 _FORESEEN = 3_000
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Simulate everything."""
     made = streams()
     progress.plan(4 + len(made))
@@ -180,7 +180,7 @@ def _over_loads(keys: int, services: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _place_in_bound(stream: Workload, schedule: str) -> float:
+def _place_in_bound(stream: UpdateWorkload, schedule: str) -> float:
     """Say where application staleness lies between its bounds: 0 at the lower, 1 at the upper."""
     until = stream.until + COST * (stream.key_count + 2)
     found = simulate(stream, COST, schedule, until=until)
@@ -234,11 +234,11 @@ def _compared(maker: Maker, services: int, load: float, warm_up: float = WARM_UP
     return row
 
 
-def _run(stream: Workload, schedule: str, rates: Any, warm_up: float = WARM_UP) -> Outcome:
+def _run(stream: UpdateWorkload, schedule: str, rates: Any, warm_up: float = WARM_UP) -> Outcome:
     return simulate(stream, COST, schedule, rates=rates, warm_up=int(stream.until * warm_up))
 
 
-def _optimum(case: Case) -> dict[str, float | None]:
+def _optimum(case: SmallSystem) -> dict[str, float | None]:
     """Return the areas of a small case, by what a schedule may do."""
     streams_of = len(case.law) ** case.horizon
     return {

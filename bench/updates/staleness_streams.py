@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from bench.research import workloads
-from bench.research.workloads import Workload
+from bench.research.workloads import UpdateWorkload
 from icestream.core.errors import InputError
 
 #: names the file of real ticks
 TICKS = "ICESTREAM_TICKS"
 #: (updates, gap between them in microseconds) -> stream
-Maker = Callable[[int, float], Workload]
+Maker = Callable[[int, float], UpdateWorkload]
 
 SEED = 1
 KEYS = 100
@@ -73,10 +73,10 @@ def _ticks(spread: int) -> Maker:
         raise InputError(msg) from None
     read = workloads.read_ticks(path, time=time, key=key, spread=spread)
 
-    def made(updates: int, gap: float) -> Workload:
+    def made(updates: int, gap: float) -> UpdateWorkload:
         del updates
         scale = gap * len(read) / read.until
         times = (read.times * scale).astype(np.int64)
-        return Workload(times, read.keys, read.key_count, int(read.until * scale) + 1)
+        return UpdateWorkload(times, read.keys, read.key_count, int(read.until * scale) + 1)
 
     return made

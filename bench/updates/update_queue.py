@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.updates.spilled_keys import BATCH, SCHEMA, identities, rows_of, spilled
 from icestream.state.queue.append_queue import AppendQueue
 from icestream.state.queue.order import SCHEDULES
@@ -43,7 +43,7 @@ SPILLED = ("inplace", "index")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class QueueRun:
     """How much is measured."""
 
     batches: int
@@ -53,12 +53,12 @@ class Run:
 
 
 RUNS = {
-    Size.SMALL: Run(60, (20, 100, 1000), 8),
-    Size.FULL: Run(400, (20, 50, 100, 200, 500, 1000), 60),
+    Size.SMALL: QueueRun(60, (20, 100, 1000), 8),
+    Size.FULL: QueueRun(400, (20, 50, 100, 200, 500, 1000), 60),
 }
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Measure rates of every schedule, memory of both managers, and pages through bursts."""
     run = RUNS[size]
     progress.plan(len(SCHEDULES) + 4)

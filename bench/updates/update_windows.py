@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.research.window_simulation import Input, run_append, run_updates
 from icestream.core.arrays import Ints
 from icestream.state.queue.windows.spec import Semantics, UpdateWindows
@@ -100,7 +100,7 @@ def ratios(tuples: int, *, own_time: bool) -> Series:
     return found
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run all and hold it against what was claimed."""
     tuples = 10_000 if size is Size.SMALL else 60_000
     steps: dict[str, Callable[[], Series]] = {

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 import icestream as ice
 from bench.harness import scratch, workspace
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 
 #: micro-batches of each query, and how many of them warm up
 CASES = {Size.SMALL: (24, 8), Size.FULL: (80, 16)}
@@ -33,7 +33,7 @@ KEYS = 10
 SHARDS = 2
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run both queries in turn and compare their medians."""
     batches, warm = CASES[size]
     rounds = ROUNDS[size]

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from bench.harness import scratch, workspace
 from bench.processes import results
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.windows import call_centre_over_time as over_time
 from icestream.core.units import parse_bytes
 from icestream.demo.call_centre.generator import BEGIN, AgentInteractions
@@ -75,7 +75,7 @@ SCALES = {
 }
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Write the events, run both stores, compare rows, and draw the window filling."""
     scale, root = SCALES[size], workspace()
     progress.plan(7)

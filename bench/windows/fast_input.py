@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from bench import agreement, rows, systems
-from bench.agreement import Totals
+from bench.agreement import WindowTotals
 from bench.harness import scratch, workspace
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.systems import BACKENDS
 
 CORES = 2
@@ -102,7 +102,7 @@ SCALES = {
 }
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run the formats and Flink, and compare them."""
     scale, root = SCALES[size], workspace()
     variants = len(BACKENDS) * len(scale.flink_mini_batch)
@@ -119,7 +119,7 @@ def measure(size: Size, progress: Progress) -> Measurement:
     }
     flink = systems.peer(lambda: _flink(scale, root, until, progress), progress)
     if "totals" in flink:
-        totals["flink"] = Totals(**flink["totals"])
+        totals["flink"] = WindowTotals(**flink["totals"])
     figures = summarise(ours, flink)
     expected = agreement.expected(RANGE_MS, SLIDE_MS, until)
     figures["agree"] = [
@@ -187,7 +187,7 @@ def _write_events(scale: Scale, root: Path) -> dict[Case, Path]:
 
 
 def _icestream(
-    scale: Scale, folders: dict[Case, Path], work: Path, progress: Progress
+    scale: Scale, folders: dict[Case, Path], work: Path, progress: ProgressLog
 ) -> dict[str, dict[str, Any]]:
     """Run every case; what it measured by name."""
     runs = [
@@ -217,7 +217,7 @@ def _icestream(
     return found
 
 
-def _flink(scale: Scale, root: Path, until: int, progress: Progress) -> dict[str, Any]:
+def _flink(scale: Scale, root: Path, until: int, progress: ProgressLog) -> dict[str, Any]:
     """Run Flink; rates by `backend|mini-batch`, the scan rate, totals and version."""
     common = {
         "cores": CORES, "slide": "INTERVAL '10' SECOND", "range": "INTERVAL '1' HOUR",

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from bench import agreement, rows, systems
-from bench.agreement import Totals
+from bench.agreement import WindowTotals
 from bench.harness import scratch, workspace
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.systems import BACKENDS
 from icestream.core.units import parse_interval
 
@@ -58,7 +58,7 @@ SHORT, HOUR, DAY = CASES
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class FileFeed:
     """How a system that reads files is fed."""
 
     rows_per_file: int
@@ -77,8 +77,8 @@ class Feed:
 class Scale:
     """How much each system gets to do."""
 
-    icestream: dict[Case, Feed]
-    spark: dict[Case, Feed]
+    icestream: dict[Case, FileFeed]
+    spark: dict[Case, FileFeed]
     #: seconds before and during the measurement
     flink_warm: float
     flink_measure: float
@@ -89,8 +89,8 @@ class Scale:
 
 SCALES = {
     Size.SMALL: Scale(
-        icestream=dict.fromkeys(CASES, Feed(1_250_000, 4, 5, 2)),
-        spark={SHORT: Feed(250_000, 2, 5, 2), HOUR: Feed(10_000, 2, 4, 2)},
+        icestream=dict.fromkeys(CASES, FileFeed(1_250_000, 4, 5, 2)),
+        spark={SHORT: FileFeed(250_000, 2, 5, 2), HOUR: FileFeed(10_000, 2, 4, 2)},
         flink_warm=2.0,
         flink_measure=2.0,
         flink_mini_batch=(False,),
@@ -98,14 +98,14 @@ SCALES = {
     ),
     Size.FULL: Scale(
         icestream={
-            SHORT: Feed(2_500_000, 4, 30, 3),
-            HOUR: Feed(2_500_000, 4, 30, 3),
-            DAY: Feed(2_500_000, 4, 30, 10),
+            SHORT: FileFeed(2_500_000, 4, 30, 3),
+            HOUR: FileFeed(2_500_000, 4, 30, 3),
+            DAY: FileFeed(2_500_000, 4, 30, 10),
         },
         spark={
-            SHORT: Feed(500_000, 2, 18, 4),
-            HOUR: Feed(200_000, 2, 5, 2),
-            DAY: Feed(250, 2, 3, 1),
+            SHORT: FileFeed(500_000, 2, 18, 4),
+            HOUR: FileFeed(200_000, 2, 5, 2),
+            DAY: FileFeed(250, 2, 3, 1),
         },
         flink_warm=10.0,
         flink_measure=12.0,
@@ -115,7 +115,7 @@ SCALES = {
 }
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run the three systems and compare them."""
     scale, root = SCALES[size], workspace()
     variants = len(BACKENDS) * len(scale.flink_mini_batch)
@@ -123,7 +123,7 @@ def measure(size: Size, progress: Progress) -> Measurement:
     progress.step("writing the events")
     folders = _write_events(scale, root)
     until = agreement.closed_by(COMPARED, _ms(SLIDE), _ms(SLACK))
-    totals: dict[str, Totals | None] = {}
+    totals: dict[str, WindowTotals | None] = {}
 
     work = scratch(root, "windows")
     ours = _files_system("icestream", scale.icestream, folders, work, scale.apart, progress)
@@ -135,7 +135,7 @@ def measure(size: Size, progress: Progress) -> Measurement:
         totals["spark"] = agreement.of_parquet(_output(work, "spark", SHORT), until)
     flink = systems.peer(lambda: _flink(scale, root, until, progress), progress)
     if "totals" in flink:
-        totals["flink"] = Totals(**flink["totals"])
+        totals["flink"] = WindowTotals(**flink["totals"])
 
     figures = summarise(ours, spark, flink)
     expected = agreement.expected(_ms(SHORT.range), _ms(SLIDE), until)
@@ -206,7 +206,7 @@ def plot(figures: Figures, target: Path) -> None:
     drawing.savefig(target, dpi=150)
 
 
-def _write_events(scale: Scale, root: Path) -> dict[Feed, Path]:
+def _write_events(scale: Scale, root: Path) -> dict[FileFeed, Path]:
     """Write the files each feed reads."""
     feeds = {*scale.icestream.values(), *scale.spark.values()}
     folder = root / "artifacts" / "bench" / "events"
@@ -215,11 +215,11 @@ def _write_events(scale: Scale, root: Path) -> dict[Feed, Path]:
 
 def _files_system(
     system: str,
-    feeds: dict[Case, Feed],
-    folders: dict[Feed, Path],
+    feeds: dict[Case, FileFeed],
+    folders: dict[FileFeed, Path],
     work: Path,
     apart: bool,
-    progress: Progress,
+    progress: ProgressLog,
 ) -> dict[str, float | None]:
     """Run a system that reads the Parquet files; rates by case."""
     module = "windows.icestream_window" if system == "icestream" else f"peers.{system}_window"
@@ -246,7 +246,7 @@ def _files_system(
     return rates
 
 
-def _flink(scale: Scale, root: Path, until: int, progress: Progress) -> dict[str, Any]:
+def _flink(scale: Scale, root: Path, until: int, progress: ProgressLog) -> dict[str, Any]:
     """Run Flink; rates by `case|backend|mini-batch`, the scan rate, totals and version."""
     common = {
         "cores": CORES, "slide": "INTERVAL '10' SECOND", "managed_memory": "512m",

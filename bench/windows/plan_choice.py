@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.harness import scratch, workspace
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.grid.operator import CHANGES, PANES
 from icestream.plan.lower import AUTO, TUPLES
@@ -190,7 +190,7 @@ def _opened(plan: Plan, folder: Path) -> LocalQuery:
     return LocalQuery(plan, settings, QuickFiles())
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run every case with both stores."""
     every = cases(size)
     progress.plan(len(every))

@@ -34,9 +34,9 @@ from typing import Any
 
 from bench.harness import scratch, workspace
 from bench.processes import results
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.windows import shared_frames, shared_slides
-from bench.windows.trades import SECOND, SYMBOLS, Trades
+from bench.windows.trades import SECOND, SYMBOLS, TradeColumns
 from icestream.operators.grid.per_event import Extent, SlidingTotals, weighted_layout
 from icestream.state.blocks.replacement import SharedPool
 from icestream.state.blocks.repository import SharedRepository, WindowRepository
@@ -46,7 +46,7 @@ from icestream.state.blocks.request_formulas import (
     shared_requests_per_block,
     steady_shared_requests_per_block,
 )
-from icestream.state.blocks.store import LogStore, SlotStore, Store
+from icestream.state.blocks.store import BlockStore, LogStore, SlotStore
 
 BATCH = 100_000
 LIMIT = 3_600.0
@@ -114,7 +114,7 @@ Repositories = list[SharedRepository | WindowRepository]
 def run_case(case: Case, folder: str) -> dict[str, Any]:
     """Run a case in this process."""
     layout = weighted_layout()
-    trades = Trades(case.rate)
+    trades = TradeColumns(case.rate)
     repositories = _repositories(case, Path(folder))
     watched = [case.ranges] if case.shared else [[length] for length in case.ranges]
     operators = [
@@ -192,7 +192,7 @@ def _pools(repositories: Repositories) -> list[SharedPool]:
 def _repositories(case: Case, folder: Path) -> Repositories:
     layout = weighted_layout()
 
-    def store(name: str) -> Store:
+    def store(name: str) -> BlockStore:
         if case.mode == "slots":
             return SlotStore(str(folder / name), layout.block_bytes)
         return LogStore(str(folder / name), layout.block_bytes, case.file_bytes)
@@ -206,7 +206,7 @@ def _repositories(case: Case, folder: Path) -> Repositories:
     ]
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run every case in a process of its own."""
     scale = SCALES[size]
     cases = list(scale.cases())

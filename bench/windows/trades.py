@@ -27,7 +27,7 @@ Columns = tuple[
 ]
 
 
-class Trades:
+class TradeColumns:
     """Columns of events: time (microseconds), symbol, price, volume."""
 
     def __init__(self, rate: int, cycle: int = CYCLE) -> None:

@@ -34,10 +34,10 @@ import xxhash
 from bench.disk import between, raw_speed, sample
 from bench.harness import scratch, workspace
 from bench.processes import results
-from bench.registry import Bar, Bench, Figures, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.updates.pacing import send_at_once, send_when_due
 from bench.windows import vwap_on_spark
-from bench.windows.trades import SECOND, SYMBOLS, Trades
+from bench.windows.trades import SECOND, SYMBOLS, TradeColumns
 from icestream.operators.grid.per_event import Extent, SlidingAverages, weighted_layout
 from icestream.state.blocks.repository import WindowRepository
 from icestream.state.blocks.request_formulas import requests_per_second
@@ -50,7 +50,7 @@ LIMIT = 1_800.0
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class VwapRun:
     """Events as fast as they are taken."""
 
     name: str
@@ -76,7 +76,7 @@ class Run:
 class Scale:
     """How much is run."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[VwapRun, ...]
     #: events in a second; 0 stands for as many as are taken
     rates: tuple[int, ...]
     #: seconds of a window, and of the measurement, at each rate
@@ -91,9 +91,9 @@ PACED = (50_000, 100_000, 150_000, 200_000, 250_000, 300_000)
 SCALES = {
     Size.SMALL: Scale(
         runs=(
-            Run("overlapped", 100, 100_000),
-            Run("two blocks only", 100, 100_000, behind=0, ahead=0),
-            Run("slots", 100, 100_000, mode="slots"),
+            VwapRun("overlapped", 100, 100_000),
+            VwapRun("two blocks only", 100, 100_000, behind=0, ahead=0),
+            VwapRun("slots", 100, 100_000, mode="slots"),
         ),
         rates=(50_000, 300_000, 1_000_000),
         range=4,
@@ -103,10 +103,10 @@ SCALES = {
     ),
     Size.FULL: Scale(
         runs=(
-            Run("overlapped", 3_600, 100_000),
-            Run("two blocks only", 600, 100_000, behind=0, ahead=0),
-            Run("slots", 600, 100_000, mode="slots"),
-            Run("four on the way", 600, 100_000, behind=4, ahead=4),
+            VwapRun("overlapped", 3_600, 100_000),
+            VwapRun("two blocks only", 600, 100_000, behind=0, ahead=0),
+            VwapRun("slots", 600, 100_000, mode="slots"),
+            VwapRun("four on the way", 600, 100_000, behind=4, ahead=4),
         ),
         rates=(*PACED, 1_000_000, 3_000_000, 0),
         range=10,
@@ -117,10 +117,10 @@ SCALES = {
 }
 
 
-class Operator:
+class VwapOperator:
     """The query over one window, on disk."""
 
-    def __init__(self, run: Run, folder: Path) -> None:
+    def __init__(self, run: VwapRun, folder: Path) -> None:
         """Start with an empty window."""
         layout = weighted_layout()
         store = (
@@ -133,7 +133,7 @@ class Operator:
             layout, store, run.pool, behind=run.behind, ahead=run.ahead
         )
         self.averages = SlidingAverages(self.repository, [Extent(run.range * SECOND)], SYMBOLS)
-        self.trades = Trades(run.rate)
+        self.trades = TradeColumns(run.rate)
         self.results = np.empty((1, BATCH))
         self.checksum = xxhash.xxh3_64()
         self.fed = 0
@@ -155,10 +155,10 @@ class Operator:
         return sum(self.trades.average(first + i, window) != found for i, found in enumerate(last))
 
 
-def run_fast(run: Run, folder: str) -> dict[str, Any]:
+def run_fast(run: VwapRun, folder: str) -> dict[str, Any]:
     """Push events through, in this process."""
     place = Path(folder)
-    operator = Operator(run, place)
+    operator = VwapOperator(run, place)
     repository = operator.repository
     warm = _whole(run.warm * run.events)
     operator.feed(warm)
@@ -207,10 +207,10 @@ def run_fast(run: Run, folder: str) -> dict[str, Any]:
     return found
 
 
-def run_paced(run: Run, rate: int, seconds: float, folder: str) -> dict[str, Any]:
+def run_paced(run: VwapRun, rate: int, seconds: float, folder: str) -> dict[str, Any]:
     """Send events when they are due, in this process; at rate 0, at once."""
     place = Path(folder)
-    operator = Operator(run, place)
+    operator = VwapOperator(run, place)
     operator.feed(_whole(1.5 * run.events))
     before = sample(place)
     waits = (
@@ -235,7 +235,7 @@ def run_paced(run: Run, rate: int, seconds: float, folder: str) -> dict[str, Any
     return found
 
 
-def measure(size: Size, progress: Progress) -> Measurement:
+def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Measure the disk, then the runs, then the rates, each in a process of its own."""
     scale, root = SCALES[size], workspace()
     progress.plan(2 + len(scale.runs) + len(scale.rates))
@@ -253,7 +253,7 @@ def measure(size: Size, progress: Progress) -> Measurement:
     for rate in scale.rates:
         label = f"{rate:,}/s" if rate else "most"
         progress.step(label)
-        run = Run(label, scale.range, rate or max(scale.rates))
+        run = VwapRun(label, scale.range, rate or max(scale.rates))
         asked = {"run": asdict(run), "rate": rate, "seconds": scale.seconds}
         figures[label] = _apart(asked, folder)
     shutil.rmtree(folder, ignore_errors=True)
@@ -336,7 +336,7 @@ BENCH = Bench(
 
 if __name__ == "__main__":
     plan = json.loads(sys.argv[1])
-    asked_run = Run(**plan["run"])
+    asked_run = VwapRun(**plan["run"])
     answer = (
         run_paced(asked_run, plan["rate"], plan["seconds"], plan["folder"])
         if "rate" in plan

@@ -37,7 +37,7 @@ from bench.harness import scratch, workspace
 from bench.processes import results
 from bench.registry import Size
 from bench.steady import steady_rate
-from bench.windows.trades import SYMBOLS, Trades
+from bench.windows.trades import SYMBOLS, TradeColumns
 
 CORES = 2
 MEMORY = "64 MB"
@@ -97,7 +97,7 @@ def measure(size: Size) -> dict[str, Any]:
 def write_events(folder: Path, scale: Scale) -> None:
     """Write the trades, a file per batch."""
     folder.mkdir(parents=True)
-    trades = Trades(scale.rate)
+    trades = TradeColumns(scale.rate)
     for number in range(scale.batches):
         first = number * scale.batch
         columns = trades.batches(first, first + scale.batch, scale.batch)
@@ -123,7 +123,7 @@ def wrong(rows: pa.Table, scale: Scale) -> int:
     events = scale.batch * scale.batches
     missing: int = abs(events - rows.num_rows)
     last = rows.sort_by("time").slice(rows.num_rows - SYMBOLS)
-    trades = Trades(scale.rate)
+    trades = TradeColumns(scale.rate)
     exact = {
         (events - SYMBOLS + place) % SYMBOLS: trades.average(
             events - SYMBOLS + place, HOUR * scale.rate

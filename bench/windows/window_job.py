@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from bench.research.simulated_cluster.job import RunningJob, WindowJob
 from bench.research.simulated_cluster.moving_windows import Mapped
-from bench.research.split_combine import Shape
+from bench.research.split_combine import ComponentShape
 from icestream.operators.protocol import Emitted
 from icestream.plan.windows.grid import Windows
 from icestream.state.files import Files, LocalFiles
@@ -64,7 +64,7 @@ class Feeder:
 
 def opened(
     folder: Path,
-    shape: Shape,
+    shape: ComponentShape,
     groups: int,
     *,
     windows: tuple[Windows, ...] = SLIDING,

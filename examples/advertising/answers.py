@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from examples.advertising.offline import Model, Rules, bot_lifetimes, without_bots
+from examples.advertising.offline import Rules, TargetingModel, bot_lifetimes, without_bots
 from examples.advertising.query import BIAS, BOT, SCORE, TOLD, WEIGHT
 from icestream.core.times import INFINITY, Micros
 from icestream.demo.results import micros_of
@@ -47,7 +47,7 @@ Weights = dict[tuple[int, int], Weight]
 Scores = dict[int, float]
 
 
-class Told:
+class AnswerTotals:
     """What the rows of a query add up to."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AdVerdict:
     """What the offline model says."""
 
     #: instants at which bots and model were compared, and answers to requests
@@ -114,8 +114,8 @@ class Verdict:
 
 
 def checked(
-    told: Told, events: pa.Table, rules: Rules, refresh: Micros, *, most: int = 20
-) -> Verdict:
+    told: AnswerTotals, events: pa.Table, rules: Rules, refresh: Micros, *, most: int = 20
+) -> AdVerdict:
     """Compare what was told with the model of all events, at some instants and for some users.
 
     Args:
@@ -130,8 +130,8 @@ def checked(
     clean = without_bots(events, rules)
 
     @cache
-    def model(instant: Micros) -> Model:
-        return Model.at(events, instant - instant % refresh, rules)
+    def model(instant: Micros) -> TargetingModel:
+        return TargetingModel.at(events, instant - instant % refresh, rules)
 
     found: list[str] = []
     numbers = 0
@@ -151,10 +151,10 @@ def checked(
         ads, chances = (answer[name].to_pylist() for name in ("ad", "probability"))
         likely = dict(zip(ads, chances, strict=True))
         found += _wrong_numbers(scores, likely, f"probability of user {user} at {asked}")
-    return Verdict(len(instants), min(most, len(requests)), numbers, tuple(found))
+    return AdVerdict(len(instants), min(most, len(requests)), numbers, tuple(found))
 
 
-def weights_of(model: Model) -> Weights:
+def weights_of(model: TargetingModel) -> Weights:
     """Give the kept weights and the priors of an offline model, as the query has them."""
     names = ("ad", "keyword", "z", "weight")
     kept = zip(*(model.kept.column(name).to_pylist() for name in names), strict=True)

@@ -27,9 +27,9 @@ from pyspark.sql import SparkSession
 from rich.console import Console, RenderableType
 
 import icestream as ice
-from examples.advertising.answers import Told, checked
+from examples.advertising.answers import AnswerTotals, checked
 from examples.advertising.display import (
-    Status,
+    AdvertisingStatus,
     ad_table,
     live_page,
     plain_line,
@@ -44,7 +44,7 @@ from icestream.core.times import Micros
 from icestream.core.units import format_interval, parse_bytes, parse_interval
 from icestream.demo.replay import Replay
 from icestream.demo.results import ResultFiles
-from icestream.demo.running import Query, demo_folder, demo_session, follow, wide_console
+from icestream.demo.running import DemoQuery, demo_folder, demo_session, follow, wide_console
 
 #: events of a user in eight hours
 _EVENTS_PER_USER = 10
@@ -96,7 +96,9 @@ def demo(
     users = max(_FEWEST_USERS, events // _EVENTS_PER_USER)
     stream = AdEvents(users=users, ads=ads, keywords=keywords, seed=seed)
     planted = {ad: set(row) for ad, row in enumerate(stream.keywords_of_ads().tolist(), 1)}
-    status = Status(events, format_interval(rules.window), format_interval(every), planted)
+    status = AdvertisingStatus(
+        events, format_interval(rules.window), format_interval(every), planted
+    )
     with ExitStack() as ending:
         home = ending.enter_context(demo_folder(keep, console if ui else None))
         (home / "events").mkdir()
@@ -139,7 +141,7 @@ def _refuse_nonsense(events: int, asking: int) -> None:
 
 def _start(
     spark: SparkSession, home: Path, rules: Rules, refresh: Micros, *, asking: int, memory: str
-) -> Query:
+) -> DemoQuery:
     """Start the query over the files in `events`."""
     frame = (
         spark.readStream.schema(SPARK_SCHEMA)
@@ -163,7 +165,7 @@ class _View:
     """What is shown of the running query."""
 
     def __init__(
-        self, query: Query, replay: Replay, status: Status, home: Path, began: float
+        self, query: DemoQuery, replay: Replay, status: AdvertisingStatus, home: Path, began: float
     ) -> None:
         """Show nothing yet."""
         self._query = query
@@ -172,7 +174,7 @@ class _View:
         self._files = ResultFiles(home / "results")
         self._began = began
         self._started = time.monotonic()
-        self.told = Told()
+        self.told = AnswerTotals()
 
     def look(self) -> None:
         """Take in the progress of the query, and what is new after a batch."""

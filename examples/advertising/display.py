@@ -1,7 +1,7 @@
 """What the advertising demo shows: a live page on a terminal, lines elsewhere, and a summary.
 
-Idea: `Status` is plain data; everything here turns a `Status` into text and touches nothing else,
-so it is tested without a query.
+Idea: `AdvertisingStatus` is plain data; everything here turns an `AdvertisingStatus` into text and
+touches nothing else, so it is tested without a query.
 
 Invariants:
 1. The table shows what speaks most for each ad, and marks what was planted
@@ -20,7 +20,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from examples.advertising.answers import Scores, Verdict, Weights
+from examples.advertising.answers import AdVerdict, Scores, Weights
 from examples.advertising.query import BIAS
 from icestream.core.times import Micros
 from icestream.core.units import format_bytes
@@ -34,7 +34,7 @@ _BOTS = 10
 
 
 @dataclass(slots=True)
-class Status:
+class AdvertisingStatus:
     """How far the demo is."""
 
     #: events the demo will process in all
@@ -62,7 +62,7 @@ class Status:
     latest: list[tuple[Micros, int, Scores]] = field(default_factory=list)
 
 
-def live_page(status: Status) -> RenderableType:
+def live_page(status: AdvertisingStatus) -> RenderableType:
     """Draw the page that is refreshed while the query runs."""
     query = status.progress
     grid = bars()
@@ -80,7 +80,7 @@ def live_page(status: Status) -> RenderableType:
     return Group(*parts)
 
 
-def plain_line(status: Status) -> str:
+def plain_line(status: AdvertisingStatus) -> str:
     """Write the status as a line, for output that is no terminal."""
     query = status.progress
     if not query.processed:
@@ -94,7 +94,7 @@ def plain_line(status: Status) -> str:
     )
 
 
-def ad_table(status: Status, *, most: int) -> Table:
+def ad_table(status: AdvertisingStatus, *, most: int) -> Table:
     """Draw what speaks for each ad: the keywords whose examples are clicked most surely."""
     table = Table(title="What speaks for an ad", title_justify="left", title_style="bold")
     table.add_column("ad", justify="right")
@@ -117,7 +117,7 @@ def ad_table(status: Status, *, most: int) -> Table:
     return table
 
 
-def score_table(status: Status, *, most: int) -> Table:
+def score_table(status: AdvertisingStatus, *, most: int) -> Table:
     """Draw the last answers: the ads that a user would click most likely."""
     table = Table(title="Who would click what", title_justify="left", title_style="bold")
     table.add_column("asked, UTC", no_wrap=True)
@@ -130,7 +130,9 @@ def score_table(status: Status, *, most: int) -> Table:
     return table
 
 
-def summary_table(status: Status, verdict: Verdict, *, kept: str | None) -> RenderableType:
+def summary_table(
+    status: AdvertisingStatus, verdict: AdVerdict, *, kept: str | None
+) -> RenderableType:
     """Draw what was found, what the run took, and what the offline model says."""
     query = status.progress
     table = Table(title="What it took", title_justify="left", title_style="bold", show_header=False)
@@ -161,9 +163,9 @@ def summary_table(status: Status, verdict: Verdict, *, kept: str | None) -> Rend
     return table
 
 
-def _groups(status: Status) -> str:
+def _groups(status: AdvertisingStatus) -> str:
     return f"{status.progress.groups:,} in memory, {status.cold:,} on disk only"
 
 
-def _moves(status: Status) -> str:
+def _moves(status: AdvertisingStatus) -> str:
     return f"left memory {status.left:,} times, came back {status.returned:,} times"

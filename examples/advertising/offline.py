@@ -6,7 +6,7 @@ Idea: five steps, each a function from Arrow tables to an Arrow table that can b
     2. `behaviour`        counts the keywords of a user over the last hours, at given instants
     3. `examples`         labels each impression by whether its user clicked the ad soon after
     4. `keyword_scores`   compares, for each ad, examples with a keyword and without; `kept`
-    5. `Model.score`      adds up what the kept keywords of a user say about each ad
+    5. `TargetingModel.score`      adds up what the kept keywords of a user say about each ad
 
 Lifetimes: an event at `le` is alive at t where le <= t < le + window, so what is alive at t came in
 (t - window, t], ties at t included, in whatever order they arrived. All counts over the last hours
@@ -227,7 +227,7 @@ def kept(scores: pa.Table, rules: Rules) -> pa.Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class TargetingModel:
     """What is known at one instant, with all steps that led to it."""
 
     t: Micros
@@ -243,7 +243,7 @@ class Model:
     kept: pa.Table
 
     @staticmethod
-    def at(events: pa.Table, t: Micros, rules: Rules | None = None) -> Model:
+    def at(events: pa.Table, t: Micros, rules: Rules | None = None) -> TargetingModel:
         """Go through all steps with raw events, in any order, up to instant `t`."""
         rules = rules or Rules()
         past = events.filter(pa.array(_ints(events, "time") <= t))
@@ -251,7 +251,7 @@ class Model:
         labelled = known_at(examples(clean, rules), t, rules)
         vectors = behaviour(clean, labelled, rules)
         scores = keyword_scores(labelled, vectors, rules)
-        return Model(
+        return TargetingModel(
             t=t,
             rules=rules,
             events=clean,

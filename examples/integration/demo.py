@@ -43,7 +43,7 @@ _FILES_PER_BATCH = 1
 
 
 @dataclass
-class Status:
+class IntegrationStatus:
     """How far the demo is."""
 
     events: int
@@ -110,7 +110,7 @@ def demo(
         msg = f"the demo needs at least 1 row; got {events}"
         raise DefinitionError(msg)
     parse_bytes(memory)
-    status = Status(events)
+    status = IntegrationStatus(events)
     with ExitStack() as ending:
         home = ending.enter_context(demo_folder(keep, console if ui else None))
         (home / "events").mkdir()
@@ -168,7 +168,9 @@ def _written(folder: Path) -> tuple[int, int]:
 class _View:
     """What is shown of the running query."""
 
-    def __init__(self, query: ice.Query, replay: Replay, status: Status, began: float) -> None:
+    def __init__(
+        self, query: ice.Query, replay: Replay, status: IntegrationStatus, began: float
+    ) -> None:
         """Show nothing yet."""
         self._query = query
         self._replay = replay
@@ -207,12 +209,12 @@ class _View:
         return _line(self._status)
 
 
-def _spilled(status: Status) -> str:
+def _spilled(status: IntegrationStatus) -> str:
     spills = f"{status.spills:,} spills" + f" and {status.forced:,} of need" * bool(status.forced)
     return f"{format_bytes(status.spilled)} left memory in {spills}"
 
 
-def _line(status: Status) -> str:
+def _line(status: IntegrationStatus) -> str:
     progress = status.progress
     return (
         f"{status.elapsed:5.0f} s  {progress.processed:,} of {status.events:,} rows, "
@@ -222,7 +224,7 @@ def _line(status: Status) -> str:
     )
 
 
-def _joins(status: Status) -> Table:
+def _joins(status: IntegrationStatus) -> Table:
     """Draw what each join holds."""
     table = Table(title="Joins", title_justify="left", title_style="bold")
     for heading in ("join", "in memory", "generations on disk", "partitions that owe"):
@@ -238,7 +240,7 @@ def _joins(status: Status) -> Table:
 
 
 def _summary(
-    status: Status, cleaning: float, expected: int, found: int, distinct: int
+    status: IntegrationStatus, cleaning: float, expected: int, found: int, distinct: int
 ) -> RenderableType:
     """Draw what the run took, and whether it is right."""
     facts = Table.grid(padding=(0, 2))

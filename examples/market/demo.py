@@ -25,14 +25,14 @@ from pyspark.sql import SparkSession
 from rich.console import Console, RenderableType
 
 import icestream as ice
-from examples.market.display import Status, live_page, plain_line, stock_table, summary_table
-from examples.market.generator import SPARK_SCHEMA, Trades
+from examples.market.display import MarketStatus, live_page, plain_line, stock_table, summary_table
+from examples.market.generator import SPARK_SCHEMA, TradeStream
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_interval, parse_bytes, parse_interval
 from icestream.demo.progress import Progress
 from icestream.demo.replay import Replay
 from icestream.demo.results import LatestRows, NewestWindow
-from icestream.demo.running import Query, demo_folder, demo_session, follow, wide_console
+from icestream.demo.running import DemoQuery, demo_folder, demo_session, follow, wide_console
 
 RESULTS = ("both", "trade", "slide")
 _SLACK = "1 second"
@@ -96,13 +96,13 @@ def demo(
     parse_bytes(memory)
     if rate is None:
         rate = max(1, events * 1_000_000 // (parse_interval(window) * 13 // 12))
-    stream = Trades(rate=rate, seed=seed, disorder=parse_interval(_SLACK))
+    stream = TradeStream(rate=rate, seed=seed, disorder=parse_interval(_SLACK))
     until = stream.begin + events * 1_000_000 // rate
     statements = {"trade": per_trade(window), "slide": per_slide(window, slide)}
     chosen = {name: text for name, text in statements.items() if results in (name, "both")}
     named = {"trade": "every trade", "slide": f"every {format_interval(parse_interval(slide))}"}
     progress = {named[name]: Progress() for name in chosen}
-    status = Status(events, stream.begin, until, window, progress)
+    status = MarketStatus(events, stream.begin, until, window, progress)
     seconds = max(1, (until - stream.begin) // (_FILES * 1_000_000))
     with ExitStack() as ending:
         home = ending.enter_context(demo_folder(keep, console if ui else None))
@@ -146,7 +146,7 @@ def _refuse_nonsense(events: int, results: str) -> None:
 
 def _start(
     spark: SparkSession, home: Path, name: str, text: str, *, files: int, memory: str
-) -> Query:
+) -> DemoQuery:
     """Start a statement over the files in `events`."""
     frame = (
         spark.readStream.schema(SPARK_SCHEMA)
@@ -167,9 +167,9 @@ def _start(
 class _View:
     """What is shown of the running queries."""
 
-    def __init__(self, replay: Replay, status: Status, home: Path, began: float) -> None:
+    def __init__(self, replay: Replay, status: MarketStatus, home: Path, began: float) -> None:
         """Show nothing yet."""
-        self.queries: dict[str, Query] = {}
+        self.queries: dict[str, DemoQuery] = {}
         self._replay = replay
         self._status = status
         self._latest = LatestRows(home / "results-per-trade", "symbol")
@@ -201,7 +201,7 @@ class _View:
         return plain_line(self._status)
 
 
-def _show_end(console: Console, status: Status, keep: Path | None) -> None:
+def _show_end(console: Console, status: MarketStatus, keep: Path | None) -> None:
     """Show the last figures of the stocks and what the run took."""
     console.print(plain_line(status), soft_wrap=True, highlight=False)
     console.print()

@@ -1,7 +1,7 @@
 """What the market's demo shows: a live page on a terminal, lines elsewhere, and a summary.
 
-Idea: `Status` is plain data; everything here turns a `Status` into text and touches nothing else,
-so it is tested without a query.
+Idea: `MarketStatus` is plain data; everything here turns a `MarketStatus` into text and touches
+nothing else, so it is tested without a query.
 
 Invariants:
 1. A stock's deviation is that of its last price from its average price
@@ -26,7 +26,7 @@ from icestream.demo.progress import Progress, show_speed, show_time, show_waterm
 
 
 @dataclass(slots=True)
-class Status:
+class MarketStatus:
     """How far the demo is."""
 
     #: trades the demo will process in all, and event time they cover
@@ -73,7 +73,7 @@ def _by_turnover(rows: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["vwap"] * row["volume"], reverse=True)[:most]
 
 
-def live_page(status: Status) -> RenderableType:
+def live_page(status: MarketStatus) -> RenderableType:
     """Draw the page that is refreshed while the queries run."""
     grid = bars()
     for every, query in status.queries.items():
@@ -94,7 +94,7 @@ def live_page(status: Status) -> RenderableType:
     return Group(*parts)
 
 
-def plain_line(status: Status) -> str:
+def plain_line(status: MarketStatus) -> str:
     """Write the status as a line, for output that is no terminal."""
     parts = [f"{status.elapsed:5.0f} s"]
     parts += [
@@ -107,12 +107,12 @@ def plain_line(status: Status) -> str:
     return "  ".join(parts)
 
 
-def stock_table(status: Status, *, most: int) -> Table:
+def stock_table(status: MarketStatus, *, most: int) -> Table:
     """Draw the newest figures of the stocks that are traded most."""
     return _window_table(status, most) if status.rows else _latest_table(status, most)
 
 
-def _window_table(status: Status, most: int) -> Table:
+def _window_table(status: MarketStatus, most: int) -> Table:
     title = f"The {status.window} up to {show_time(status.window_end)} UTC"
     if status.window_end - parse_interval(status.window) < status.begin:
         seen = format_interval(max(0, status.window_end - status.begin))
@@ -141,7 +141,7 @@ def _window_table(status: Status, most: int) -> Table:
     return table
 
 
-def _latest_table(status: Status, most: int) -> Table:
+def _latest_table(status: MarketStatus, most: int) -> Table:
     """Draw the answers to the last trades: there is no window in common."""
     title = f"The {status.window} up to the last trade of each stock"
     table = Table(title=title, title_justify="left", title_style="bold")
@@ -159,7 +159,7 @@ def _tell_hidden(table: Table, hidden: int) -> None:
         table.caption = f"and {hidden:,} more"
 
 
-def summary_table(status: Status, *, kept: str | None) -> RenderableType:
+def summary_table(status: MarketStatus, *, kept: str | None) -> RenderableType:
     """Draw what the run took: trades, time, memory and disk, of each query."""
     table = Table(title="What it took", title_justify="left", title_style="bold")
     table.add_column("results", no_wrap=True)

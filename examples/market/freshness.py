@@ -30,7 +30,7 @@ import icestream as ice
 from examples.market.quotes import SPARK_SCHEMA, LiveQuotes
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes
-from icestream.demo.running import Query, demo_folder, demo_session, wide_console
+from icestream.demo.running import DemoQuery, demo_folder, demo_session, wide_console
 from icestream.plan.nodes.updates import SCHEDULES
 
 OPTIONS = "symbol string, ts timestamp, price double, option double"
@@ -74,7 +74,7 @@ class Dashboard:
             self.newest.pop(row["symbol"], None)
             self.newest[row["symbol"]] = row["price"], row["option"]
 
-    def look(self, query: Query) -> None:
+    def look(self, query: DemoQuery) -> None:
         """Take in what the query reports."""
         for report in query.recentProgress:
             if report["version"] > self._seen:
@@ -184,7 +184,7 @@ def demo(
 
 
 def _follow(
-    query: Query, feed: LiveQuotes, board: Dashboard, seconds: int, console: Console
+    query: DemoQuery, feed: LiveQuotes, board: Dashboard, seconds: int, console: Console
 ) -> None:
     """Show the board until the time is over."""
     until = time.monotonic() + seconds

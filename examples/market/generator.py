@@ -1,4 +1,4 @@
-"""The stream `Trades`: a hundred stocks, as Arrow tables or as Parquet files.
+"""The stream `TradeStream`: a hundred stocks, as Arrow tables or as Parquet files.
 
 Idea: row `n` is a pure function of the seed and of `n`, so the stream can be made in pieces of any
 size, in any order, and is the same. Trades go through the symbols in turn, as in the source; prices
@@ -70,7 +70,7 @@ _DELAY, _VOLUME, _USUAL_PRICE, _USUAL_VOLUME = range(1, 5)
 
 
 @dataclass(frozen=True, slots=True)
-class Trades:
+class TradeStream:
     """The stream: what is traded, trade by trade."""
 
     #: trades per second of event time

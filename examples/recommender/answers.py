@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from examples.recommender.offline import Model
+from examples.recommender.offline import SimilarityModel
 from icestream.core.times import INFINITY, Micros
 from icestream.demo.results import micros_of
 
@@ -38,7 +38,7 @@ class Request(NamedTuple):
     asked: Micros
 
 
-class Item(NamedTuple):
+class RecommendedItem(NamedTuple):
     """Something recommended."""
 
     item: int
@@ -46,18 +46,18 @@ class Item(NamedTuple):
 
 
 #: best first
-Answer = list[Item]
+Answer = list[RecommendedItem]
 
 
 class _Row(NamedTuple):
     """An item in an answer, for a while."""
 
-    item: Item
+    item: RecommendedItem
     start: Micros
     end: Micros
 
 
-class Answers:
+class Recommendations:
     """What result rows, of either mode, add up to."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Answers:
         listed = (each.to_pylist() for each in columns.values())
         for user, asked, item, score, start, end, change in zip(*listed, strict=True):
             answer = self._rows[Request(user, asked)]
-            row = _Row(Item(item, score), start, end)
+            row = _Row(RecommendedItem(item, score), start, end)
             answer[row] += change
             if not answer[row]:
                 del answer[row]
@@ -107,12 +107,14 @@ class Answers:
         return [(request, self.of(request, start)) for start, request in newest]
 
 
-def ranked(answer: Sequence[Item]) -> Answer:
+def ranked(answer: Sequence[RecommendedItem]) -> Answer:
     """Put an answer in order, best first."""
     return sorted(answer, key=lambda each: (-each.score, each.item))
 
 
-def wrong(answer: Sequence[Item], model: Model, user: int, k: int) -> str | None:
+def wrong(
+    answer: Sequence[RecommendedItem], model: SimilarityModel, user: int, k: int
+) -> str | None:
     """Say what the offline model finds wrong with an answer to a user, if anything."""
     items, scores = model.scores(user)
     best = np.sort(scores)[::-1][:k]

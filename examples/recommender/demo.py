@@ -30,17 +30,17 @@ from pyspark.sql import SparkSession
 from rich.console import Console, RenderableType
 
 import icestream as ice
-from examples.recommender.answers import Answers, Request, wrong
+from examples.recommender.answers import Recommendations, Request, wrong
 from examples.recommender.display import (
-    Status,
-    Verdict,
+    RecommendationVerdict,
+    RecommenderStatus,
     answer_table,
     live_page,
     plain_line,
     summary_table,
 )
 from examples.recommender.generator import Ratings
-from examples.recommender.offline import Model
+from examples.recommender.offline import SimilarityModel
 from examples.recommender.query import recommendations
 from examples.recommender.ratings import read_table
 from examples.recommender.workload import (
@@ -49,7 +49,7 @@ from examples.recommender.workload import (
     RATING,
     REGISTER,
     REQUEST,
-    Workload,
+    RatingWorkload,
 )
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
@@ -57,7 +57,7 @@ from icestream.core.units import format_interval, parse_bytes, parse_interval
 from icestream.demo.event_files import EventFile
 from icestream.demo.replay import Replay
 from icestream.demo.results import ResultFiles
-from icestream.demo.running import Query, demo_folder, demo_session, follow, wide_console
+from icestream.demo.running import DemoQuery, demo_folder, demo_session, follow, wide_console
 
 #: users, items and days of the ratings that are generated, for each rating
 _USERS, _ITEMS = 1 / 3, 1 / 6
@@ -107,7 +107,7 @@ def demo(
     parse_bytes(memory)
     lifetime = parse_interval(window)
     known = _ratings(ratings, count, seed)
-    workload = Workload(
+    workload = RatingWorkload(
         known,
         int(known.num_rows * _WARM_UP),
         requests=requests,
@@ -115,7 +115,9 @@ def demo(
         seed=seed,
     )
     stream = _Stream(workload)
-    status = Status(known.num_rows, stream.events - known.num_rows, format_interval(lifetime))
+    status = RecommenderStatus(
+        known.num_rows, stream.events - known.num_rows, format_interval(lifetime)
+    )
     with ExitStack() as ending:
         home = ending.enter_context(demo_folder(keep, console if ui else None))
         (home / "events").mkdir()
@@ -154,7 +156,7 @@ def _ratings(path: Path | None, count: int, seed: int) -> pa.Table:
     return Ratings(users=users, items=items, ratings=count, seed=seed, span=span).table()
 
 
-def _start(spark: SparkSession, home: Path, *, memory: str, window: str, items: int) -> Query:
+def _start(spark: SparkSession, home: Path, *, memory: str, window: str, items: int) -> DemoQuery:
     """Start the query over the files in `events`."""
     frame = (
         spark.readStream.schema(EVENT_SPARK_SCHEMA)
@@ -176,7 +178,7 @@ def _start(spark: SparkSession, home: Path, *, memory: str, window: str, items: 
 class _Stream:
     """The events of a workload, as a replay writes them."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: RatingWorkload) -> None:
         """Make all events once, to know them at the end."""
         self._workload = workload
         self.table = workload.table()
@@ -208,9 +210,9 @@ class _View:
 
     def __init__(
         self,
-        query: Query,
+        query: DemoQuery,
         replay: Replay,
-        status: Status,
+        status: RecommenderStatus,
         stream: _Stream,
         home: Path,
         began: float,
@@ -221,7 +223,7 @@ class _View:
         self._status = status
         self._stream = stream
         self._files = ResultFiles(home / "results")
-        self.answers = Answers()
+        self.answers = Recommendations()
         self._began = began
         self._started = time.monotonic()
 
@@ -253,7 +255,9 @@ class _View:
         return plain_line(self._status)
 
 
-def _checked(events: pa.Table, answers: Answers, window: Micros, k: int) -> Verdict:
+def _checked(
+    events: pa.Table, answers: Recommendations, window: Micros, k: int
+) -> RecommendationVerdict:
     """Compare some answers, from first to last, with the model of the ratings at their instants."""
     of = events.column("stream")
     ratings = events.filter(pc.equal(of, RATING)).select(["time", "user", "item", "rating"])
@@ -262,9 +266,9 @@ def _checked(events: pa.Table, answers: Answers, window: Micros, k: int) -> Verd
     for request, instant in [*asked, *standing]:
         answer = answers.of(request, instant)
         items += len(answer)
-        found.append(wrong(answer, Model.at(ratings, instant, window), request.user, k))
+        found.append(wrong(answer, SimilarityModel.at(ratings, instant, window), request.user, k))
     wrong_ones = tuple(each for each in found if each is not None)
-    return Verdict(len(found), len(standing), items, wrong_ones)
+    return RecommendationVerdict(len(found), len(standing), items, wrong_ones)
 
 
 def _asked(events: pa.Table) -> list[tuple[Request, Micros]]:

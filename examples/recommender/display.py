@@ -1,7 +1,7 @@
 """What the recommender's demo shows: a live page on a terminal, lines elsewhere, and a summary.
 
-Idea: `Status` is plain data; everything here turns a `Status` into text and touches nothing else,
-so it is tested without a query.
+Idea: `RecommenderStatus` is plain data; everything here turns a `RecommenderStatus` into text and
+touches nothing else, so it is tested without a query.
 
 Invariants:
 1. Speeds are those of ratings and of requests, each by itself
@@ -29,7 +29,7 @@ _ITEMS = 4
 
 
 @dataclass(slots=True)
-class Status:
+class RecommenderStatus:
     """How far the demo is."""
 
     #: ratings and requests the demo will process in all
@@ -58,7 +58,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RecommendationVerdict:
     """What the offline model says of some answers."""
 
     checked: int
@@ -75,7 +75,7 @@ def show_rate(count: int, seconds: float, what: str) -> str:
     return f"{count / seconds if seconds > 0 else 0:,.0f} {what}/s"
 
 
-def _speeds(status: Status) -> str:
+def _speeds(status: RecommenderStatus) -> str:
     running = status.progress.running
     ratings, requests = (
         show_rate(count, running, what)
@@ -84,7 +84,7 @@ def _speeds(status: Status) -> str:
     return f"{ratings}, {requests}"
 
 
-def live_page(status: Status) -> RenderableType:
+def live_page(status: RecommenderStatus) -> RenderableType:
     """Draw the page that is refreshed while the query runs."""
     progress = status.progress
     grid = bars()
@@ -104,7 +104,7 @@ def live_page(status: Status) -> RenderableType:
     return Group(*parts)
 
 
-def plain_line(status: Status) -> str:
+def plain_line(status: RecommenderStatus) -> str:
     """Write the status as a line, for output that is no terminal."""
     progress = status.progress
     if not progress.processed:
@@ -117,7 +117,7 @@ def plain_line(status: Status) -> str:
     )
 
 
-def answer_table(status: Status, *, most: int) -> Table:
+def answer_table(status: RecommenderStatus, *, most: int) -> Table:
     """Draw the answers to the last requests."""
     title = f"Latest recommendations, of the ratings of {status.window}"
     table = Table(title=title, title_justify="left", title_style="bold")
@@ -131,7 +131,9 @@ def answer_table(status: Status, *, most: int) -> Table:
     return table
 
 
-def summary_table(status: Status, verdict: Verdict, *, kept: str | None) -> RenderableType:
+def summary_table(
+    status: RecommenderStatus, verdict: RecommendationVerdict, *, kept: str | None
+) -> RenderableType:
     """Draw what the run took, and whether the answers are right."""
     progress = status.progress
     facts = Table(title="What it took", title_justify="left", title_style="bold", show_header=False)

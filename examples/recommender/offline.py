@@ -50,7 +50,7 @@ def alive_at(ratings: pa.Table, t: Micros, window: Micros | None = None) -> pa.T
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class SimilarityModel:
     """Similarities of items and the ratings of users, at one instant."""
 
     #: numbers of the items, ascending; items are known by their place in it below
@@ -71,7 +71,7 @@ class Model:
         window: Micros | None = None,
         *,
         pairs_at_once: int = _PAIRS_AT_ONCE,
-    ) -> Model:
+    ) -> SimilarityModel:
         """Build the model of the ratings that are alive at `t`.
 
         Args:
@@ -92,7 +92,7 @@ class Model:
         cosine = pairs.dot[real] / norm[real]
         one, other = np.append(one[real], other[real]), np.append(other[real], one[real])
         order = np.lexsort((other, one))
-        return Model(
+        return SimilarityModel(
             items=items,
             first=np.searchsorted(one[order], np.arange(len(items) + 1)),
             neighbour=other[order],

@@ -87,7 +87,7 @@ class _Edges:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class RatingWorkload:
     """Ratings to begin with, then a mix of ratings and requests, as events of one schema."""
 
     #: ratings in the order of time, from a file or generated

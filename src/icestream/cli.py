@@ -143,12 +143,12 @@ def sql(
 
     At the end of the files the windows that are open are closed, unless a checkpoint is kept.
     """
-    from icestream.commands.statement import Source, sql_command
+    from icestream.commands.statement import FileStream, sql_command
 
     use_this_python()
     sql_command(
         statement,
-        Source(input_, format_, time, slack, schema),
+        FileStream(input_, format_, time, slack, schema),
         memory=memory,
         output=output,
         checkpoint=checkpoint,
@@ -183,7 +183,7 @@ def plan(
 ) -> None:
     """Tell what a query will take before it runs: memory, disk and traffic of each operator."""
     from icestream.commands.what_if import past_runs, past_text, plan_text, planned, what_if
-    from icestream.plan.forecast import Load
+    from icestream.plan.forecast import StreamLoad
 
     if query is None and checkpoint is None:
         msg = "give a statement, a file with one, a program, or --checkpoint"
@@ -192,7 +192,7 @@ def plan(
     told: dict[str, Any] = {}
     plans = {} if query is None else planned(query, columns, time)
     if query is not None:
-        told = what_if(plans, Load(rate, keys, pane_keys, event_bytes), memory)
+        told = what_if(plans, StreamLoad(rate, keys, pane_keys, event_bytes), memory)
     if checkpoint is not None:
         runs = past_runs(checkpoint, *plans.values() if len(plans) == 1 else ())
         told["pastRuns"] = [{**asdict(each), "ratio": each.ratio} for each in runs]

@@ -19,9 +19,9 @@ import icestream as ice
 from icestream.api.events import Events
 from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.operators.process.per_group import (
-    Rows,
     StatefulProcessor,
     StatefulProcessorHandle,
+    TimedRows,
     TimerValues,
 )
 from tests.fixtures.parquet_feed import Feed
@@ -325,7 +325,7 @@ class Longest(StatefulProcessor):
         self.best = handle.getValueState("best", "rating double")
 
     def handleInputRows(  # noqa: N802 - PySpark's name
-        self, key: tuple[Any, ...], rows: Rows, timers: TimerValues
+        self, key: tuple[Any, ...], rows: TimedRows, timers: TimerValues
     ) -> Iterator[dict[str, Any]]:
         for rating in rows["rating"]:
             best = self.best.get()

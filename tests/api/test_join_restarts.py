@@ -160,7 +160,7 @@ class World:
 def spilling_anywhere(dice: np.random.Generator) -> Iterator[None]:
     """Let random partitions of random joins leave memory after any version."""
 
-    def at_random(*args: Any, **kwargs: Any) -> spilling.Decided:
+    def at_random(*args: Any, **kwargs: Any) -> spilling.JoinDecisions:
         decided = spilling.decided(*args, **kwargs)
         spill = {
             join: tuple(np.flatnonzero(dice.random(256) < dice.choice([0.0, 0.3, 1.0])).tolist())

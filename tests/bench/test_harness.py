@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench import agreement, command, registry, rows, systems
-from bench.agreement import Totals
-from bench.harness import Report, Silent, describe_commit, describe_machine, run
+from bench.agreement import WindowTotals
+from bench.harness import BenchReport, Silent, describe_commit, describe_machine, run
 from bench.peer_environments import Peer, python_of
 from bench.processes import ProcessFailed, results
-from bench.registry import Bar, Bench, Measurement, Progress, Size
+from bench.registry import Bar, Bench, Measurement, ProgressLog, Size
 from bench.steady import steady_rate
 from bench.windows import overlap
 from icestream.core.errors import DefinitionError, StorageError
@@ -30,7 +30,7 @@ MEASURED = Measurement(
 
 
 def bench(measurement: Measurement = MEASURED) -> Bench:
-    def measure(size: Size, progress: Progress) -> Measurement:
+    def measure(size: Size, progress: ProgressLog) -> Measurement:
         progress.plan(1)
         progress.step(f"measuring {size}")
         progress.note("done")
@@ -83,7 +83,7 @@ def test_listing_the_benches_imports_no_spark() -> None:
 
 def test_a_report_reads_back_as_it_was_written() -> None:
     report = run(bench(), Size.SMALL, Silent())
-    assert Report.from_json(report.to_json()) == report
+    assert BenchReport.from_json(report.to_json()) == report
     assert report.machine["peer"] == "1.0"
     written = json.loads(report.to_json())
     assert {"bench", "machine", "commit", "date", "figures", "bars"} <= written.keys()
@@ -127,7 +127,7 @@ def test_the_list_names_each_bench_with_its_claim(capsys: pytest.CaptureFixture[
 def test_the_json_file_holds_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "new" / "keys.json"
     assert command.bench_command("keys", "small", target, False) == 0
-    report = Report.from_json(target.read_text())
+    report = BenchReport.from_json(target.read_text())
     assert report.figures == MEASURED.figures
     assert report.bars == MEASURED.bars
     shown = capsys.readouterr().out
@@ -267,15 +267,16 @@ def test_oracle_expected_totals_follow_the_definition() -> None:
             part = value[(ts >= end - 60_000) & (ts < end) & (key == one)]
             if part.size:
                 found.append((part.size, part.sum(), part.mean(), part.min(), part.max()))
-    plain = Totals(len(found), *(sum(map(float, column)) for column in zip(*found, strict=True)))  # type: ignore[arg-type]
+    sums = (sum(map(float, column)) for column in zip(*found, strict=True))
+    plain = WindowTotals(len(found), *sums)  # type: ignore[arg-type]
     assert agreement.expected(60_000, 10_000, until).agrees_with(plain)
 
 
 def test_averages_agree_up_to_rounding() -> None:
-    one = Totals(1, 2, 3.0, 1.5, 1.0, 2.0)
-    assert one.agrees_with(Totals(1, 2, 3.0, 1.5 + 1e-12, 1.0, 2.0))
-    assert not one.agrees_with(Totals(1, 2, 3.0, 1.6, 1.0, 2.0))
-    assert not one.agrees_with(Totals(1, 2, 3.0 + 1e-12, 1.5, 1.0, 2.0))
+    one = WindowTotals(1, 2, 3.0, 1.5, 1.0, 2.0)
+    assert one.agrees_with(WindowTotals(1, 2, 3.0, 1.5 + 1e-12, 1.0, 2.0))
+    assert not one.agrees_with(WindowTotals(1, 2, 3.0, 1.6, 1.0, 2.0))
+    assert not one.agrees_with(WindowTotals(1, 2, 3.0 + 1e-12, 1.5, 1.0, 2.0))
 
 
 def test_totals_of_result_files_leave_out_windows_that_end_later(tmp_path: Path) -> None:
@@ -284,7 +285,7 @@ def test_totals_of_result_files_leave_out_windows_that_end_later(tmp_path: Path)
     numbers = {name: [1.0, 2.0, 4.0] for name in ("s", "a", "lo", "hi")}
     results_table = pa.table({"window": window, "key": [1, 1, 1], "n": [1, 2, 4], **numbers})
     pq.write_table(results_table, tmp_path / "part.parquet")
-    assert agreement.of_parquet(tmp_path, 2_000) == Totals(2, 3, 3.0, 3.0, 3.0, 3.0)
+    assert agreement.of_parquet(tmp_path, 2_000) == WindowTotals(2, 3, 3.0, 3.0, 3.0, 3.0)
 
 
 # windows

@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from bench.multi_join_rows import KEYS, RANGE, RATIOS, STREAMS, Stream
+from bench.multi_join_rows import KEYS, RANGE, RATIOS, STREAMS, JoinStream
 
 
 @pytest.mark.parametrize("stream", STREAMS, ids=lambda stream: str(stream.name))
-def test_rows_do_not_depend_on_the_cut(stream: Stream) -> None:
+def test_rows_do_not_depend_on_the_cut(stream: JoinStream) -> None:
     whole = stream.columns(0, RANGE + 500)
     cut = [stream.columns(0, RANGE - 3), stream.columns(RANGE - 3, 503)]
     for name, column in whole.items():

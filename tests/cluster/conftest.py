@@ -17,7 +17,7 @@ from icestream.api import writer
 from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeExecutor
 from icestream.state.files import LocalFiles
 from icestream.state.versions.commits import RESULTS, SEGMENTS, VersionStore
-from tests.faults.task_faults import StruckExecutor
+from tests.faults.task_faults import FaultyExecutor
 from tests.fixtures.cluster import Cluster
 
 EVENTS = 300
@@ -83,8 +83,8 @@ class Scene:
             assert version not in found
             found[version] = sorted(repr(row) for row in rows.collect())
 
-        def struck(kind: Any) -> Callable[..., StruckExecutor]:
-            return lambda *given, **named: StruckExecutor(kind(*given, **named), **mishaps)
+        def struck(kind: Any) -> Callable[..., FaultyExecutor]:
+            return lambda *given, **named: FaultyExecutor(kind(*given, **named), **mishaps)
 
         with self.patch.context() as patch:
             for kind in (FileExchangeExecutor, ShuffleExchangeExecutor):

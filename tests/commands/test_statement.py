@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from icestream.commands.statement import Source, cell, plain, sql_command, statement
+from icestream.commands.statement import FileStream, cell, plain, sql_command, statement
 from icestream.core.errors import DefinitionError
 
 TEXT = "SELECT shop, COUNT(*) AS n FROM orders [RANGE 20 SECONDS SLIDE 10 SECONDS] GROUP BY shop"
@@ -26,7 +26,7 @@ def write(folder: Path, name: str, *seconds: int) -> None:
 def ask(
     folder: Path, *, output: Path | None = None, checkpoint: Path | None = None, **more: str
 ) -> None:
-    source = Source(folder, more.get("format", "parquet"), "at", "0 seconds")
+    source = FileStream(folder, more.get("format", "parquet"), "at", "0 seconds")
     sql_command(
         TEXT,
         source,
@@ -83,7 +83,7 @@ def test_what_cannot_be_asked_is_refused(spark: SparkSession, tmp_path: Path) ->
     with pytest.raises(DefinitionError, match=r"cannot be read as .* --schema"):
         ask(tmp_path)
     write(tmp_path / "orders", "a", 1)
-    stream = Source(tmp_path / "orders", "parquet", "at", "0 seconds").stream(spark)
+    stream = FileStream(tmp_path / "orders", "parquet", "at", "0 seconds").stream(spark)
     with pytest.raises(DefinitionError, match="names its stream"):
         statement("SELECT 1", stream)
     with pytest.raises(DefinitionError, match="one statement at a time"):

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from icestream import cli
 from icestream.commands.what_if import PastRun, past_runs, past_text, plan_text, planned, what_if
 from icestream.core.errors import DefinitionError
-from icestream.plan.forecast import Load, forecast
-from icestream.runtime.version.history import History
+from icestream.plan.forecast import StreamLoad, forecast
+from icestream.runtime.version.history import QueryHistory
 from tests.fixtures.dataflow_plans import self_join
 
 COLUMNS = "at timestamp, shop string, price long"
@@ -25,7 +25,7 @@ def progress(store: str, estimated: int, log: int) -> dict[str, Any]:
 
 
 def test_past_runs_tell_how_far_off_the_estimate_was(tmp_path: Path) -> None:
-    history = History(str(tmp_path), {})
+    history = QueryHistory(str(tmp_path), {})
     for logs in ([50, 150], [], [200]):
         history.start()
         for log in logs:
@@ -39,21 +39,21 @@ def test_past_runs_tell_how_far_off_the_estimate_was(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_without_an_estimate_says_so(tmp_path: Path) -> None:
-    History(str(tmp_path), {}).start()
+    QueryHistory(str(tmp_path), {}).start()
     assert "as windows on a grid have" in past_text(past_runs(str(tmp_path)))
     with pytest.raises(DefinitionError, match="has no history"):
         past_runs(str(tmp_path / "nowhere"))
 
 
 def test_a_run_without_an_estimate_is_held_against_the_forecast(tmp_path: Path) -> None:
-    history = History(str(tmp_path), {})
+    history = QueryHistory(str(tmp_path), {})
     history.start()
     for second in (0, 10, 20):
         told = {"latestEventTime": f"2026-03-01T12:00:{second:02d}Z", "groups": 6, "logBytes": 5000}
         history.progress({"numInputRows": 400, "icestream": told})
     plan = self_join()
     [run] = past_runs(str(tmp_path), plan)
-    wanted = sum(each.disk for each in forecast(plan, Load(rate=40, keys=6)))
+    wanted = sum(each.disk for each in forecast(plan, StreamLoad(rate=40, keys=6)))
     assert (run.versions, run.estimated, run.log) == (3, round(wanted), 5000)
     assert past_runs(str(tmp_path)) == []
 
@@ -69,7 +69,7 @@ def test_the_command_asks_for_something_to_plan() -> None:
 
 
 def test_the_command_prints_past_runs_as_json(tmp_path: Path) -> None:
-    history = History(str(tmp_path), {})
+    history = QueryHistory(str(tmp_path), {})
     history.start()
     history.progress(progress("panes", 100, 120))
     result = CliRunner().invoke(cli.app, ["plan", "--checkpoint", str(tmp_path), "--json"])
@@ -84,14 +84,14 @@ def test_a_statement_needs_its_columns_and_its_time() -> None:
 
 @pytest.mark.spark
 def test_a_statement_is_planned(spark: SparkSession, tmp_path: Path) -> None:
-    told = what_if(planned(STATEMENT, COLUMNS, None), Load(1000, 80_000), "1 MB")
+    told = what_if(planned(STATEMENT, COLUMNS, None), StreamLoad(1000, 80_000), "1 MB")
     [operator] = told["queries"]["statement"]
     assert operator["operator"] == "windows of 1 day"
     assert not operator["fits"]
     assert "fits in 1.0 MB, the rest is read when needed" in plan_text(told)
     file = tmp_path / "query.sql"
     file.write_text(STATEMENT)
-    again = what_if(planned(str(file), COLUMNS, "at"), Load(1000, 80_000), "1 MB")
+    again = what_if(planned(str(file), COLUMNS, "at"), StreamLoad(1000, 80_000), "1 MB")
     assert again == told
     with pytest.raises(DefinitionError, match="--time"):
         planned(STATEMENT, "shop string", None)
@@ -118,7 +118,7 @@ if __name__ == "__main__":
     )
     plans = planned(str(program), None, None)
     assert sorted(plans) == ["hourly", "newest", "pairs"]
-    told = what_if(plans, Load(1000, 100), "64 MB")
+    told = what_if(plans, StreamLoad(1000, 100), "64 MB")
     assert all(each["fits"] for parts in told["queries"].values() for each in parts)
     program.write_text("nothing = 1")
     with pytest.raises(DefinitionError, match="no results to plan"):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from icestream.core.text import Place, error_at, guess
+from icestream.core.text import TextSpan, error_at, guess
 
 
 def test_errors_point_at_the_place() -> None:
     text = "SELECT a,\n\tb + missing\nFROM s"
     start = text.index("missing")
-    place = Place(start, start + 7)
+    place = TextSpan(start, start + 7)
     assert str(error_at(text, place, "it is not there")).splitlines() == [
         "it is not there",
         "   b + missing",
@@ -22,18 +22,18 @@ def test_errors_point_at_the_place() -> None:
 
 
 def test_a_mark_stays_on_its_line() -> None:
-    told = str(error_at("ab\ncd", Place(1, 5), "wrong")).splitlines()
+    told = str(error_at("ab\ncd", TextSpan(1, 5), "wrong")).splitlines()
     assert told == ["wrong", "  ab", "   ^"]
 
 
 def test_a_place_outside_of_the_text_is_shown_at_its_ends() -> None:
-    for place, mark in ((Place(-3, 1), "  ^"), (Place(9, 9), "    ^")):
+    for place, mark in ((TextSpan(-3, 1), "  ^"), (TextSpan(9, 9), "    ^")):
         assert str(error_at("ab", place, "wrong")).splitlines() == ["wrong", "  ab", mark]
 
 
 def test_long_lines_are_shown_around_the_place() -> None:
     text = "x" * 300 + "HERE" + "y" * 300
-    _, line, mark = str(error_at(text, Place(300, 304), "wrong")).splitlines()
+    _, line, mark = str(error_at(text, TextSpan(300, 304), "wrong")).splitlines()
     start = mark.index("^")
     assert line[start : start + mark.count("^")] == "HERE"
     assert len(line) < 120

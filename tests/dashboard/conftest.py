@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from icestream.dashboard.query_list import Library
-from icestream.dashboard.server import Page
+from icestream.dashboard.query_list import QueryList
+from icestream.dashboard.server import DashboardServer
 from tests.fixtures.histories import KINDS, write_history
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,8 +23,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def page(checkpoints: Path) -> Iterator[Page]:
-    with Page(Library([str(checkpoints)])) as served:
+def page(checkpoints: Path) -> Iterator[DashboardServer]:
+    with DashboardServer(QueryList([str(checkpoints)])) as served:
         yield served
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.dashboard.history_reader import HistoryReader
-from icestream.runtime.version.history import NEWER, OLDER, History
+from icestream.runtime.version.history import NEWER, OLDER, QueryHistory
 
 
 def versions(reader: HistoryReader) -> list[Any]:
@@ -21,7 +21,7 @@ def test_oracle_looks_at_any_time_see_the_same_events(
 ) -> None:
     #   half of the file is read before it becomes the older one, or none, or all of it
     checkpoint = tmp_path_factory.mktemp("history")
-    history = History(str(checkpoint), {"name": "q"}, half)
+    history = QueryHistory(str(checkpoint), {"name": "q"}, half)
     reader = HistoryReader(checkpoint / "history")
     history.start()
     seen = []

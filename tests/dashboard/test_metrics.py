@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from icestream.dashboard import metrics
-from icestream.dashboard.query_list import Library
-from icestream.runtime.version.history import History
+from icestream.dashboard.query_list import QueryList
+from icestream.runtime.version.history import QueryHistory
 
 SAMPLE = re.compile(
     r'^(icestream_\w+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (-?[0-9.e+-]+)$'
@@ -26,7 +26,7 @@ def samples(text: str) -> list[tuple[str, str, float]]:
 
 
 def test_every_query_has_its_numbers(checkpoints: Path) -> None:
-    text = metrics.exposition(Library([str(checkpoints)]).watched())
+    text = metrics.exposition(QueryList([str(checkpoints)]).watched())
     found = samples(text)
     assert len([each for each in found if each[0] == "icestream_memory_bytes"]) == 4
     [running] = [
@@ -39,7 +39,7 @@ def test_every_query_has_its_numbers(checkpoints: Path) -> None:
 
 
 def test_each_metric_is_explained_once_and_above_its_samples(checkpoints: Path) -> None:
-    text = metrics.exposition(Library([str(checkpoints)]).watched())
+    text = metrics.exposition(QueryList([str(checkpoints)]).watched())
     types = re.findall(r"^# TYPE (\w+) (gauge|counter)$", text, re.MULTILINE)
     names = [name for name, _ in types]
     assert len(names) == len(set(names)) == len(metrics.names())
@@ -50,10 +50,10 @@ def test_each_metric_is_explained_once_and_above_its_samples(checkpoints: Path) 
 
 def test_names_are_quoted(tmp_path: Path) -> None:
     name = 'a "b" \\ c\nd'
-    history = History(str(tmp_path), {"name": name})
+    history = QueryHistory(str(tmp_path), {"name": name})
     history.start()
     history.progress({"version": 1, "icestream": {"watermark": "never", "logBytes": "x"}})
-    text = metrics.exposition(Library([str(tmp_path)]).watched())
+    text = metrics.exposition(QueryList([str(tmp_path)]).watched())
     assert 'query="a \\"b\\" \\\\ c\\nd"' in text
     assert [value for key, _, value in samples(text) if key == "icestream_version"] == [1.0]
     assert "icestream_log_bytes" not in text

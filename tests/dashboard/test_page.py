@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from icestream.dashboard.query_list import Library
-from icestream.dashboard.server import Page
-from icestream.runtime.version.history import NEWER, History
+from icestream.dashboard.query_list import QueryList
+from icestream.dashboard.server import DashboardServer
+from icestream.runtime.version.history import NEWER, QueryHistory
 from tests.fixtures.histories import PLANS, reports, write_history
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -54,7 +54,7 @@ class Tab:
         tab.on("pageerror", lambda error: self.said.append(str(error)))
         tab.on("requestfailed", lambda request: self.said.append(f"failed: {request.url}"))
 
-    def open(self, page: Page, name: str | None = None) -> Any:
+    def open(self, page: DashboardServer, name: str | None = None) -> Any:
         self.tab.goto(page.url)
         self.tab.wait_for_selector("#queries button")
         if name is not None:
@@ -98,7 +98,9 @@ def tab(new_tab: Callable[..., Tab]) -> Tab:
 
 
 @pytest.mark.parametrize("kind", list(OWN))
-def test_each_kind_of_query_shows_its_panels_and_no_others(page: Page, tab: Tab, kind: str) -> None:
+def test_each_kind_of_query_shows_its_panels_and_no_others(
+    page: DashboardServer, tab: Tab, kind: str
+) -> None:
     shown = tab.open(page, kind)
     shown.wait_for_selector("#panel-plan svg")
     assert tab.panels() == {**COMMON, **OWN[kind]}
@@ -106,7 +108,7 @@ def test_each_kind_of_query_shows_its_panels_and_no_others(page: Page, tab: Tab,
 
 
 @pytest.mark.parametrize("kind", list(OWN))
-def test_each_chart_draws_what_it_tells(page: Page, tab: Tab, kind: str) -> None:
+def test_each_chart_draws_what_it_tells(page: DashboardServer, tab: Tab, kind: str) -> None:
     shown = tab.open(page, kind)
     shown.wait_for_selector("#panel-plan svg")
     charts = shown.eval_on_selector_all(
@@ -126,7 +128,7 @@ def test_each_chart_draws_what_it_tells(page: Page, tab: Tab, kind: str) -> None
         assert len(chart["ticks"]) >= 5
 
 
-def test_memory_is_shown_against_the_budget(page: Page, tab: Tab) -> None:
+def test_memory_is_shown_against_the_budget(page: DashboardServer, tab: Tab) -> None:
     shown = tab.open(page, "windows")
     shown.wait_for_selector("#panel-memory .limit", state="attached")
     assert shown.text_content("#panel-memory .limit-text") == "budget 64 MB"
@@ -134,7 +136,7 @@ def test_memory_is_shown_against_the_budget(page: Page, tab: Tab) -> None:
     assert 10 <= line < 168
 
 
-def test_operators_show_what_is_hot_cold_and_on_disk(page: Page, tab: Tab) -> None:
+def test_operators_show_what_is_hot_cold_and_on_disk(page: DashboardServer, tab: Tab) -> None:
     shown = tab.open(page, "groups")
     shown.wait_for_selector("#panel-operators .lying-row")
     rows = shown.locator("#panel-operators .lying-row")
@@ -144,7 +146,9 @@ def test_operators_show_what_is_hot_cold_and_on_disk(page: Page, tab: Tab) -> No
     assert rows.nth(0).locator("rect").count() == 3
 
 
-def test_the_choice_of_a_plan_is_shown_with_estimate_and_reality(page: Page, tab: Tab) -> None:
+def test_the_choice_of_a_plan_is_shown_with_estimate_and_reality(
+    page: DashboardServer, tab: Tab
+) -> None:
     shown = tab.open(page, "windows")
     shown.wait_for_selector("#panel-choice .lying-row")
     assert "31 MB estimated; chosen" in shown.inner_text("#panel-choice .chosen")
@@ -152,7 +156,9 @@ def test_the_choice_of_a_plan_is_shown_with_estimate_and_reality(page: Page, tab
     assert re.search(r"estimated 29 MB, logged [\d.]+ .B, [\d.]+ times the estimate", said)
 
 
-def test_shards_are_a_heat_map_of_a_measure_with_rings_for_moves(page: Page, tab: Tab) -> None:
+def test_shards_are_a_heat_map_of_a_measure_with_rings_for_moves(
+    page: DashboardServer, tab: Tab
+) -> None:
     shown = tab.open(page, "groups")
     shown.wait_for_selector("#panel-shards .cell")
     assert shown.locator("#panel-shards .cell").count() == 16 * 60
@@ -165,7 +171,9 @@ def test_shards_are_a_heat_map_of_a_measure_with_rings_for_moves(page: Page, tab
     assert "shard 0" in shown.inner_text("#tip")
 
 
-def test_key_groups_are_cells_by_shard_and_task_with_frames_for_moves(page: Page, tab: Tab) -> None:
+def test_key_groups_are_cells_by_shard_and_task_with_frames_for_moves(
+    page: DashboardServer, tab: Tab
+) -> None:
     shown = tab.open(page, "groups")
     shown.wait_for_selector("#panel-key-groups .key-group")
     assert shown.locator("#panel-key-groups .key-group").count() == 256
@@ -185,18 +193,20 @@ def test_key_groups_are_cells_by_shard_and_task_with_frames_for_moves(page: Page
 
 
 def test_the_key_groups_of_a_shard_that_just_moved_are_framed(tmp_path: Path, tab: Tab) -> None:
-    history = History(str(tmp_path), {"name": "moving", "shards": 4})
+    history = QueryHistory(str(tmp_path), {"name": "moving", "shards": 4})
     history.start()
     for report in reports("windows", 26):
         history.progress(report)
-    with Page(Library([str(tmp_path)])) as page:
+    with DashboardServer(QueryList([str(tmp_path)])) as page:
         shown = tab.open(page)
         shown.wait_for_selector("#panel-key-groups .moved")
         assert shown.locator("#panel-key-groups .moved").count() == 2 * 64
     assert tab.said == []
 
 
-def test_the_plan_has_a_box_for_each_component_and_arrows_between(page: Page, tab: Tab) -> None:
+def test_the_plan_has_a_box_for_each_component_and_arrows_between(
+    page: DashboardServer, tab: Tab
+) -> None:
     shown = tab.open(page, "groups")
     shown.wait_for_selector("#panel-plan .box")
     titles = shown.eval_on_selector_all(".box-title", "all => all.map(e => e.textContent)")
@@ -206,9 +216,9 @@ def test_the_plan_has_a_box_for_each_component_and_arrows_between(page: Page, ta
 
 
 def test_components_that_share_a_task_say_so(tmp_path: Path, tab: Tab) -> None:
-    history = History(str(tmp_path), {"name": "job", "plan": PLANS["groups"], "shards": 4})
+    history = QueryHistory(str(tmp_path), {"name": "job", "plan": PLANS["groups"], "shards": 4})
     history.start()
-    with Page(Library([str(tmp_path)])) as page:
+    with DashboardServer(QueryList([str(tmp_path)])) as page:
         for report, together in zip(reports("groups", 2), ([[0], [1]], [[0, 1]]), strict=True):
             report["icestream"]["fusedComponents"] = together
             history.progress(report)
@@ -221,7 +231,7 @@ def test_components_that_share_a_task_say_so(tmp_path: Path, tab: Tab) -> None:
     assert tab.said == []
 
 
-def test_values_show_where_the_pointer_is_in_all_charts(page: Page, tab: Tab) -> None:
+def test_values_show_where_the_pointer_is_in_all_charts(page: DashboardServer, tab: Tab) -> None:
     shown = tab.open(page, "windows")
     shown.wait_for_selector("#panel-memory svg .cross", state="attached")
     shown.hover("#panel-memory svg.chart")
@@ -237,7 +247,7 @@ def test_values_show_where_the_pointer_is_in_all_charts(page: Page, tab: Tab) ->
     assert shown.is_hidden("#tip")
 
 
-def test_everything_is_reached_with_the_keyboard(page: Page, tab: Tab) -> None:
+def test_everything_is_reached_with_the_keyboard(page: DashboardServer, tab: Tab) -> None:
     shown = tab.open(page, "windows")
     shown.wait_for_selector("#panel-plan svg")
     shown.evaluate("document.activeElement.blur()")
@@ -264,7 +274,7 @@ def test_everything_is_reached_with_the_keyboard(page: Page, tab: Tab) -> None:
     shown.wait_for_selector("#name:text-is('updates')")
 
 
-def test_a_series_can_be_left_out(page: Page, tab: Tab) -> None:
+def test_a_series_can_be_left_out(page: DashboardServer, tab: Tab) -> None:
     shown = tab.open(page, "updates")
     shown.wait_for_selector("#panel-staleness .line")
     lines = shown.locator("#panel-staleness .line").count()
@@ -274,13 +284,15 @@ def test_a_series_can_be_left_out(page: Page, tab: Tab) -> None:
 
 def test_three_queries_that_run_are_followed_at_once(tmp_path: Path, tab: Tab) -> None:
     kinds = ("windows", "groups", "updates")
-    histories = {kind: History(str(tmp_path / kind), {"name": kind, "shards": 4}) for kind in kinds}
+    histories = {
+        kind: QueryHistory(str(tmp_path / kind), {"name": kind, "shards": 4}) for kind in kinds
+    }
     told = {kind: reports(kind, 40) for kind in kinds}
     for kind in kinds:
         histories[kind].start()
         for _ in range(3):
             histories[kind].progress(next(told[kind]))
-    with Page(Library([str(tmp_path)])) as page:
+    with DashboardServer(QueryList([str(tmp_path)])) as page:
         shown = tab.open(page)
         shown.wait_for_selector("#link:text-is('3 running')")
         assert shown.locator("#queries button").count() == 3
@@ -301,14 +313,14 @@ def test_three_queries_that_run_are_followed_at_once(tmp_path: Path, tab: Tab) -
 def test_the_page_says_so_when_nobody_answers_and_keeps_what_it_knows(
     checkpoints: Path, tab: Tab
 ) -> None:
-    with Page(Library([str(checkpoints)])) as page:
+    with DashboardServer(QueryList([str(checkpoints)])) as page:
         tab.open(page, "windows").wait_for_selector("#panel-memory")
     tab.tab.wait_for_selector("#link.gone", timeout=20_000)
     assert "memory" in tab.panels()
 
 
 def test_a_page_without_queries_says_how_to_get_one(tab: Tab, tmp_path: Path) -> None:
-    with Page(Library([str(tmp_path)])) as page:
+    with DashboardServer(QueryList([str(tmp_path)])) as page:
         tab.tab.goto(page.url)
         tab.tab.wait_for_selector("#empty:not([hidden])")
         assert "icestream ui" in tab.tab.inner_text("#empty")
@@ -326,7 +338,7 @@ def test_names_from_a_checkpoint_are_text_and_nothing_else(tmp_path: Path, tab: 
     lines[0]["plan"]["sources"][0]["name"] = evil
     lines[1]["durationMs"][evil] = 50
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with Page(Library([str(tmp_path)])) as page:
+    with DashboardServer(QueryList([str(tmp_path)])) as page:
         shown = tab.open(page)
         shown.wait_for_selector("#panel-plan .box")
         assert shown.inner_text("#name") == evil
@@ -337,7 +349,7 @@ def test_names_from_a_checkpoint_are_text_and_nothing_else(tmp_path: Path, tab: 
 def test_records_with_anything_missing_are_shown_as_far_as_they_go(
     tmp_path: Path, tab: Tab
 ) -> None:
-    history = History(str(tmp_path), {"name": "odd"})
+    history = QueryHistory(str(tmp_path), {"name": "odd"})
     history.start()
     odd: list[dict[str, Any]] = [
         {},
@@ -347,7 +359,7 @@ def test_records_with_anything_missing_are_shown_as_far_as_they_go(
     ]
     for version, own in enumerate(odd):
         history.progress({"version": version, "timestamp": "?", "icestream": own})
-    with Page(Library([str(tmp_path)])) as page:
+    with DashboardServer(QueryList([str(tmp_path)])) as page:
         shown = tab.open(page)
         shown.wait_for_selector("#about:has-text('4 versions')")
         shown.wait_for_timeout(300)
@@ -356,7 +368,7 @@ def test_records_with_anything_missing_are_shown_as_far_as_they_go(
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_is_readable_in_light_and_dark(
-    page: Page, new_tab: Callable[..., Tab], scheme: str
+    page: DashboardServer, new_tab: Callable[..., Tab], scheme: str
 ) -> None:
     tab = new_tab(color_scheme=scheme)
     shown = tab.open(page, "groups")
@@ -378,7 +390,7 @@ def test_text_is_readable_in_light_and_dark(
 
 
 def test_the_page_fits_a_small_laptop_and_a_telephone(
-    page: Page, new_tab: Callable[..., Tab]
+    page: DashboardServer, new_tab: Callable[..., Tab]
 ) -> None:
     for width in (1280, 420):
         tab = new_tab(viewport={"width": width, "height": 720})
@@ -388,7 +400,7 @@ def test_the_page_fits_a_small_laptop_and_a_telephone(
 
 
 def test_bounded_the_first_paint_takes_less_than_a_second(
-    page: Page, new_tab: Callable[..., Tab]
+    page: DashboardServer, new_tab: Callable[..., Tab]
 ) -> None:
     paints = []
     for _ in range(3):
@@ -400,7 +412,7 @@ def test_bounded_the_first_paint_takes_less_than_a_second(
     assert min(paints) < 1000, paints
 
 
-def test_nothing_is_asked_of_anyone_else(page: Page, tab: Tab) -> None:
+def test_nothing_is_asked_of_anyone_else(page: DashboardServer, tab: Tab) -> None:
     asked: list[str] = []
     tab.tab.on("request", lambda request: asked.append(request.url))
     tab.open(page, "windows").wait_for_selector("#panel-plan svg")

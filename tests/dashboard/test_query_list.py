@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from icestream.dashboard.query_list import Library, Watched
-from icestream.runtime.version.history import NEWER, History, this_process
+from icestream.dashboard.query_list import QueryList, WatchedQuery
+from icestream.runtime.version.history import NEWER, QueryHistory, this_process
 from tests.fixtures.histories import write_history
 
 
-def started(checkpoint: Path, **about: Any) -> History:
-    history = History(str(checkpoint), {"name": "q", **about})
+def started(checkpoint: Path, **about: Any) -> QueryHistory:
+    history = QueryHistory(str(checkpoint), {"name": "q", **about})
     history.start()
     return history
 
 
-def watched(checkpoint: Path) -> Watched:
-    query = Watched(str(checkpoint))
+def watched(checkpoint: Path) -> WatchedQuery:
+    query = WatchedQuery(str(checkpoint))
     query.look()
     return query
 
@@ -77,7 +77,7 @@ def test_a_process_is_told_by_more_than_its_number(
 
 def test_oracle_asking_for_what_is_new_gives_every_version_once(tmp_path: Path) -> None:
     history = started(tmp_path)
-    query, seen, after = Watched(str(tmp_path)), [], 0
+    query, seen, after = WatchedQuery(str(tmp_path)), [], 0
     for version in range(1, 50):
         history.progress({"version": version, "icestream": {}, "numInputRows": 3})
         if version % 7 == 0 or version == 49:
@@ -91,7 +91,7 @@ def test_oracle_asking_for_what_is_new_gives_every_version_once(tmp_path: Path) 
 
 def test_bounded_only_the_last_versions_are_held(tmp_path: Path) -> None:
     write_history(str(tmp_path), "windows", versions=40)
-    query = Watched(str(tmp_path), held=10)
+    query = WatchedQuery(str(tmp_path), held=10)
     query.look()
     assert [record["version"] for record in query.detail()["records"]] == list(range(31, 41))
     assert query.summary()["versions"] == 40
@@ -106,7 +106,7 @@ def test_a_query_without_a_name_has_that_of_its_folder(tmp_path: Path) -> None:
 def test_checkpoints_inside_of_folders_are_found(tmp_path: Path) -> None:
     for place in ("a", "deep/b", "deep/er/c"):
         write_history(str(tmp_path / place), "windows", versions=1)
-    library = Library([str(tmp_path)])
+    library = QueryList([str(tmp_path)])
     found = sorted(os.path.basename(each["checkpoint"]) for each in library.queries())
     assert found == ["a", "b", "c"]
     write_history(str(tmp_path / "later"), "windows", versions=1)

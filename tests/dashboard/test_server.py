@@ -9,12 +9,12 @@ import pytest
 
 from icestream.core.errors import DefinitionError
 from icestream.dashboard import server
-from icestream.dashboard.query_list import Library
-from icestream.dashboard.server import Page, shared_page
+from icestream.dashboard.query_list import QueryList
+from icestream.dashboard.server import DashboardServer, shared_page
 
 
 def ask(
-    page: Page,
+    page: DashboardServer,
     path: str,
     *,
     method: str = "GET",
@@ -33,7 +33,7 @@ def ask(
         connection.close()
 
 
-def read(page: Page, path: str) -> Any:
+def read(page: DashboardServer, path: str) -> Any:
     status, _, body = ask(page, path)
     assert status == 200
     return json.loads(body)
@@ -41,7 +41,7 @@ def read(page: Page, path: str) -> Any:
 
 @pytest.mark.parametrize("path", ["", "app.js", "api/queries", "metrics"])
 @pytest.mark.parametrize("token", ["", "x", "A" * 32, "é", "..", "%2e%2e"])
-def test_a_wrong_token_is_refused(page: Page, token: str, path: str) -> None:
+def test_a_wrong_token_is_refused(page: DashboardServer, token: str, path: str) -> None:
     from urllib.parse import quote
 
     status, headers, body = ask(page, path, token=quote(token, safe="%"))
@@ -50,12 +50,12 @@ def test_a_wrong_token_is_refused(page: Page, token: str, path: str) -> None:
     assert "Set-Cookie" not in headers
 
 
-def test_a_token_that_is_nearly_right_is_refused(page: Page) -> None:
+def test_a_token_that_is_nearly_right_is_refused(page: DashboardServer) -> None:
     for wrong in (page.token[:-1], page.token + "x", page.token.swapcase()):
         assert ask(page, "api/queries", token=wrong)[0] == 403
 
 
-def test_the_root_tells_nothing(page: Page) -> None:
+def test_the_root_tells_nothing(page: DashboardServer) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=10)
     connection.request("GET", "/")
     assert connection.getresponse().status == 403
@@ -66,11 +66,11 @@ def test_the_root_tells_nothing(page: Page) -> None:
     "host",
     ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "", "localhost.:{port}"],
 )
-def test_another_host_is_refused(page: Page, host: str) -> None:
+def test_another_host_is_refused(page: DashboardServer, host: str) -> None:
     assert ask(page, "api/queries", Host=host.format(port=page.port))[0] == 403
 
 
-def test_both_names_of_the_loopback_address_are_answered(page: Page) -> None:
+def test_both_names_of_the_loopback_address_are_answered(page: DashboardServer) -> None:
     for name in ("127.0.0.1", "localhost"):
         assert ask(page, "api/queries", Host=f"{name}:{page.port}")[0] == 200
 
@@ -78,13 +78,13 @@ def test_both_names_of_the_loopback_address_are_answered(page: Page) -> None:
 @pytest.mark.parametrize(
     "method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE", "QUERY", "get"]
 )
-def test_only_get_is_answered(page: Page, method: str) -> None:
+def test_only_get_is_answered(page: DashboardServer, method: str) -> None:
     status, headers, _ = ask(page, "api/queries", method=method, body=b"{}")
     assert status == 405
     assert headers["Allow"] == "GET"
 
 
-def test_a_body_that_is_refused_is_not_taken_for_the_next_request(page: Page) -> None:
+def test_a_body_that_is_refused_is_not_taken_for_the_next_request(page: DashboardServer) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=10)
     smuggled = f"GET /{page.token}/api/queries HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\n\r\n"
     connection.request("POST", f"/{page.token}/", smuggled.encode())
@@ -94,7 +94,7 @@ def test_a_body_that_is_refused_is_not_taken_for_the_next_request(page: Page) ->
     connection.close()
 
 
-def test_answers_forbid_what_the_page_does_not_need(page: Page) -> None:
+def test_answers_forbid_what_the_page_does_not_need(page: DashboardServer) -> None:
     for path in ("", "app.js", "api/queries", "metrics", "nowhere"):
         _, headers, _ = ask(page, path, Origin="http://evil.example")
         assert not [name for name in headers if name.lower().startswith("access-control")]
@@ -117,17 +117,17 @@ def test_answers_forbid_what_the_page_does_not_need(page: Page) -> None:
         "app.js/",
     ],
 )
-def test_nothing_but_the_page_is_served(page: Page, path: str) -> None:
+def test_nothing_but_the_page_is_served(page: DashboardServer, path: str) -> None:
     assert ask(page, path)[0] == 404
 
 
-def test_the_page_listens_on_the_loopback_address_only(page: Page) -> None:
+def test_the_page_listens_on_the_loopback_address_only(page: DashboardServer) -> None:
     assert page.url.startswith("http://127.0.0.1:")
     assert page._server.server_address[0] == "127.0.0.1"
 
 
 def test_every_page_has_a_token_of_its_own() -> None:
-    with Page(Library()) as one, Page(Library()) as other:
+    with DashboardServer(QueryList()) as one, DashboardServer(QueryList()) as other:
         assert one.token != other.token
         assert len(one.token) >= 32
 
@@ -135,22 +135,22 @@ def test_every_page_has_a_token_of_its_own() -> None:
 def test_a_token_that_is_easy_to_guess_is_refused() -> None:
     for token in ("short", "sixteen/letters/", "with spaces in it all"):
         with pytest.raises(DefinitionError, match="at least 16 letters"):
-            Page(Library(), token=token)
+            DashboardServer(QueryList(), token=token)
 
 
-def test_a_port_that_is_taken_is_named(page: Page) -> None:
+def test_a_port_that_is_taken_is_named(page: DashboardServer) -> None:
     with pytest.raises(DefinitionError, match=f"port {page.port} of 127.0.0.1"):
-        Page(Library(), port=page.port)
+        DashboardServer(QueryList(), port=page.port)
 
 
-def test_queries_are_listed_with_what_they_do(page: Page) -> None:
+def test_queries_are_listed_with_what_they_do(page: DashboardServer) -> None:
     listed = read(page, "api/queries")
     assert [each["name"] for each in listed] == ["groups", "updates", "windows", "joins"]
     assert [each["state"] for each in listed] == ["running", "running", "running", "ended"]
     assert all(each["last"]["version"] == 60 for each in listed)
 
 
-def test_a_query_is_told_from_where_one_has_read(page: Page) -> None:
+def test_a_query_is_told_from_where_one_has_read(page: DashboardServer) -> None:
     identity = read(page, "api/queries")[0]["id"]
     whole = read(page, f"api/query/{identity}")
     assert [record["number"] for record in whole["records"]] == list(range(1, 61))
@@ -163,7 +163,7 @@ def test_a_query_is_told_from_where_one_has_read(page: Page) -> None:
         assert len(read(page, f"api/query/{identity}?after={quote(odd)}")["records"]) == 60
 
 
-def test_a_thousand_requests_are_answered_and_leave_nothing(page: Page) -> None:
+def test_a_thousand_requests_are_answered_and_leave_nothing(page: DashboardServer) -> None:
     import threading
 
     connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=10)

@@ -13,7 +13,7 @@ from icestream.dashboard.server import shared_page
 from icestream.demo.call_centre.generator import AgentInteractions
 from icestream.demo.replay import Replay
 from icestream.demo.running import demo_folder, follow
-from icestream.runtime.version.history import History
+from icestream.runtime.version.history import QueryHistory
 
 
 class FakeQuery:
@@ -101,7 +101,7 @@ def test_a_temporary_folder_is_removed_and_a_kept_one_is_not(tmp_path: Path) -> 
 def test_the_page_of_a_demo_outlives_its_folder() -> None:
     told = io.StringIO()
     with demo_folder(None, Console(file=told, width=40)) as folder:
-        history = History(str(folder / "checkpoint"), {"name": "outliving"})
+        history = QueryHistory(str(folder / "checkpoint"), {"name": "outliving"})
         history.start()
         history.end(None)
     page = shared_page(str(folder))

@@ -34,7 +34,7 @@ from icestream.state.versions.commits import (
     LiveSegment,
     VersionStore,
 )
-from icestream.testing.crash_runs import ROOT, Process, Rehearsal
+from icestream.testing.crash_runs import ROOT, CrashRuns, Process
 from icestream.testing.simulated_disk import SimulatedDisk
 
 NOTICED = "noticed"
@@ -42,10 +42,10 @@ HARMLESS = "harmless"
 
 
 @dataclass
-class Rot:
+class BitFlips:
     """Flips bits of a rehearsal that stopped before an action."""
 
-    rehearsal: Rehearsal
+    rehearsal: CrashRuns
     #: actions done before the bits flip
     stopped: int
     #: what became of the flips, by kind of file

@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from icestream.runtime.exchange.parcels import ExchangeWriter, Shelf, SplitReport
+from icestream.runtime.exchange.parcels import ExchangeWriter, ParcelReader, SplitReport
 from icestream.runtime.ingest.reception import IngestTask
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.version.work import Executor, Parcel
@@ -33,7 +33,7 @@ from icestream.state.arena import Arena
 from icestream.state.files import Files
 
 
-class Mishap(Protocol):
+class TaskFault(Protocol):
     """Does the work of a task, and goes wrong."""
 
     #: version and place, shard or split, of the task it strikes
@@ -90,19 +90,19 @@ class Linger:
 
 
 @dataclass(frozen=True)
-class StruckShard(ShardTask):
+class FaultyShardTask(ShardTask):
     """A shard's task with a mishap in it."""
 
-    mishap: Mishap | None = None
+    mishap: TaskFault | None = None
     #: executors have their arenas in folders of their own, as on hosts of their own
     apart: bool = False
 
-    def run(self, shelf: Shelf) -> ShardReport:
+    def run(self, shelf: ParcelReader) -> ShardReport:
         """Do it, or fail to."""
         task = self
         if self.apart:
             task = replace(self, arenas=os.path.join(self.arenas, f"apart-{os.getppid()}"))
-        work = partial(super(StruckShard, task).run, shelf)
+        work = partial(super(FaultyShardTask, task).run, shelf)
         if self.mishap is None or not _strikes(self.mishap, self.version, self.shard):
             return work()
         report: ShardReport = self.mishap(work)
@@ -110,10 +110,10 @@ class StruckShard(ShardTask):
 
 
 @dataclass(frozen=True)
-class StruckIngest(Ingest):
+class FaultyIngest(Ingest):
     """The ingest of a version with a mishap in one split."""
 
-    mishap: Mishap | None = None
+    mishap: TaskFault | None = None
 
     def run(
         self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
@@ -121,7 +121,7 @@ class StruckIngest(Ingest):
         """Do it, or fail to when the parcel is written."""
 
         def work() -> SplitReport:
-            return super(StruckIngest, self).run(batches, out, split)
+            return super(FaultyIngest, self).run(batches, out, split)
 
         def written() -> None:
             work()
@@ -133,15 +133,15 @@ class StruckIngest(Ingest):
         return work()
 
 
-class StruckExecutor:
+class FaultyExecutor:
     """Runs tasks on another executor, with mishaps in them."""
 
     def __init__(
         self,
         executor: Executor[DataFrame],
         *,
-        ingest: Mishap | None = None,
-        shard: Mishap | None = None,
+        ingest: TaskFault | None = None,
+        shard: TaskFault | None = None,
         apart: bool = False,
         before_shards: Callable[[int], None] = lambda _version: None,
     ) -> None:
@@ -160,18 +160,21 @@ class StruckExecutor:
 
     def ingest(self, ingest: IngestTask, batch: DataFrame, folder: str) -> list[Parcel]:
         """Fold a batch."""
-        struck = StruckIngest(**_fields(ingest), mishap=self._ingest)
+        struck = FaultyIngest(**_fields(ingest), mishap=self._ingest)
         return self.executor.ingest(struck, batch, folder)
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
         """Run one task per shard."""
         self._before_shards(tasks[0].version)
         return self.executor.run(
-            [StruckShard(**_fields(task), mishap=self._shard, apart=self._apart) for task in tasks]
+            [
+                FaultyShardTask(**_fields(task), mishap=self._shard, apart=self._apart)
+                for task in tasks
+            ]
         )
 
 
-def _strikes(mishap: Mishap, version: int, place: int) -> bool:
+def _strikes(mishap: TaskFault, version: int, place: int) -> bool:
     struck = (mishap.version, mishap.place) == (version, place)
     return struck and _context().attemptNumber() == 0
 

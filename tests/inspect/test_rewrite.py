@@ -14,7 +14,7 @@ from icestream.inspect.access.row_text import as_text
 from icestream.inspect.rewrite import rewrite
 from icestream.inspect.state_rows import Reading
 from icestream.inspect.verify import verify
-from icestream.runtime.version.history import History
+from icestream.runtime.version.history import QueryHistory
 from icestream.state.files import Files
 from icestream.testing.simulated_disk import Crash, SimulatedDisk
 from tests.fixtures.checkpoints import KINDS, events, make, opened
@@ -151,7 +151,7 @@ def test_crash_every_step_of_a_rewrite(kind: str, tmp_path: Path) -> None:
 def test_a_running_query_is_not_rewritten(tmp_path: Path) -> None:
     root = make("groups", str(tmp_path))
     name = Reading(root).tables[0].name
-    history = History(root, {"name": "here"})
+    history = QueryHistory(root, {"name": "here"})
     history.start()
     with pytest.raises(CheckpointError, match="stop it"):
         rewrite(Reading(root, kept=name), state(root, name).slice(1))

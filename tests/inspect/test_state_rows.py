@@ -19,10 +19,10 @@ from icestream.inspect.adapters.windows import WINDOWS
 from icestream.inspect.differences import differences
 from icestream.inspect.state_rows import Reading
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.latest.pre_queue import FrontOperator
+from icestream.operators.latest.pre_queue import PreQueueOperator
 from icestream.operators.latest.saved_arrays import table_of
 from icestream.plan.nodes.updates import Updates
-from icestream.plan.state_schema import Nothing, legend_of, read, written
+from icestream.plan.state_schema import NoSchema, legend_of, read, written
 from tests.fixtures.checkpoints import KINDS, events, make, opened
 from tests.fixtures.plans import open_query, window_plan
 
@@ -194,10 +194,10 @@ def test_groups_are_listed_by_their_bytes(tmp_path: Path) -> None:
     assert sum(each.groups for each in sizes) == len(listed)
 
 
-def fronts_fed(plan: Updates, batches: int = 5) -> tuple[FrontOperator, list[pa.RecordBatch]]:
+def fronts_fed(plan: Updates, batches: int = 5) -> tuple[PreQueueOperator, list[pa.RecordBatch]]:
     """Return the arcs of a plan in one piece, after all batches, and the rows they made."""
     assert plan.front is not None
-    operator, made = FrontOperator(plan.front), []
+    operator, made = PreQueueOperator(plan.front), []
     for batch in range(batches):
         parts = [part for split in events(plan, batch) for part in split]
         whole = pa.concat_batches(parts)
@@ -214,12 +214,12 @@ def test_kept_rows_of_update_joins_are_those_that_can_match(tmp_path: Path) -> N
     states = {type(front).__name__: state for front, state in operator.states()}
     for side in ("left", "right"):
         found = read_all(Reading(root, operator="join 4", kept=side))
-        held = table_of(states["Joined"][f"{side}.rows"])
+        held = table_of(states["PreQueueJoin"][f"{side}.rows"])
         assert bag(found.drop_columns(["__shard", "__group"])) == bag(held)
         one = read_all(Reading(root, operator="join 4", kept=side, key={"key": "2"}))
         assert set(one.column("key").to_pylist()) == {2}
     times = read_all(Reading(root, operator="union 2")).column("__last_update").to_pylist()
-    assert sorted(times) == sorted(states["Merged"]["last"][: len(times)].tolist())
+    assert sorted(times) == sorted(states["PreQueueUnion"]["last"][: len(times)].tolist())
     newest = {row["key"]: row for batch in made for row in batch.to_pylist()}
     waiting = read_all(Reading(root, operator="queue", kept="waiting")).to_pylist()
     assert {row["key"]: row["a"] for row in waiting} == {
@@ -319,6 +319,6 @@ def test_states_that_are_pickled_are_not_read() -> None:
     aggregate = Aggregate("user", "value", "longest", parameters=("anything",))
     plan = window_plan("10 seconds", aggregates=[aggregate])
     legend = legend_of(plan)
-    assert isinstance(legend, Nothing)
+    assert isinstance(legend, NoSchema)
     assert "pickled" in legend.why
     assert read(written(legend)) == legend

@@ -16,7 +16,7 @@ from icestream.inspect.verify import DELIVERED, MARK, verify
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.state.files import LocalFiles
 from icestream.state.versions.commits import COMMITS, PLAN, SEGMENTS, VersionStore
-from icestream.testing.sources import Shape, batches_of, generate
+from icestream.testing.sources import StreamShape, batches_of, generate
 from tests.fixtures.checkpoints import KINDS, events, make, opened
 from tests.fixtures.plans import open_query, window_plan
 
@@ -85,7 +85,9 @@ def test_raw_events_of_fields_without_an_inverse_verify(tmp_path: Path) -> None:
     most = [Aggregate("max", "value", "most")]
     plan = window_plan("20 seconds", "5 seconds", aggregates=most, store="tuples")
     query = open_query(plan, str(tmp_path))
-    for batch in batches_of(generate(plan, Shape(events=200, batches=4, groups=5, aborts=0), 1)):
+    for batch in batches_of(
+        generate(plan, StreamShape(events=200, batches=4, groups=5, aborts=0), 1)
+    ):
         query.feed(batch)
     query.close()
     report = verify(Checkpoint(str(tmp_path / "checkpoint")))

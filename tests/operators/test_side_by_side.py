@@ -18,7 +18,7 @@ from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.plan.windows.session import Session
 from icestream.runtime.driver import Delivery
 from icestream.runtime.local import LocalQuery, Splits
-from icestream.testing.sources import SECOND, Shape, batches_of, generate
+from icestream.testing.sources import SECOND, StreamShape, batches_of, generate
 from tests.fixtures.plans import open_query, window_plan
 from tests.suites.window_conformance import small_sizes
 
@@ -52,7 +52,9 @@ PLAN = replace(
     ),
     views=VIEWS,
 )
-SHAPE = Shape(events=240, groups=14, batches=8, disorder=2 * SECOND, nulls=0.1, gaps=1, empty=0.1)
+SHAPE = StreamShape(
+    events=240, groups=14, batches=8, disorder=2 * SECOND, nulls=0.1, gaps=1, empty=0.1
+)
 
 
 def alone(plan: Plan, number: int) -> Plan:

@@ -14,7 +14,7 @@ from icestream.runtime.local import Splits
 Row = tuple[Any, ...]
 
 
-class Arrivals(ABC):
+class ArrivalOracle(ABC):
     """Takes batches of events, and says which rows they settle."""
 
     def __init__(self, plan: Plan) -> None:

@@ -24,7 +24,7 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan.nodes.queries import TIME, Plan
 from icestream.plan.windows.frame import Frame, RowsSlide
 from tests.oracles.answers import answer
-from tests.oracles.arrivals import Arrivals, Row
+from tests.oracles.arrivals import ArrivalOracle, Row
 
 #: more events than any test has at one time
 _TIES = 4096
@@ -42,7 +42,7 @@ class _Event:
 _Shown = tuple[Micros, Row, list[_Event]]
 
 
-class ObviousFrames(Arrivals):
+class ObviousFrames(ArrivalOracle):
     """The rows that a view of a frame must emit, batch by batch."""
 
     def __init__(self, plan: Plan) -> None:

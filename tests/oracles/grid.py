@@ -26,13 +26,13 @@ from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.plan.nodes.queries import TIME, Plan, View
 from icestream.plan.windows.grid import Cumulative, Windows
 from tests.oracles.answers import answer, sql_of
-from tests.oracles.arrivals import Arrivals, Row
+from tests.oracles.arrivals import ArrivalOracle, Row
 
 #: one object, so that a dict takes all NaN for one key
 _NAN = math.nan
 
 
-class ObviousWindows(Arrivals):
+class ObviousWindows(ArrivalOracle):
     """The rows that a view of windows on a grid must emit, batch by batch."""
 
     def __init__(self, plan: Plan, view: int = 0) -> None:

@@ -15,7 +15,7 @@ from tests.oracles.kernels.queue.price import PriceReference
 
 
 @dataclass(frozen=True)
-class Served:
+class ServiceRecord:
     """A service: key, first update it stands for, arrival of the value, when it began."""
 
     key: int
@@ -43,9 +43,9 @@ class PlainServer:
         self._since: dict[int, tuple[int, int]] = {}
         self._price = PriceReference(cost)
 
-    def run(self, updates: Sequence[tuple[int, int]], until: int) -> list[Served]:
+    def run(self, updates: Sequence[tuple[int, int]], until: int) -> list[ServiceRecord]:
         """Serve (time, key) updates until an instant; return the services."""
-        served: list[Served] = []
+        served: list[ServiceRecord] = []
         now = arrived = 0
         while now < until:
             while arrived < len(updates) and updates[arrived][0] <= now:
@@ -60,7 +60,7 @@ class PlainServer:
             self._line.remove(key)
             since = self._since.pop(key)[0]
             self._price.learn(now - since, self._gap(key), 1.0, now, len(self._line))
-            served.append(Served(key, since, self._seen[key][0], now))
+            served.append(ServiceRecord(key, since, self._seen[key][0], now))
             now += self._cost
             # arrivals at the end of a service count when the server is free
             while arrived < len(updates) and updates[arrived][0] < now:

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.core.times import INFINITY, Micros
-from icestream.operators.lifetimes.changes import TemporalOperator, changes_of
+from icestream.operators.lifetimes.changes import LifetimeOperator, changes_of
 from icestream.operators.process.declarations import ObjectState
 from icestream.operators.process.per_group import (
     ExpiredTimerInfo,
-    Rows,
     StatefulProcessor,
     StatefulProcessorHandle,
+    TimedRows,
     TimerValues,
 )
 from icestream.operators.process.values import Row
@@ -39,7 +39,7 @@ OPS = (
 
 
 @dataclass(frozen=True)
-class Step:
+class InputRow:
     """A row of input."""
 
     user: int
@@ -49,10 +49,10 @@ class Step:
 
 
 #: chunks of a batch, and the watermark after it
-Batch = tuple[Sequence[Sequence[Step]], Micros]
+Batch = tuple[Sequence[Sequence[InputRow]], Micros]
 
 
-def changes_of_steps(steps: Sequence[Step]) -> pa.RecordBatch:
+def changes_of_steps(steps: Sequence[InputRow]) -> pa.RecordBatch:
     """Return rows of input as changes; a group's identity is its number."""
     rows = [{"user": step.user, "op": step.op, "a": step.a} for step in steps]
     times = np.array([step.time for step in steps], dtype=np.int64)
@@ -69,7 +69,7 @@ def counted(changes: Iterable[pa.RecordBatch]) -> Counter[tuple[Any, ...]]:
 
 
 def run(
-    operator: TemporalOperator, groups: Groups, batches: Iterable[Batch], watermark: Micros = 0
+    operator: LifetimeOperator, groups: Groups, batches: Iterable[Batch], watermark: Micros = 0
 ) -> Iterator[pa.RecordBatch]:
     """Push batches through an operator."""
     for chunks, after in batches:
@@ -124,7 +124,7 @@ class Scripted(StatefulProcessor):
         self._known = handle.getObjectState("known", how)
 
     def handleInputRows(  # noqa: N802
-        self, key: Row, rows: Rows, timers: TimerValues
+        self, key: Row, rows: TimedRows, timers: TimerValues
     ) -> Iterator[Any]:
         """Do what each row says and tell what is seen."""
         for time, op, a in zip(rows.times, rows["op"], rows["a"], strict=True):
@@ -214,7 +214,7 @@ class _Plain:
         self.flags = {key: entry for key, entry in self.flags.items() if entry[1] > watermark}
         self.things = [entry for entry in self.things if entry[1] > watermark]
 
-    def do(self, step: Step, until: Micros, watermark: Micros) -> Any:  # noqa: PLR0911, PLR0912
+    def do(self, step: InputRow, until: Micros, watermark: Micros) -> Any:  # noqa: PLR0911, PLR0912
         """Do what a row says and return what is seen."""
         a, code = step.a, float(step.a % 3)
         match step.op:

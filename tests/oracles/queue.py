@@ -41,7 +41,7 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Served:
+class DequeuedUpdate:
     """What a queue hands over: the newest update of a key and the first it stands for."""
 
     update: Update
@@ -108,7 +108,7 @@ class PlainHistory:
         updates.append(update)
         return update
 
-    def deliver(self, served: Served, at: Micros) -> None:
+    def deliver(self, served: DequeuedUpdate, at: Micros) -> None:
         """Note that the application has an update."""
         self.keys[served.update.key].delivered.append((at, served.update.number))
 
@@ -161,17 +161,17 @@ class PlainUpdateQueue(PlainHistory):
         line = self.lists.setdefault(number, [])
         line.insert(0 if slow else len(line), key)
 
-    def read(self, count: int, now: Micros) -> list[Served]:
+    def read(self, count: int, now: Micros) -> list[DequeuedUpdate]:
         """Return the updates that would be served at an instant."""
         return self._serve(count, now, lambda _: None)
 
-    def dequeue(self, count: int, now: Micros) -> list[Served]:
+    def dequeue(self, count: int, now: Micros) -> list[DequeuedUpdate]:
         """Take updates in the order of the schedule."""
         if self.since and self.scored != now and count > 0 and self.schedule == "index":
             self.facts[PRICE] = learnt_price(self.facts)
             self.scored = now
 
-        def take(served: Served) -> None:
+        def take(served: DequeuedUpdate) -> None:
             key, history = served.update.key, self.keys[served.update.key]
             history.served.append((now, served.update.number))
             del self.since[key]
@@ -182,16 +182,18 @@ class PlainUpdateQueue(PlainHistory):
 
         return self._serve(count, now, take)
 
-    def _serve(self, count: int, now: Micros, take: Callable[[Served], None]) -> list[Served]:
+    def _serve(
+        self, count: int, now: Micros, take: Callable[[DequeuedUpdate], None]
+    ) -> list[DequeuedUpdate]:
         price = self.facts[PRICE] if self.scored == now else learnt_price(self.facts)
         lists = {number: list(line) for number, line in self.lists.items() if line}
-        found: list[Served] = []
+        found: list[DequeuedUpdate] = []
         while len(found) < count and lists:
             number = max(lists, key=lambda each: (self._worth(lists[each][0], now, price), -each))
             key = lists[number].pop(0)
             if not lists[number]:
                 del lists[number]
-            found.append(Served(self.keys[key].updates[-1], self.since[key]))
+            found.append(DequeuedUpdate(self.keys[key].updates[-1], self.since[key]))
             take(found[-1])
         return found
 
@@ -206,7 +208,7 @@ class PlainAppendQueue(PlainHistory):
     def __init__(self) -> None:
         """Start empty."""
         super().__init__()
-        self.line: list[Served] = []
+        self.line: list[DequeuedUpdate] = []
 
     def __len__(self) -> int:
         """Return how many updates wait."""
@@ -219,9 +221,9 @@ class PlainAppendQueue(PlainHistory):
             kept = [served.update.number for served in self.line if served.update.key == key]
             kept += [number for _, number in self.keys[key].served]
             first = self.keys[key].updates[max(kept, default=-1) + 1]
-            self.line.append(Served(update, first.arrived))
+            self.line.append(DequeuedUpdate(update, first.arrived))
 
-    def dequeue(self, count: int, now: Micros) -> list[Served]:
+    def dequeue(self, count: int, now: Micros) -> list[DequeuedUpdate]:
         """Take updates in order of arrival."""
         taken, self.line = self.line[:count], self.line[count:]
         for served in taken:

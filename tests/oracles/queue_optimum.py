@@ -57,7 +57,7 @@ def longest_waiting(ages: Ages) -> int:
 
 
 @dataclass(frozen=True)
-class Case:
+class SmallSystem:
     """A small system whose best schedule can be searched for."""
 
     keys: int

@@ -17,7 +17,7 @@ from icestream.core.times import Micros
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.windows.session import Session
 from tests.oracles.answers import answer
-from tests.oracles.arrivals import Arrivals, Row
+from tests.oracles.arrivals import ArrivalOracle, Row
 
 #: one object, so that a dict takes all NaN for one key
 _NAN = math.nan
@@ -31,7 +31,7 @@ class _Open:
     events: list[tuple[int, dict[str, Any]]]
 
 
-class ObviousSessions(Arrivals):
+class ObviousSessions(ArrivalOracle):
     """The rows that a query over sessions must emit, batch by batch."""
 
     def __init__(self, plan: Plan) -> None:

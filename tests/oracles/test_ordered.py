@@ -5,7 +5,7 @@ import pytest
 
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan.windows.frame import Frame, RowsSlide
-from icestream.testing.sources import SECOND, Shape, batches_of, generate
+from icestream.testing.sources import SECOND, StreamShape, batches_of, generate
 from tests.fixtures.plans import window_plan
 from tests.oracles.arrivals import Row
 from tests.oracles.frames import ObviousFrames, frames_by_sql
@@ -20,7 +20,9 @@ def test_oracle_the_obvious_computation_equals_sql_where_nothing_is_late(frame: 
         slack="100 seconds",
         aggregates=[Aggregate(function, "value", function) for function in chosen],
     )
-    items = generate(plan, Shape(events=150, start=-20 * SECOND, nulls=0.2, disorder=SECOND), 1)
+    items = generate(
+        plan, StreamShape(events=150, start=-20 * SECOND, nulls=0.2, disorder=SECOND), 1
+    )
     oracle = ObviousFrames(plan)
     rows = [row for splits in batches_of(items) for row in oracle.feed(splits)] + oracle.flush()
     batches = [b for splits in batches_of(items) for split in splits for b in split]

@@ -59,8 +59,11 @@ def test_nan_is_one_value_and_changes_come_back_as_they_were() -> None:
     assert oracle.heads(changes) == [(0, 1, 1), (0, 1, 2)]
 
 
-@given(dice=st.randoms(), kind=st.sampled_from([stories.Kind(), stories.Kind(cuts=True)]))
-def test_changes_leave_the_past_alone(dice: Random, kind: stories.Kind) -> None:
+@given(
+    dice=st.randoms(),
+    kind=st.sampled_from([stories.ScenarioKind(), stories.ScenarioKind(cuts=True)]),
+)
+def test_changes_leave_the_past_alone(dice: Random, kind: stories.ScenarioKind) -> None:
     before: Bag = Counter()
     for batch in stories.story(dice, [stories.port()], kind):
         after = Counter(before)
@@ -75,7 +78,7 @@ def test_changes_leave_the_past_alone(dice: Random, kind: stories.Kind) -> None:
 
 @given(dice=st.randoms())
 def test_the_answer_at_an_instant_is_that_over_what_is_alive(dice: Random) -> None:
-    kind = stories.Kind(batches=2, cuts=True)
+    kind = stories.ScenarioKind(batches=2, cuts=True)
     story = stories.story(dice, [stories.port(), stories.port()], kind)
     chunks = [chunk for batch in story for chunk in batch.chunks]
     left, right = (bag_of(*(c for at_port, c in chunks if at_port == port)) for port in (0, 1))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.testing.sources import SECOND, Shape, batches_of, generate
+from icestream.testing.sources import SECOND, StreamShape, batches_of, generate
 from tests.fixtures.plans import window_plan
 from tests.oracles.arrivals import Row
 from tests.oracles.grid import ObviousWindows, differences, windows_by_sql
@@ -22,7 +22,9 @@ def test_oracle_the_obvious_computation_equals_sql_where_nothing_is_late() -> No
         slack="100 seconds",
         inputs=pa.schema([("value", pa.float64()), ("whole", pa.int32())]),
     )
-    items = generate(plan, Shape(events=300, start=-20 * SECOND, nulls=0.2, disorder=SECOND), 1)
+    items = generate(
+        plan, StreamShape(events=300, start=-20 * SECOND, nulls=0.2, disorder=SECOND), 1
+    )
     oracle = ObviousWindows(plan)
     rows = [row for splits in batches_of(items) for row in oracle.feed(splits)] + oracle.flush()
     batches = [b for splits in batches_of(items) for split in splits for b in split]

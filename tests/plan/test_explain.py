@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from icestream.plan.explain import estimate_and_log, explained
-from icestream.plan.grid.cost import KeyCounts, Statistics
+from icestream.plan.grid.cost import KeyCounts, WindowStatistics
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.windows.frame import Frame
 from icestream.plan.windows.grid import Windows
@@ -13,8 +13,8 @@ from tests.fixtures.plans import window_plan
 MINUTE = 60 * SECOND
 
 
-def measured(*points: tuple[int, float]) -> Statistics:
-    return Statistics(
+def measured(*points: tuple[int, float]) -> WindowStatistics:
+    return WindowStatistics(
         rate=100.0, tuple_bytes=40, keys=KeyCounts(points), entry_bytes=40, group_bytes=60
     )
 

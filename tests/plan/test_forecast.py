@@ -12,7 +12,7 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_serving import WindowedBy
 from icestream.plan import lower
-from icestream.plan.forecast import Load, forecast
+from icestream.plan.forecast import StreamLoad, forecast
 from icestream.plan.grid import cost
 from icestream.plan.nodes.queries import Plan, Source, View, WindowKind
 from icestream.plan.nodes.updates import Latest, Updates
@@ -40,12 +40,12 @@ def plan(windows: WindowKind, *aggregates: Aggregate) -> Plan:
 
 def test_windows_take_what_the_cost_model_says() -> None:
     made = plan(Windows(24 * HOUR, 10 * SECOND))
-    [found] = forecast(made, Load(rate=1000, keys=80_000, pane_keys=8_000, event_bytes=94))
+    [found] = forecast(made, StreamLoad(rate=1000, keys=80_000, pane_keys=8_000, event_bytes=94))
     spec = lower.window_spec(made)
     keys = cost.KeyCounts(((10 * SECOND, 8_000), (24 * HOUR, 80_000)))
     wanted = cost.estimate(
         [Windows(24 * HOUR, 10 * SECOND)],
-        cost.Statistics(
+        cost.WindowStatistics(
             rate=1000,
             tuple_bytes=94,
             keys=keys,
@@ -73,8 +73,8 @@ KINDS = [
 def test_more_load_never_takes_less(
     windows: WindowKind, rate: float, keys: float, more: float, load: bool
 ) -> None:
-    [before] = forecast(plan(windows), Load(rate, keys))
-    grown = Load(rate * more, keys) if load else Load(rate, keys * more)
+    [before] = forecast(plan(windows), StreamLoad(rate, keys))
+    grown = StreamLoad(rate * more, keys) if load else StreamLoad(rate, keys * more)
     [after] = forecast(plan(windows), grown)
     assert after.memory + after.disk >= (before.memory + before.disk) * 0.999
     if before.note.split()[0] == after.note.split()[0]:
@@ -83,7 +83,7 @@ def test_more_load_never_takes_less(
 
 
 def test_frames_over_one_stream_are_forecast_together() -> None:
-    load = Load(100, 50)
+    load = StreamLoad(100, 50)
     alone = [forecast(plan(Frame(range=reach)), load)[0] for reach in (HOUR, 2 * HOUR)]
     one = plan(Frame(range=HOUR))
     other = replace(one.views[0], windows=Frame(range=2 * HOUR))
@@ -95,7 +95,7 @@ def test_frames_over_one_stream_are_forecast_together() -> None:
 
 def test_a_load_of_nothing_is_refused() -> None:
     with pytest.raises(DefinitionError, match="events and keys"):
-        Load(rate=0, keys=10)
+        StreamLoad(rate=0, keys=10)
 
 
 def test_windows_that_are_updates_cost_what_their_bounds_say() -> None:
@@ -106,10 +106,10 @@ def test_windows_that_are_updates_cost_what_their_bounds_say() -> None:
     step = UpdateStep(lambda rows: rows, columns, columns, ("key",))
     source = (Source("s", 0),)
     made = Updates(source, columns, INSTANT, (step,), Latest(("key",)), windowed=windowed)
-    [found] = forecast(made, Load(rate=1000, keys=100))
+    [found] = forecast(made, StreamLoad(rate=1000, keys=100))
     assert found.operator == "lazy windows of 1 minute every 20 seconds"
     # ten tuples a second of each key; three windows are open at once, of 60, 40 and 20 seconds
     assert found.per_window == pytest.approx((600, 1200))
-    [one] = forecast(replace(made, windowed=None), Load(rate=1000, keys=100))
+    [one] = forecast(replace(made, windowed=None), StreamLoad(rate=1000, keys=100))
     assert one.per_window is None
     assert found.memory > one.memory

@@ -54,7 +54,7 @@ def test_a_plan_that_no_operator_runs_is_refused(plan: Plan, what: str) -> None:
         (plan_of(None, COUNT, Aggregate("min", "x0", "m")), "ObjectOperator"),
         (plan_of(None, Aggregate("median", "x1", "m")), "ObjectOperator"),
         (plan_of(Session(SECOND), COUNT), "SessionOperator"),
-        (plan_of(Frame(range=SECOND, slide=RowsSlide(2)), COUNT), "OrderedOperator"),
+        (plan_of(Frame(range=SECOND, slide=RowsSlide(2)), COUNT), "FrameOperator"),
     ],
 )
 def test_each_kind_of_view_has_its_operator(plan: Plan, operator: str) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from bench.registry import Size
-from bench.safety.crash import CASES, CRASH, FLIP, REFUSE, STOPPED, TIGHT, Found
+from bench.safety.crash import CASES, CRASH, FLIP, REFUSE, STOPPED, TIGHT, CrashFindings
 from icestream.state.versions.commits import COMMITS
-from icestream.testing.crash_runs import MODES, ROOT, Process, Rehearsal, Script, staged
+from icestream.testing.crash_runs import MODES, ROOT, CrashRuns, Process, Script, staged
 from icestream.testing.simulated_disk import Crash, CrashMode, SimulatedDisk
 
 
-def rehearse(script: Script, folder: Path) -> tuple[Rehearsal, SimulatedDisk]:
-    rehearsal = Rehearsal(script, str(folder))
+def rehearse(script: Script, folder: Path) -> tuple[CrashRuns, SimulatedDisk]:
+    rehearsal = CrashRuns(script, str(folder))
     return rehearsal, rehearsal.undisturbed()
 
 
@@ -63,7 +63,7 @@ def test_crash_with_all_that_unwinds_in_the_dying_process(tmp_path: Path, mode: 
     assert rehearsal.differences == []
 
 
-def _die(rehearsal: Rehearsal, disk: SimulatedDisk) -> int:
+def _die(rehearsal: CrashRuns, disk: SimulatedDisk) -> int:
     """Run until the disk crashes; return the action it crashed in."""
     action = 0
     try:
@@ -134,6 +134,6 @@ def test_the_bench_covers_every_way_to_fail() -> None:
         assert all(case.script.actions[STOPPED] is not None for case in CASES[size]
                    if case.what == FLIP)  # fmt: skip
     assert max(len(case.script.actions) for case in CASES[Size.FULL]) > 64
-    total, part = Found(points=1), Found(points=2, versions=3, failures=["x"])
+    total, part = CrashFindings(points=1), CrashFindings(points=2, versions=3, failures=["x"])
     total.add(part)
     assert (total.points, total.versions, total.failures) == (3, 3, ["x"])

@@ -10,17 +10,17 @@ import pytest
 from bench.safety.crash import FLIPPED, STOPPED
 from icestream.core.errors import DamageError
 from icestream.state.versions.commits import RESULTS, SEGMENTS
-from icestream.testing.crash_runs import ROOT, Process, Rehearsal, Script, staged
+from icestream.testing.crash_runs import ROOT, CrashRuns, Process, Script, staged
 from icestream.testing.simulated_disk import SimulatedDisk
-from tests.faults.bit_flips import HARMLESS, NOTICED, Rot
+from tests.faults.bit_flips import HARMLESS, NOTICED, BitFlips
 
 
 @pytest.fixture(scope="module")
-def rot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rot]:
+def rot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BitFlips]:
     with staged():
-        rehearsal = Rehearsal(FLIPPED, str(tmp_path_factory.mktemp("rot")))
+        rehearsal = CrashRuns(FLIPPED, str(tmp_path_factory.mktemp("rot")))
         rehearsal.undisturbed()
-        yield Rot(rehearsal, STOPPED)
+        yield BitFlips(rehearsal, STOPPED)
 
 
 @pytest.mark.parametrize(
@@ -37,20 +37,20 @@ def rot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rot]:
         "late events",
     ],
 )
-def test_damage_in_any_durable_file_is_noticed_and_named(rot: Rot, kind: str) -> None:
+def test_damage_in_any_durable_file_is_noticed_and_named(rot: BitFlips, kind: str) -> None:
     path = rot.durable_files()[kind]
     rot.flip_durable(kind, path, range(3, rot.size(path), 23))
     assert rot.undetected == []
     assert set(rot.outcomes[kind]) == {NOTICED}
 
 
-def test_damage_in_the_exchange_is_noticed_and_the_batch_can_be_fed_again(rot: Rot) -> None:
+def test_damage_in_the_exchange_is_noticed_and_the_batch_can_be_fed_again(rot: BitFlips) -> None:
     rot.flip_parcel(range(5, rot.parcel_size(), 67))
     assert rot.undetected == []
     assert set(rot.outcomes["parcel"]) == {NOTICED}
 
 
-def test_damage_in_arenas_of_an_earlier_run_is_harmless(rot: Rot) -> None:
+def test_damage_in_arenas_of_an_earlier_run_is_harmless(rot: BitFlips) -> None:
     names = rot.arena_files()
     assert any("header" in name for name in names)
     for name in names[::3]:
@@ -74,7 +74,7 @@ def test_a_missing_file_is_damage_that_is_named(tmp_path: Path, folder: str) -> 
             again.act(1) if folder == RESULTS else again.act(2)
 
 
-def test_an_undetected_flip_would_be_counted(rot: Rot) -> None:
+def test_an_undetected_flip_would_be_counted(rot: BitFlips) -> None:
     before = list(rot.undetected)
     expected = rot.rehearsal.expected
     kept = expected[-1]

@@ -9,7 +9,7 @@ from icestream.core.errors import DefinitionError
 from icestream.operators.grid.slice_log import SLICE_BYTES
 from icestream.plan.events.dataflow import Dataflow
 from icestream.runtime.work.dataflow.work import DataflowWork
-from icestream.testing.sources import Shape, batches_of
+from icestream.testing.sources import StreamShape, batches_of
 from tests.fixtures import dataflow_plans as plans
 from tests.suites.dataflow_conformance import DataflowConformance, open_dataflow, stream_of
 
@@ -69,7 +69,7 @@ class TestRecommender(DataflowConformance):
     many_groups = 60
     many_events = 240
 
-    def shape(self) -> Shape:
+    def shape(self) -> StreamShape:
         # pairs of what a user rated are many
         return replace(super().shape(), events=50, batches=4, skew=0.5)
 
@@ -105,7 +105,7 @@ def test_bounded_the_least_memory_is_enough(name: str, tmp_path: Path) -> None:
         budget for budget in range(SLICE_BYTES, 64 << 20, SLICE_BYTES) if _is_enough(flow, budget)
     )
     events = 300 if name == "recommender" else 5000
-    items = stream_of(flow, Shape(events=events, groups=events // 2, batches=3), 1)
+    items = stream_of(flow, StreamShape(events=events, groups=events // 2, batches=3), 1)
     query = open_dataflow(flow, tmp_path, budget=least, shards=1)
     for batch in batches_of(items):
         (delivery,) = query.driver.batch(query.next_batch, batch)

@@ -12,18 +12,18 @@ from icestream.runtime.local import LocalExecutor
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.work.dataflow.work import DataflowWork
 from icestream.state.versions.commits import SEGMENTS, VersionStore
-from icestream.testing.crash_runs import ROOT, Process, Rehearsal
+from icestream.testing.crash_runs import ROOT, CrashRuns, Process
 from icestream.testing.simulated_disk import SimulatedDisk
 from tests.faults.bit_flips import HARMLESS, NOTICED
 from tests.suites.dataflow_conformance import small_sizes
-from tests.suites.dataflow_crash_runs import DataflowRot, DataflowScript
+from tests.suites.dataflow_crash_runs import DataflowBitFlips, DataflowScript
 
 SCRIPT = DataflowScript(batches=6, budget=8 << 20)
 
 
 def test_crash_every_step_of_a_run(tmp_path: Path) -> None:
     with small_sizes():
-        rehearsal = Rehearsal(SCRIPT, str(tmp_path))
+        rehearsal = CrashRuns(SCRIPT, str(tmp_path))
         disk = rehearsal.undisturbed()
         assert any(rows for rows, _ in rehearsal.expected)
         every = disk.steps // 24
@@ -35,7 +35,7 @@ def test_crash_every_step_of_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("restart", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_full_disk_at_any_step_loses_nothing(tmp_path: Path, restart: bool) -> None:
     with small_sizes():
-        rehearsal = Rehearsal(DataflowScript(batches=4, budget=8 << 20), str(tmp_path))
+        rehearsal = CrashRuns(DataflowScript(batches=4, budget=8 << 20), str(tmp_path))
         disk = rehearsal.undisturbed()
         for step in range(1 + restart, disk.steps + 1, disk.steps // 9):
             rehearsal.refuse(step, restart=restart)
@@ -58,7 +58,7 @@ def test_crash_between_two_components_leaves_nothing(
         return run(self, tasks)
 
     with small_sizes():
-        rehearsal = Rehearsal(SCRIPT, str(tmp_path))
+        rehearsal = CrashRuns(SCRIPT, str(tmp_path))
         rehearsal.undisturbed()
         assert len(SCRIPT.plan.components) == 2
         disk = SimulatedDisk()
@@ -84,11 +84,11 @@ def test_a_version_names_the_shards_of_all_components() -> None:
 
 
 @pytest.fixture(scope="module")
-def rot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataflowRot]:
+def rot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataflowBitFlips]:
     with small_sizes(snapshot=3):
-        rehearsal = Rehearsal(SCRIPT, str(tmp_path_factory.mktemp("rot")))
+        rehearsal = CrashRuns(SCRIPT, str(tmp_path_factory.mktemp("rot")))
         rehearsal.undisturbed()
-        yield DataflowRot(rehearsal, 5)
+        yield DataflowBitFlips(rehearsal, 5)
 
 
 KINDS = (
@@ -104,7 +104,7 @@ KINDS = (
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_damage_in_any_durable_file_is_noticed_and_named(rot: DataflowRot, kind: str) -> None:
+def test_damage_in_any_durable_file_is_noticed_and_named(rot: DataflowBitFlips, kind: str) -> None:
     path = rot.durable_files()[kind]
     size = rot.size(path)
     rot.flip_durable(kind, path, range(3, size, max(1, size // 6)))
@@ -114,7 +114,7 @@ def test_damage_in_any_durable_file_is_noticed_and_named(rot: DataflowRot, kind:
 
 
 def test_damage_in_the_exchange_is_noticed_and_the_batch_can_be_fed_again(
-    rot: DataflowRot,
+    rot: DataflowBitFlips,
 ) -> None:
     size = rot.parcel_size()
     rot.flip_parcel(range(5, size, size // 8))

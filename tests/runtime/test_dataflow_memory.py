@@ -12,10 +12,10 @@ import pytest
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.runtime.local import LocalExecutor
 from icestream.runtime.version.task import ShardReport, ShardTask
-from icestream.runtime.work.dataflow.memory_use import Holdings
-from icestream.testing.sources import Shape, batches_of
+from icestream.runtime.work.dataflow.memory_use import MemoryUse
+from icestream.testing.sources import StreamShape, batches_of
 from tests.fixtures import dataflow_plans as plans
-from tests.fixtures.dataflow_plans import RATINGS, SECOND, Stream, dataflow
+from tests.fixtures.dataflow_plans import RATINGS, SECOND, PlanStream, dataflow
 from tests.suites.dataflow_conformance import open_dataflow, small_sizes, stream_of
 
 
@@ -35,7 +35,7 @@ def test_bounded_memory_goes_to_components_that_miss_some(
     budget = 8 << 20
     query = open_dataflow(flow, tmp_path, budget=budget, shards=1)
     told: list[list[int]] = []
-    for batch in batches_of(stream_of(flow, Shape(events=900, groups=40, batches=6), 1)):
+    for batch in batches_of(stream_of(flow, StreamShape(events=900, groups=40, batches=6), 1)):
         given.clear()
         (delivery,) = query.driver.batch(query.next_batch, batch)
         told.append(list(given))
@@ -44,7 +44,7 @@ def test_bounded_memory_goes_to_components_that_miss_some(
     alike = budget // flow.jobs
     assert set(told[0]) == {alike // 2}
     last: Any = query.driver.last
-    held = Holdings.from_json(last.decisions["holdings"]).of
+    held = MemoryUse.from_json(last.decisions["holdings"]).of
     most = max(held, key=lambda shard: held[shard].held)
     assert told[-1][most] > alike
     assert min(told[-1]) >= alike // 2
@@ -52,7 +52,7 @@ def test_bounded_memory_goes_to_components_that_miss_some(
 
 def test_a_query_goes_on_with_less_memory(tmp_path: Path) -> None:
     flow = plans.recommender()
-    batches = list(batches_of(stream_of(flow, Shape(events=200, groups=20, batches=4), 1)))
+    batches = list(batches_of(stream_of(flow, StreamShape(events=200, groups=20, batches=4), 1)))
     query = open_dataflow(flow, tmp_path, budget=24 << 20, shards=1)
     for batch in batches[:2]:
         query.feed(batch)
@@ -67,10 +67,10 @@ def test_bounded_groups_that_pass_are_neither_opened_nor_written(tmp_path: Path)
     # events of an instant: all that is made of them is over when the watermark has passed
     total = Aggregate("sum", "rating", "total")
 
-    def best(group: Stream) -> Stream:
+    def best(group: PlanStream) -> PlanStream:
         return group.apply(["item"], lambda item: item.agg(total)).top(1, "total")
 
-    flow = dataflow(Stream.of(RATINGS).apply(["user"], best), "update", slack=0)
+    flow = dataflow(PlanStream.of(RATINGS).apply(["user"], best), "update", slack=0)
     count, dice = 60_000, np.random.default_rng(5)
     times, users = np.arange(count) // 10 * 1_000, dice.integers(0, 3, count)
     columns = [
@@ -95,7 +95,7 @@ def test_bounded_groups_that_pass_are_neither_opened_nor_written(tmp_path: Path)
 def test_bounded_final_aggregates_of_ten_times_the_budget(tmp_path: Path) -> None:
     batches, size, users, budget = 8, 10_000, 4000, 512 << 10
     functions = (Aggregate("count", None, "n"), Aggregate("sum", "rating", "total"))
-    ratings = Stream.of(RATINGS).window(1000 * SECOND)
+    ratings = PlanStream.of(RATINGS).window(1000 * SECOND)
     flow = dataflow(ratings.apply(["user"], lambda group: group.agg(*functions)), "append", slack=0)
     dice = np.random.default_rng(3)
     user, rating = dice.integers(0, users, batches * size), dice.integers(1, 9, batches * size) / 2

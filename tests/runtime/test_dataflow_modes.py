@@ -13,20 +13,20 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.dataflow.component import ComponentOperator
-from icestream.operators.lifetimes.changes import TemporalOperator
+from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.plan.events.dataflow import Dataflow
-from icestream.testing.sources import Shape, batches_of
+from icestream.testing.sources import StreamShape, batches_of
 from tests.fixtures import dataflow_plans as plans
-from tests.fixtures.dataflow_plans import RATINGS, SECOND, Stream, dataflow
+from tests.fixtures.dataflow_plans import RATINGS, SECOND, PlanStream, dataflow
 from tests.oracles.lifetimes import Bag, assert_same_snapshots
 from tests.suites.dataflow_conformance import bag_of_rows, open_dataflow, stream_of
 
-SHAPE = Shape(events=240, groups=12, batches=8)
+SHAPE = StreamShape(events=240, groups=12, batches=8)
 
 
 def windowed(mode: str) -> Dataflow:
     sums = (Aggregate("sum", "rating", "total"), Aggregate("count", None, "n"))
-    ratings = Stream.of(RATINGS).window(8 * SECOND)
+    ratings = PlanStream.of(RATINGS).window(8 * SECOND)
     return dataflow(ratings.apply(["user"], lambda group: group.agg(*sums)), mode)
 
 
@@ -106,7 +106,7 @@ def test_oracle_no_change_of_a_version_takes_another_back(tmp_path: Path) -> Non
 def _never_last(
     self: ComponentOperator,
     number: int,
-    operator: TemporalOperator,
+    operator: LifetimeOperator,
     port: int,
     changes: pa.RecordBatch,
     watermark: int,
@@ -117,7 +117,7 @@ def _never_last(
 def both_ways(mode: str = "update") -> Dataflow:
     """Short-lived events that meet themselves, and come on two ways to an aggregate."""
 
-    def group(events: Stream) -> Stream:
+    def group(events: PlanStream) -> PlanStream:
         left, right = (
             events.select("user", "item AS a"),
             events.select("user AS other", "item AS b", "rating AS r"),
@@ -126,7 +126,9 @@ def both_ways(mode: str = "update") -> Dataflow:
         again = pairs.where("a >= b").union(pairs.where("a <= b"))
         return again.agg(Aggregate("count", None, "n"), Aggregate("sum", "r", "total"))
 
-    return dataflow(Stream.of(RATINGS).window(SECOND // 4).apply(["user"], group), mode, slack=0)
+    return dataflow(
+        PlanStream.of(RATINGS).window(SECOND // 4).apply(["user"], group), mode, slack=0
+    )
 
 
 @pytest.mark.parametrize(

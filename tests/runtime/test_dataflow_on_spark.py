@@ -19,7 +19,7 @@ from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeE
 from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.work import Executor
 from icestream.state.files import LocalFiles
-from icestream.testing.sources import SECOND, Shape, batches_of
+from icestream.testing.sources import SECOND, StreamShape, batches_of
 from tests.fixtures import dataflow_plans as plans
 from tests.oracles.lifetimes import Bag, assert_same_snapshots, without_zeros
 from tests.oracles.plain_dataflow import PlainDataflow
@@ -27,7 +27,7 @@ from tests.suites.dataflow_conformance import bag_of_rows, stream_of
 
 pytestmark = pytest.mark.spark
 
-SHAPE = Shape(events=80, batches=3, splits=1, nulls=0.1, disorder=7 * SECOND)
+SHAPE = StreamShape(events=80, batches=3, splits=1, nulls=0.1, disorder=7 * SECOND)
 
 Making = Callable[[SparkSession, LocalFiles, str], Executor[DataFrame]]
 

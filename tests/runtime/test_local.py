@@ -13,7 +13,7 @@ from icestream.runtime.local import LocalQuery
 from icestream.runtime.version.settings import LEAST_QUOTA, Settings
 from icestream.state.versions.commits import COMMITS, RESULTS, SEGMENTS, VersionStore
 from icestream.testing.simulated_disk import SimulatedDisk
-from icestream.testing.sources import ABORT, SECOND, Shape, drive, generate, restart
+from icestream.testing.sources import ABORT, SECOND, StreamShape, drive, generate, restart
 from tests.fixtures.plans import QuickFiles, open_query, window_plan
 from tests.oracles.grid import rows_of, same_multiset
 
@@ -116,7 +116,7 @@ def test_a_batch_that_fails_leaves_the_query_where_it_was(tmp_path: Path) -> Non
 
 def test_nothing_is_left_behind_that_no_version_names(tmp_path: Path) -> None:
     disk = SimulatedDisk()
-    items = generate(PLAN, Shape(events=200, batches=30, span=90 * SECOND), 1)
+    items = generate(PLAN, StreamShape(events=200, batches=30, span=90 * SECOND), 1)
     drive(lambda: open_query(PLAN, str(tmp_path), files=disk), items)
     root = os.path.join(str(tmp_path), "checkpoint")
     store = VersionStore(disk, root)
@@ -145,7 +145,7 @@ def test_a_damaged_arena_folder_of_another_run_is_not_trusted(tmp_path: Path) ->
 
 
 def test_compressed_segments_hold_the_same(tmp_path: Path) -> None:
-    items = generate(PLAN, Shape(events=300, batches=6), 2)
+    items = generate(PLAN, StreamShape(events=300, batches=6), 2)
     rows = []
     for codec in (None, "lz4", "zstd"):
         folder = tmp_path / str(codec)

@@ -26,7 +26,7 @@ from icestream.runtime.work.dataflow import spilling
 from icestream.runtime.work.dataflow import work as dataflow_work
 from icestream.runtime.work.dataflow.work import ComponentShard
 from icestream.testing.moving_shards import rescale, separate_disks
-from tests.fixtures.dataflow_plans import SECOND, Stream, dataflow
+from tests.fixtures.dataflow_plans import SECOND, PlanStream, dataflow
 from tests.fixtures.join_plans import NAMES, SCHEMAS, batch_of, deferred, sources, tree
 from tests.suites.dataflow_conformance import open_dataflow, small_sizes
 
@@ -132,7 +132,7 @@ def counted(flow: Dataflow, count: int, table: pa.Table) -> Rows:
 def forced(dice: np.random.Generator, chance: float) -> Iterator[None]:
     """Let random partitions of random joins leave memory after any version."""
 
-    def at_random(*args: Any, **kwargs: Any) -> spilling.Decided:
+    def at_random(*args: Any, **kwargs: Any) -> spilling.JoinDecisions:
         decided = spilling.decided(*args, **kwargs)
         spill = {
             join: tuple(np.flatnonzero(dice.random(256) < dice.choice([0.0, 0.3, 1.0])).tolist())
@@ -259,12 +259,12 @@ def _fetching(lifetime: int) -> Dataflow:
     return dataflow(rows, "append", SCHEMAS, slack=SPAN)
 
 
-def _pairs(left: Stream, right: Stream, one: str, other: str) -> Stream:
+def _pairs(left: PlanStream, right: PlanStream, one: str, other: str) -> PlanStream:
     mine = left.where(f"{one} IS NOT NULL").select("*", f"{one} AS key")
     theirs = right.where(f"{other} IS NOT NULL").select("*", f"{other} AS key")
     kept = [*left.node.payload.names, *right.node.payload.names]
 
-    def join(x: Stream, y: Stream) -> Stream:
+    def join(x: PlanStream, y: PlanStream) -> PlanStream:
         twin = y.select(*right.node.payload.names, "key AS twin")
         return x.join(twin, hidden=["twin"])
 

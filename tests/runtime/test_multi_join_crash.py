@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from icestream.state.versions.commits import VersionStore
-from icestream.testing.crash_runs import ROOT, Rehearsal
+from icestream.testing.crash_runs import ROOT, CrashRuns
 from tests.suites.dataflow_conformance import small_sizes
 from tests.suites.dataflow_crash_runs import JoinScript, spills_by_version
 
@@ -17,7 +17,7 @@ SCRIPT = JoinScript(batches=6, events=16)
 @pytest.mark.slow
 def test_crash_any_step_of_a_run_with_spills_and_clean_ups(tmp_path: Path) -> None:
     with small_sizes(), spills_by_version():
-        rehearsal = Rehearsal(SCRIPT, str(tmp_path))
+        rehearsal = CrashRuns(SCRIPT, str(tmp_path))
         disk = rehearsal.undisturbed()
         rows = [len(rows) for rows, _ in rehearsal.expected]
         # the flushes clean up: they emit what spills have kept back
@@ -34,7 +34,7 @@ def test_crash_any_step_of_a_run_with_spills_and_clean_ups(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_crash_every_step_of_a_run_with_spills_and_clean_ups(tmp_path: Path) -> None:
     with small_sizes(), spills_by_version():
-        rehearsal = Rehearsal(SCRIPT, str(tmp_path))
+        rehearsal = CrashRuns(SCRIPT, str(tmp_path))
         disk = rehearsal.undisturbed()
         rehearsal.crash_everywhere()
     assert rehearsal.points == disk.steps
@@ -44,7 +44,7 @@ def test_crash_every_step_of_a_run_with_spills_and_clean_ups(tmp_path: Path) -> 
 @pytest.mark.parametrize("restart", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_full_disk_at_any_step_of_a_clean_up_loses_nothing(tmp_path: Path, restart: bool) -> None:
     with small_sizes(), spills_by_version():
-        rehearsal = Rehearsal(JoinScript(batches=4, events=16), str(tmp_path))
+        rehearsal = CrashRuns(JoinScript(batches=4, events=16), str(tmp_path))
         disk = rehearsal.undisturbed()
         for step in range(1 + restart, disk.steps + 1, disk.steps // 4):
             rehearsal.refuse(step, restart=restart)

@@ -13,7 +13,7 @@ from icestream.plan.nodes.updates import SCHEDULES, Latest, Updates
 from icestream.runtime.work.latest.work import Overhead
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions.commits import SEGMENTS
-from icestream.testing.crash_runs import Rehearsal, staged
+from icestream.testing.crash_runs import CrashRuns, staged
 from icestream.testing.moving_shards import rescale, separate_disks
 from tests.fixtures.update_streams import (
     SECOND,
@@ -258,7 +258,7 @@ def test_overhead_is_what_all_but_one_of_the_last_batches_stayed_below() -> None
 
 def test_crash_every_step_of_a_run(tmp_path: Path) -> None:
     with staged():
-        rehearsal = Rehearsal(QuotesScript(batches=8, events=120, keys=80), str(tmp_path))
+        rehearsal = CrashRuns(QuotesScript(batches=8, events=120, keys=80), str(tmp_path))
         disk = rehearsal.undisturbed()
         every = disk.steps // 24
         rehearsal.crash_everywhere(lambda step: step % every == 0)

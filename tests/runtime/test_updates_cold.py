@@ -12,7 +12,7 @@ import pytest
 
 from icestream.operators.latest.pacing import Pace
 from icestream.plan.nodes.updates import Latest
-from icestream.testing.crash_runs import Rehearsal, staged
+from icestream.testing.crash_runs import CrashRuns, staged
 from icestream.testing.moving_shards import rescale, separate_disks
 from tests.fixtures.update_streams import (
     SECOND,
@@ -168,7 +168,7 @@ def test_bounded_ten_times_the_keys_that_fit(tmp_path: Path) -> None:
 def test_crash_every_step_of_a_run_with_a_small_budget(tmp_path: Path) -> None:
     script = QuotesScript(batches=6, events=800, keys=3000, budget=2 * LITTLE)
     with staged(tight=True):
-        rehearsal = Rehearsal(script, str(tmp_path))
+        rehearsal = CrashRuns(script, str(tmp_path))
         disk = rehearsal.undisturbed()
         every = disk.steps // 12
         rehearsal.crash_everywhere(lambda step: step % every == 0)

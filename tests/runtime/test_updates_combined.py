@@ -15,12 +15,12 @@ import pytest
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.latest.join import UpdateJoin
 from icestream.operators.latest.pre_queue import (
-    Arriving,
-    Filtered,
-    Front,
-    Joined,
-    Mapped,
-    Merged,
+    PreQueueFilter,
+    PreQueueInput,
+    PreQueueJoin,
+    PreQueueMap,
+    PreQueueNode,
+    PreQueueUnion,
     columns_of,
 )
 from icestream.operators.latest.step import UpdateStep
@@ -134,7 +134,7 @@ def sides_of(rows: Sequence[Told]) -> pa.RecordBatch:
 def test_oracle_the_newest_match_of_every_key_is_served(
     restart: bool, condition: str | None, tmp_path: Path
 ) -> None:
-    join = Joined(Arriving((0,), LEFT), Arriving((1,), RIGHT), 60, condition)
+    join = PreQueueJoin(PreQueueInput((0,), LEFT), PreQueueInput((1,), RIGHT), 60, condition)
     result = join.stream.schema
     plan = replace(
         quotes_plan(Costly(ManualClock()), budget=15_000),
@@ -235,20 +235,20 @@ def test_oracle_windows_are_whole_over_restarts(
     assert {row["symbol"] for row in rows} == {"s0", "s1", "s2", "s3"}
 
 
-A, B, C = Arriving((0,), LEFT), Arriving((1,), LEFT), Arriving((2,), RIGHT)
-UNION = Merged((A, B), (1, 0))
-JOIN = Joined(UNION, C, 40)
-TREES: dict[str, Front] = {
-    "filter of a union": Filtered(UNION, "bid % 3 <> 0"),
+A, B, C = PreQueueInput((0,), LEFT), PreQueueInput((1,), LEFT), PreQueueInput((2,), RIGHT)
+UNION = PreQueueUnion((A, B), (1, 0))
+JOIN = PreQueueJoin(UNION, C, 40)
+TREES: dict[str, PreQueueNode] = {
+    "filter of a union": PreQueueFilter(UNION, "bid % 3 <> 0"),
     "join of a union": JOIN,
-    "filter of a join": Filtered(Joined(A, C, 40, "ask > bid"), "(ask + bid) % 2 = 0"),
-    "map of a filter of a join": Mapped(
-        Filtered(JOIN, "bid % 2 = 0"), ("symbol", "ts", "bid + ask AS total")
+    "filter of a join": PreQueueFilter(PreQueueJoin(A, C, 40, "ask > bid"), "(ask + bid) % 2 = 0"),
+    "map of a filter of a join": PreQueueMap(
+        PreQueueFilter(JOIN, "bid % 2 = 0"), ("symbol", "ts", "bid + ask AS total")
     ),
-    "union of joins": Merged((Joined(A, C, 40), Joined(B, C, 10)), (0, 1)),
-    "join of joins": Joined(
-        Mapped(Joined(A, C, 40), ("symbol", "ts", "bid + ask AS total")),
-        Filtered(B, "bid > 50"),
+    "union of joins": PreQueueUnion((PreQueueJoin(A, C, 40), PreQueueJoin(B, C, 10)), (0, 1)),
+    "join of joins": PreQueueJoin(
+        PreQueueMap(PreQueueJoin(A, C, 40), ("symbol", "ts", "bid + ask AS total")),
+        PreQueueFilter(B, "bid > 50"),
         60,
     ),
 }
@@ -273,15 +273,15 @@ def evaluated(text: str, row: dict[str, Any]) -> Any:
     return eval(text.replace("<>", "!=").replace(" = ", " == "), {}, row)
 
 
-def plain(front: Front, events: Sequence[Told]) -> list[dict[str, Any]]:
+def plain(front: PreQueueNode, events: Sequence[Told]) -> list[dict[str, Any]]:
     """Return what a tree makes of all events, by definition."""
-    if isinstance(front, Arriving):
+    if isinstance(front, PreQueueInput):
         value = front.stream.others[0]
         mine = [row for row in events if row[3] in front.numbers]
         return [{"symbol": row[0], "ts": row[2], value: row[1]} for row in mine]
-    if isinstance(front, Filtered):
+    if isinstance(front, PreQueueFilter):
         return [row for row in plain(front.over, events) if evaluated(front.condition, row)]
-    if isinstance(front, Mapped):
+    if isinstance(front, PreQueueMap):
         pairs = [
             (text.partition(" AS ")[2] or text, text.partition(" AS ")[0]) for text in front.columns
         ]
@@ -290,7 +290,7 @@ def plain(front: Front, events: Sequence[Told]) -> list[dict[str, Any]]:
             for row in plain(front.over, events)
         ]
     best: dict[tuple[str, int], tuple[int, dict[str, Any]]] = {}
-    if isinstance(front, Merged):
+    if isinstance(front, PreQueueUnion):
         for port, source in enumerate(front.sources):
             for row in plain(source, events):
                 mine_best = -front.truth.index(port), row
@@ -298,7 +298,7 @@ def plain(front: Front, events: Sequence[Told]) -> list[dict[str, Any]]:
                 if instant not in best or mine_best[0] > best[instant][0]:
                     best[instant] = mine_best
     else:
-        assert isinstance(front, Joined)
+        assert isinstance(front, PreQueueJoin)
         for left in plain(front.left, events):
             for right in plain(front.right, events):
                 younger, older = max(left["ts"], right["ts"]), min(left["ts"], right["ts"])
@@ -326,7 +326,7 @@ def as_travelling(rows: Sequence[Told], columns: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*heads, *(made[each.name] for each in columns)], names)
 
 
-def tree_plan(front: Front, clock: ManualClock) -> Updates:
+def tree_plan(front: PreQueueNode, clock: ManualClock) -> Updates:
     def slow(rows: pa.RecordBatch) -> pa.RecordBatch:
         clock.at += 10_000 * rows.num_rows
         return rows

@@ -15,15 +15,15 @@ import pytest
 from icestream.state import arena as arena_module
 from icestream.state.arena import PAGE, Arena, sweep
 from icestream.state.budget import Account, Budget
-from icestream.state.mapping_cache import LEAST_BYTES, KeptMappings
+from icestream.state.mapping_cache import LEAST_BYTES, MappingCache
 
 #: rows of eight bytes whose mapping is kept
 LARGE = LEAST_BYTES // 8
 
 
 @pytest.fixture(autouse=True)
-def kept() -> Iterator[KeptMappings]:
-    with mock.patch.object(arena_module, "KEPT", KeptMappings()) as mine:
+def kept() -> Iterator[MappingCache]:
+    with mock.patch.object(arena_module, "KEPT", MappingCache()) as mine:
         yield mine
 
 
@@ -45,7 +45,7 @@ def claimed(parent: Path, name: str) -> Arena:
     return arena
 
 
-def test_a_mapping_is_used_again_by_whoever_released_it(tmp_path: Path, kept: KeptMappings) -> None:
+def test_a_mapping_is_used_again_by_whoever_released_it(tmp_path: Path, kept: MappingCache) -> None:
     released(tmp_path, "v1")
     assert len(kept) == 1
     with mock.patch("mmap.mmap", wraps=mmap.mmap) as mapping:
@@ -78,7 +78,7 @@ def _works(parent: str, rows: int) -> None:
 
 @pytest.mark.parametrize("rows", [LARGE // 2, LARGE, 2 * LARGE])
 def test_a_kept_mapping_shows_what_others_wrote(
-    tmp_path: Path, kept: KeptMappings, rows: int
+    tmp_path: Path, kept: MappingCache, rows: int
 ) -> None:
     """Another process shrinks, rewrites or grows the file and leaves it under the same name."""
     released(tmp_path, "v1")
@@ -90,7 +90,7 @@ def test_a_kept_mapping_shows_what_others_wrote(
     assert array.view.tolist() == [rows] * rows
 
 
-def test_a_mapping_serves_only_the_file_it_is_of(tmp_path: Path, kept: KeptMappings) -> None:
+def test_a_mapping_serves_only_the_file_it_is_of(tmp_path: Path, kept: MappingCache) -> None:
     released(tmp_path, "v1")
     other = tmp_path / "other"
     shutil.copytree(tmp_path / "v1", other)
@@ -102,7 +102,7 @@ def test_a_mapping_serves_only_the_file_it_is_of(tmp_path: Path, kept: KeptMappi
     assert (array.view == 9).all()
 
 
-def test_mappings_of_arenas_that_are_gone_are_let_go(tmp_path: Path, kept: KeptMappings) -> None:
+def test_mappings_of_arenas_that_are_gone_are_let_go(tmp_path: Path, kept: MappingCache) -> None:
     released(tmp_path, "v1")
     released(tmp_path, "v2")
     assert len(kept) == 2
@@ -116,7 +116,7 @@ def test_mappings_of_arenas_that_are_gone_are_let_go(tmp_path: Path, kept: KeptM
 
 
 def test_bounded_few_mappings_are_kept(tmp_path: Path) -> None:
-    few = KeptMappings(most=3)
+    few = MappingCache(most=3)
     with mock.patch.object(arena_module, "KEPT", few):
         for number, arrays in enumerate((2, 2, 1)):
             released(tmp_path, f"v{number}", arrays)

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from icestream.state.worker_thread import Lane
+from icestream.state.worker_thread import WorkerThread
 
 
 def fail() -> None:
@@ -14,7 +14,7 @@ def fail() -> None:
 
 
 def test_work_is_collected_in_the_order_it_was_given() -> None:
-    lane, done = Lane("lane"), list[int]()
+    lane, done = WorkerThread("lane"), list[int]()
     for number in range(20):
         lane.give(partial(done.append, number))
     for number in range(20):
@@ -25,7 +25,7 @@ def test_work_is_collected_in_the_order_it_was_given() -> None:
 
 
 def test_an_error_is_raised_where_its_work_is_collected() -> None:
-    lane, done = Lane("lane"), list[int]()
+    lane, done = WorkerThread("lane"), list[int]()
     lane.give(partial(done.append, 0))
     lane.give(fail)
     lane.give(partial(done.append, 1))
@@ -38,7 +38,7 @@ def test_an_error_is_raised_where_its_work_is_collected() -> None:
 
 
 def test_closing_waits_for_what_was_given() -> None:
-    lane, done = Lane("lane"), list[int]()
+    lane, done = WorkerThread("lane"), list[int]()
     lane.give(partial(time.sleep, 0.05))
     lane.give(partial(done.append, 1))
     lane.close()

@@ -43,7 +43,7 @@ from icestream.testing.simulated_disk import SimulatedDisk
 from icestream.testing.sources import (
     SECOND,
     Item,
-    Shape,
+    StreamShape,
     arrival_times,
     batches_of,
     drive,
@@ -66,7 +66,7 @@ from tests.oracles.plain_dataflow import PlainDataflow
 _EVERYONE = (0, 0)
 
 
-def stream_of(flow: Dataflow, shape: Shape, seed: int) -> list[Item]:
+def stream_of(flow: Dataflow, shape: StreamShape, seed: int) -> list[Item]:
     """Make up a stream for a dataflow: integers are keys, numbers have few values."""
     dice = np.random.default_rng(seed)
     times = arrival_times(shape, dice)
@@ -86,7 +86,7 @@ def stream_of(flow: Dataflow, shape: Shape, seed: int) -> list[Item]:
 
 
 def _values(
-    field: pa.Field, place: int, count: int, shape: Shape, dice: np.random.Generator
+    field: pa.Field, place: int, count: int, shape: StreamShape, dice: np.random.Generator
 ) -> np.ndarray[Any, Any]:
     if pa.types.is_floating(field.type):
         return dice.integers(1, 20, count) / 2
@@ -163,9 +163,9 @@ class DataflowConformance(EveryQuery):
         """Open the query in a folder, new or where it stands."""
         return open_dataflow(self.flow, folder, shards=shards)
 
-    def shape(self) -> Shape:
+    def shape(self) -> StreamShape:
         """Return what the streams are like."""
-        return Shape(
+        return StreamShape(
             events=150,
             batches=5,
             disorder=7 * SECOND,
@@ -176,7 +176,7 @@ class DataflowConformance(EveryQuery):
             empty=0.2,
         )
 
-    def stream(self, seed: int, shape: Shape | None = None) -> list[Item]:
+    def stream(self, seed: int, shape: StreamShape | None = None) -> list[Item]:
         """Return the items of one stream."""
         return stream_of(self.flow, shape or self.shape(), seed)
 

@@ -24,17 +24,17 @@ from icestream.runtime.work.dataflow import spilling
 from icestream.runtime.work.dataflow import work as dataflow_work
 from icestream.state.versions.commits import BASE, COMMITS, PLAN, RESULTS, SEGMENTS, VersionStore
 from icestream.testing.crash_runs import ROOT, Script
-from tests.faults.bit_flips import Rot
-from tests.fixtures.dataflow_plans import RATINGS, SECOND, Stream, dataflow
+from tests.faults.bit_flips import BitFlips
+from tests.fixtures.dataflow_plans import RATINGS, SECOND, PlanStream, dataflow
 from tests.fixtures.join_plans import SCHEMAS, batch_of, deferred, sources
 
 
 def popular_items() -> Dataflow:
     """Keep the best of those items, rated just now, that have the same number of ratings."""
-    ratings = Stream.of(RATINGS)
+    ratings = PlanStream.of(RATINGS)
     count = (Aggregate("count", None, "ratings"), Aggregate("sum", "rating", "total"))
 
-    def counted(everything: Stream, recent: Stream) -> Stream:
+    def counted(everything: PlanStream, recent: PlanStream) -> PlanStream:
         counts = everything.agg(*count)
         return counts.join(recent.select("item AS other", "user"), hidden=["other"])
 
@@ -103,7 +103,7 @@ class JoinScript(Script):
 def spills_by_version() -> Iterator[None]:
     """Let partitions of joins leave memory that depend on nothing but the version."""
 
-    def by_version(*args: Any, **kwargs: Any) -> spilling.Decided:
+    def by_version(*args: Any, **kwargs: Any) -> spilling.JoinDecisions:
         news = spilling.decided(*args, **kwargs)
         dice = np.random.default_rng(args[4])
         leaving = {
@@ -116,7 +116,7 @@ def spills_by_version() -> Iterator[None]:
         yield
 
 
-class DataflowRot(Rot):
+class DataflowBitFlips(BitFlips):
     """Flips bits of what a dataflow wrote."""
 
     def durable_files(self) -> dict[str, str]:

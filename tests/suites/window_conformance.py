@@ -35,7 +35,7 @@ from icestream.testing.simulated_disk import SimulatedDisk
 from icestream.testing.sources import (
     SECOND,
     Item,
-    Shape,
+    StreamShape,
     batches_of,
     drive,
     generate,
@@ -92,9 +92,9 @@ class QueryConformance(EveryQuery):
         """Return the slow version, before its first batch."""
         return ObviousWindows(self.plan)
 
-    def shape(self) -> Shape:
+    def shape(self) -> StreamShape:
         """Return what the streams are like."""
-        return Shape(
+        return StreamShape(
             events=180,
             batches=5,
             disorder=4 * SECOND,
@@ -106,7 +106,7 @@ class QueryConformance(EveryQuery):
             empty=0.2,
         )
 
-    def stream(self, seed: int, shape: Shape | None = None) -> list[Item]:
+    def stream(self, seed: int, shape: StreamShape | None = None) -> list[Item]:
         """Return the items of one stream."""
         return generate(self.plan, shape or self.shape(), seed)
 

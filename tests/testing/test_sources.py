@@ -9,7 +9,7 @@ from icestream.testing.sources import (
     ABORT,
     SECOND,
     Item,
-    Shape,
+    StreamShape,
     batches_of,
     generate,
     random_events,
@@ -34,7 +34,7 @@ def batches(items: list[Item]) -> list[pa.RecordBatch]:
 
 @given(shapes(), st.integers(0, 2**32))
 @settings(max_examples=20)
-def test_the_same_seed_gives_the_same_items(shape: Shape, seed: int) -> None:
+def test_the_same_seed_gives_the_same_items(shape: StreamShape, seed: int) -> None:
     one, other = generate(PLAN, shape, seed), generate(PLAN, shape, seed)
     assert [item is ABORT for item in one] == [item is ABORT for item in other]
     for a, b in zip(batches(one), batches(other), strict=True):
@@ -43,7 +43,7 @@ def test_the_same_seed_gives_the_same_items(shape: Shape, seed: int) -> None:
 
 @given(shapes(), st.integers(0, 2**32))
 @settings(max_examples=20)
-def test_generated_batches_fit_the_plan(shape: Shape, seed: int) -> None:
+def test_generated_batches_fit_the_plan(shape: StreamShape, seed: int) -> None:
     items = generate(PLAN, shape, seed)
     assert items[-1] is not ABORT
     for batch in batches(items):
@@ -53,7 +53,7 @@ def test_generated_batches_fit_the_plan(shape: Shape, seed: int) -> None:
 
 
 def test_what_a_shape_says_is_in_the_stream() -> None:
-    shape = Shape(
+    shape = StreamShape(
         events=2000,
         start=-50 * SECOND,
         disorder=SECOND,
@@ -79,7 +79,7 @@ def test_what_a_shape_says_is_in_the_stream() -> None:
 
 
 def test_rebatch_keeps_the_events_and_their_order() -> None:
-    items = generate(PLAN, Shape(aborts=0.5, empty=0.3), 3)
+    items = generate(PLAN, StreamShape(aborts=0.5, empty=0.3), 3)
     cut = rebatch(items, 17)
     one, other = (pa.Table.from_batches(batches(each)) for each in (items, cut))
     assert str(one.to_pylist()) == str(other.to_pylist())

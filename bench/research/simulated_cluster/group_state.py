@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Table
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.folding.fold import Run
+from icestream.operators.folding.fold import EntryRun
 from icestream.operators.protocol import Emitted, PastVersion
 from icestream.plan.nodes.queries import Plan
 from icestream.runtime.version.task import ShardSpace, ShardTask
@@ -44,10 +44,10 @@ ARENAS = "arenas"
 
 
 @dataclass(frozen=True)
-class Folded:
+class FoldedInputs:
     """What came for a key group, folded: the inputs of its operator."""
 
-    runs: Sequence[Run] = ()
+    runs: Sequence[EntryRun] = ()
 
     def entries(self) -> Iterator[Table]:
         """Yield tables of entries, each row led by its pane."""
@@ -70,7 +70,7 @@ class Folded:
 
 
 @dataclass(frozen=True)
-class Progress:
+class GroupProgress:
     """How far a key group has got, wherever it is."""
 
     version: int = 0
@@ -93,7 +93,7 @@ class GroupState:
         quota: int,
         *,
         log: str | None = None,
-        progress: Progress | None = None,
+        progress: GroupProgress | None = None,
     ) -> None:
         """Begin empty in a folder of a node; the log is there too, unless it is elsewhere."""
         self._work = WindowShard(plan)
@@ -103,7 +103,7 @@ class GroupState:
         self._log = folder if log is None else log
         self._quota = quota
         self._budget = Budget(quota)
-        self._progress = progress or Progress()
+        self._progress = progress or GroupProgress()
         self._arena: Arena | None = None
 
     @property
@@ -116,7 +116,7 @@ class GroupState:
         """Return the number of files of the group."""
         return len(self._files_of())
 
-    def run(self, inputs: Folded, watermark: Micros) -> list[Emitted]:
+    def run(self, inputs: FoldedInputs, watermark: Micros) -> list[Emitted]:
         """Take in what came, bring windows forward, and return the rows of those that close."""
         before = self._progress
         space = self._space(before.version + 1, watermark)
@@ -140,7 +140,7 @@ class GroupState:
         for each in {*live} - {*needed}:
             self._files.unlink(f"{self._segments}/{each.info.name}")
         self._files.sync_files([f"{self._segments}/{info.name}" for _, info in space.sealed])
-        self._progress = Progress(past.version, base, history, needed)
+        self._progress = GroupProgress(past.version, base, history, needed)
         space.close()
         return rows
 

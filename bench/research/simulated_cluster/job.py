@@ -35,7 +35,7 @@ from bench.research.migration import Move, Way
 from bench.research.routes import ALWAYS
 from bench.research.simulated_cluster.moving_windows import Mapped, Moved, MovingWindows
 from bench.research.simulated_cluster.window_rows import in_windows, of_windows
-from bench.research.split_combine import Shape
+from bench.research.split_combine import ComponentShape
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.fields import Field
@@ -99,7 +99,7 @@ class RunningJob:
     def __init__(
         self,
         job: WindowJob,
-        shape: Shape,
+        shape: ComponentShape,
         folder: str,
         files: Files,
         *,
@@ -130,8 +130,8 @@ class RunningJob:
         self._mapped = mapped
         self._homes = tuple(homes)
         self._made = 0
-        self.computing = self._panes(places) if shape is Shape.SPLIT else None
-        self.windows = self._windows(homes if shape is Shape.SPLIT else places)
+        self.computing = self._panes(places) if shape is ComponentShape.SPLIT else None
+        self.windows = self._windows(homes if shape is ComponentShape.SPLIT else places)
         #: windows that take over from those of a split job, and where they begin
         self._next: tuple[MovingWindows, Micros] | None = None
         self._reached: Micros = 0
@@ -190,7 +190,7 @@ class RunningJob:
         began = time.perf_counter()
         self._homes = self.windows.places
         self.computing = self._panes(self._homes)
-        self.shape = Shape.SPLIT
+        self.shape = ComponentShape.SPLIT
         return time.perf_counter() - began
 
     def combine(self, way: Way) -> list[Moved]:
@@ -204,7 +204,7 @@ class RunningJob:
         rest = self.computing.feed(None, INFINITY)
         self._consolidated(rest, self.watermark)
         self.computing.close()
-        self.computing, self.shape = None, Shape.COMBINED
+        self.computing, self.shape = None, ComponentShape.COMBINED
         return self.windows.move(Move(group, node, way) for group, node in enumerate(places))
 
     def close(self) -> None:
@@ -238,7 +238,7 @@ class RunningJob:
         for part in (self.computing, self.windows):
             part.close()
         self.computing, self.windows, self._next = None, grown, None
-        self.shape = Shape.COMBINED
+        self.shape = ComponentShape.COMBINED
 
     def _panes(self, places: Sequence[int]) -> MovingWindows:
         return self._component(self._job.panes, places, consolidated=True)

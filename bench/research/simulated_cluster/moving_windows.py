@@ -44,17 +44,17 @@ from bench.research.migration import (
     Instruction,
     Migrations,
     Move,
-    Switch,
+    SwitchRoutes,
     Way,
 )
 from bench.research.routes import Routes
-from bench.research.simulated_cluster.group_state import Folded, GroupState
+from bench.research.simulated_cluster.group_state import FoldedInputs, GroupState
 from bench.research.simulated_cluster.window_rows import in_windows, of_windows
 from icestream.core.errors import DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.fold import routes_of
-from icestream.operators.folding.columns import Column
-from icestream.operators.folding.fold import EntryTable, Run
+from icestream.operators.folding.columns import InputColumn
+from icestream.operators.folding.fold import EntryRun, EntryTable
 from icestream.operators.protocol import Emitted
 from icestream.plan.lower import window_spec
 from icestream.plan.nodes.queries import TIME, Plan
@@ -176,8 +176,10 @@ class MovingWindows:
         ending = any(_ends(each, self.watermark, watermark) for each in self._windows)
         for place in sorted(self._held if ending else by_place):
             began = time.process_time()
-            inputs = Folded(self._folded(by_place[place], partial)) if place in by_place else None
-            emitted = self._held[place].run(inputs or Folded(), watermark)
+            inputs = (
+                FoldedInputs(self._folded(by_place[place], partial)) if place in by_place else None
+            )
+            emitted = self._held[place].run(inputs or FoldedInputs(), watermark)
             took = time.process_time() - began
             group, node = place
             self.load[group] += took
@@ -219,7 +221,7 @@ class MovingWindows:
         columns = [rows.column(f"k{place}") for place in range(len(self.plan.keys))]
         return pa.RecordBatch.from_arrays(columns, schema=self.plan.group_keys)
 
-    def _folded(self, rows: pa.RecordBatch, partial: bool) -> list[Run]:
+    def _folded(self, rows: pa.RecordBatch, partial: bool) -> list[EntryRun]:
         if self._mapped is not None and not partial:
             rows = self._mapped(rows)
         if partial not in self._tables:
@@ -228,7 +230,7 @@ class MovingWindows:
             )
         table = self._tables[partial]
         panes = self._spec.grid.panes_of(rows.column(TIME).to_numpy())
-        columns = {name: Column(rows.column(name)) for name in rows.schema.names}
+        columns = {name: InputColumn(rows.column(name)) for name in rows.schema.names}
         return [*table.fold(self._keys(rows), panes, columns), table.take()]
 
     def _owned(self, place: tuple[int, int], emitted: list[Emitted]) -> list[Emitted]:
@@ -292,7 +294,7 @@ class MovingWindows:
                 self._drained(each.group, each.source)
             else:
                 # rows are put aside, taken up and sent by other routes between batches: by nobody
-                assert not isinstance(each, Switch) or each.routes is self._migrations.routes
+                assert not isinstance(each, SwitchRoutes) or each.routes is self._migrations.routes
 
     def _drained(self, group: int, node: int) -> None:
         """Drop what a node holds of a group, unless it has got the group back meanwhile."""

@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
-from icestream.api.statement import Built, Part, sources_of
+from icestream.api.statement import BuiltQuery, StreamInput, sources_of
 from icestream.api.types import arrow_schema, arrow_type
 from icestream.plan.events.dataflow import Dataflow, source_column
 from icestream.plan.events.needed_columns import needed_columns
@@ -24,7 +24,7 @@ from icestream.plan.nodes.events import Node
 from icestream.plan.nodes.queries import SOURCE, TIME
 
 
-def built(node: Node, sources: Mapping[int, Part], mode: str) -> Built[Dataflow]:
+def built(node: Node, sources: Mapping[int, StreamInput], mode: str) -> BuiltQuery[Dataflow]:
     """Return the projection of the sources, by tag, and the dataflow, for an output mode."""
     parts = list(sources.values())
     needed = needed_columns(node)
@@ -44,15 +44,15 @@ def built(node: Node, sources: Mapping[int, Part], mode: str) -> Built[Dataflow]
         ]
     )
     events = reduce(DataFrame.unionAll, frames)
-    return Built(events, plan, (rows,), parts[0].time)
+    return BuiltQuery(events, plan, (rows,), parts[0].time)
 
 
-def columns_of(part: Part) -> pa.Schema:
+def columns_of(part: StreamInput) -> pa.Schema:
     """Return the columns of a source."""
     return arrow_schema(part.frame.columns, part.frame.schema.fields)
 
 
-def projected(part: Part, number: int, columns: Sequence[pa.Schema]) -> DataFrame:
+def projected(part: StreamInput, number: int, columns: Sequence[pa.Schema]) -> DataFrame:
     """Return the rows of one source with empty columns for those of the others."""
     chosen = [sf.col(part.time).alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]
     for source, schema in enumerate(columns):

@@ -22,24 +22,24 @@ from pyspark.sql.types import StructType
 
 from icestream.api.event_writer import built, columns_of
 from icestream.api.functions import AggregateExpression
-from icestream.api.statement import Built, Part
+from icestream.api.statement import BuiltQuery, StreamInput
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.dataflow.edge_rows import Edging
+from icestream.operators.dataflow.edge_rows import EdgeRows
 from icestream.operators.dataflow.padding import Padding
 from icestream.operators.dataflow.steps import Filtering, Projecting
-from icestream.operators.lifetimes.aggregate import TemporalAggregate
+from icestream.operators.lifetimes.aggregate import LifetimeAggregate
 from icestream.operators.lifetimes.alter_lifetimes import (
     Forever,
     Hopping,
     Lifetime,
     Point,
     Shifted,
-    Windowed,
+    WindowLifetime,
 )
-from icestream.operators.lifetimes.changes import TemporalOperator
+from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.operators.lifetimes.difference import StreamDifference
 from icestream.operators.lifetimes.edges import Edges
 from icestream.operators.lifetimes.join import StreamJoin
@@ -94,7 +94,7 @@ class Events:
 
     _node: Node
     #: the sources that take part, by tag
-    _parts: Mapping[int, Part] = field(repr=False)
+    _parts: Mapping[int, StreamInput] = field(repr=False)
 
     @property
     def columns(self) -> list[str]:
@@ -158,7 +158,7 @@ class Events:
         if length <= 0:
             msg = f"a lifetime must be positive; got {duration!r}"
             raise DefinitionError(msg)
-        return self._altered(Windowed(length))
+        return self._altered(WindowLifetime(length))
 
     def window(self, range: str | int, slide: str | int | None = None) -> Events:
         """See the events of the last `range`: at every instant, or at the multiples of `slide`.
@@ -269,7 +269,7 @@ class Events:
             _aggregate(each, [f"x{inputs.index(text)}" for text in used], used)
             for each, used in zip(aggregates, texts, strict=True)
         )
-        operator = TemporalAggregate(before._node.payload, chosen, scope.keys)
+        operator = LifetimeAggregate(before._node.payload, chosen, scope.keys)
         shown = ", ".join(
             f"{each.function}({', '.join(used) or '*'}) as {each.alias}"
             for each, used in zip(chosen, texts, strict=True)
@@ -331,7 +331,7 @@ class Events:
         if not node.grows:
             msg = "edges are rows of a stream, not results that may be taken back"
             raise DefinitionError(msg)
-        edging = Edging.bind(node.payload, start, end, since)
+        edging = EdgeRows.bind(node.payload, start, end, since)
         told = self._mapped(edging, edging.schema(node.payload), edging.text)
         return told._applied(Edges(node.payload, ()), "events of edges", grows=False)
 
@@ -381,7 +381,7 @@ class Events:
                 raise DefinitionError(msg)
             return self._joined_or_alone(other, on, kind)
         if within is not None:
-            near = Windowed(parse_interval(within) + 1)
+            near = WindowLifetime(parse_interval(within) + 1)
             return self._altered(near).join(
                 other._altered(near), on, where=where, onPressure=onPressure, **spilling
             )
@@ -550,7 +550,7 @@ class Events:
         """
         print(explained_dataflow(self._built("append").plan, progress))
 
-    def _built(self, mode: str) -> Built[Dataflow]:
+    def _built(self, mode: str) -> BuiltQuery[Dataflow]:
         """Return the projection of the sources and the dataflow, for an output mode."""
         if self._node.scope is not None:
             msg = "events of a group leave it by being returned from groupApply's function"
@@ -587,7 +587,7 @@ class Events:
 
     def _altered(self, lifetime: Lifetime) -> Events:
         match lifetime:
-            case Windowed():
+            case WindowLifetime():
                 longer = lifetime.duration
             case Hopping():
                 longer = lifetime.range + lifetime.slide
@@ -607,7 +607,7 @@ class Events:
         return replace(self, _node=Left(node.payload, scope, node.grows, node.reach, before=node))
 
     def _applied(
-        self, operator: TemporalOperator, text: str, *, grows: bool, other: Events | None = None
+        self, operator: LifetimeOperator, text: str, *, grows: bool, other: Events | None = None
     ) -> Events:
         streams = (self,) if other is None else (self, other)
         nodes = tuple(stream._node for stream in streams)

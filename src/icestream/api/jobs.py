@@ -27,7 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from icestream.api.event_writer import columns_of, projected
-from icestream.api.statement import Built, Part, sources_of
+from icestream.api.statement import BuiltQuery, StreamInput, sources_of
 from icestream.api.types import arrow_type
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
@@ -79,7 +79,7 @@ class Tuples(JobOperators):
 
     _made: JobStream
     #: the sources that take part, by tag
-    _parts: Mapping[int, Part] = field(repr=False)
+    _parts: Mapping[int, StreamInput] = field(repr=False)
     _fuse: Fuse = "auto"
     _rates: Rates | None = None
 
@@ -195,7 +195,7 @@ def _planned(results: Sequence[Tuples]) -> JobPlan:
     return planned_job([each._stream.node for each in results], fuse=lead._fuse, rates=lead._rates)
 
 
-def _built(results: Sequence[object]) -> Built[Dataflow]:
+def _built(results: Sequence[object]) -> BuiltQuery[Dataflow]:
     """Return the projection of the sources and the dataflow of some results, fused as the first."""
     given = [each for each in results if isinstance(each, Tuples)]
     if len(given) < len(results):
@@ -221,7 +221,7 @@ def _built(results: Sequence[object]) -> Built[Dataflow]:
         )
         for view in plan.views
     )
-    return Built(reduce(DataFrame.unionAll, frames), plan, rows, parts[0].time)
+    return BuiltQuery(reduce(DataFrame.unionAll, frames), plan, rows, parts[0].time)
 
 
 __all__ = ["Tuples", "job"]

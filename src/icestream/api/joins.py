@@ -18,7 +18,7 @@ from typing import Unpack
 from icestream.api.events import Events
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
-from icestream.operators.lifetimes.alter_lifetimes import Windowed
+from icestream.operators.lifetimes.alter_lifetimes import WindowLifetime
 from icestream.plan.joins.multi_join import Equal
 from icestream.plan.nodes.spilling import Spilling, SpillingOptions, defers
 
@@ -69,7 +69,7 @@ def join(
     for other in others:
         first._check_together(other, "join")
     if within is not None:
-        near = Windowed(parse_interval(within) + 1)
+        near = WindowLifetime(parse_interval(within) + 1)
         first, *others = [each._altered(near) for each in streams]
     if defers(onPressure, spilling):
         return first._deferred(others, on, where, Spilling(**spilling))

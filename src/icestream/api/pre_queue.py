@@ -16,48 +16,48 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
-from icestream.api.statement import Part, refusal
+from icestream.api.statement import StreamInput, refusal
 from icestream.api.update_result import common_columns, quoted
 from icestream.core.errors import DefinitionError
 from icestream.operators.latest.pre_queue import (
-    Arriving,
-    Filtered,
-    Front,
-    Joined,
-    Mapped,
-    Merged,
+    PreQueueFilter,
+    PreQueueInput,
+    PreQueueJoin,
+    PreQueueMap,
+    PreQueueNode,
+    PreQueueUnion,
     numbers_of,
 )
 from icestream.operators.latest.update_stream import UpdateStream
 
 
 def arriving(
-    parts: Sequence[Part], keys: tuple[str, ...], numbers: tuple[int, ...] | None = None
-) -> Arriving:
+    parts: Sequence[StreamInput], keys: tuple[str, ...], numbers: tuple[int, ...] | None = None
+) -> PreQueueInput:
     """Return the rows of some parts as they come; numbers from 0 on if left out."""
     times = {part.time for part in parts}
     if len(times) > 1:
         msg = f"streams that are taken together need one name for their time; got {sorted(times)}"
         raise DefinitionError(msg)
     stream = UpdateStream(common_columns(parts), keys, parts[0].time)
-    return Arriving(tuple(range(len(parts))) if numbers is None else numbers, stream)
+    return PreQueueInput(tuple(range(len(parts))) if numbers is None else numbers, stream)
 
 
-def moved(front: Front, by: int) -> Front:
+def moved(front: PreQueueNode, by: int) -> PreQueueNode:
     """Return a tree whose inputs have numbers that are larger by some."""
-    if isinstance(front, Arriving):
+    if isinstance(front, PreQueueInput):
         return replace(front, numbers=tuple(number + by for number in front.numbers))
-    if isinstance(front, Filtered | Mapped):
+    if isinstance(front, PreQueueFilter | PreQueueMap):
         return replace(front, over=moved(front.over, by))
-    if isinstance(front, Merged):
+    if isinstance(front, PreQueueUnion):
         return replace(front, sources=tuple(moved(each, by) for each in front.sources))
-    assert isinstance(front, Joined)
+    assert isinstance(front, PreQueueJoin)
     return replace(front, left=moved(front.left, by), right=moved(front.right, by))
 
 
-def by_trust(front: Front) -> list[int]:
+def by_trust(front: PreQueueNode) -> list[int]:
     """Return the numbers of the inputs of a tree, those of a union from the most trusted on."""
-    if not isinstance(front, Merged):
+    if not isinstance(front, PreQueueUnion):
         return list(numbers_of(front))
     return [number for place in front.truth for number in numbers_of(front.sources[place])]
 

@@ -14,17 +14,17 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
-from icestream.api.statement import Built
+from icestream.api.statement import BuiltQuery
 from icestream.core.errors import DefinitionError
 from icestream.runtime.spark.sink import as_they_are, no_rows
 
 
 @dataclass(frozen=True)
-class Shaped:
+class ProjectedRows:
     """The rows of a query, with what is done to them before they go to the sink."""
 
     #: events and plan of the query alone
-    _built: Built[Any]
+    _built: BuiltQuery[Any]
     _shape: Callable[[DataFrame], DataFrame] = field(default=as_they_are, kw_only=True)
 
     @property

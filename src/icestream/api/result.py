@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from icestream.api.projection import Shaped
-from icestream.api.statement import Built, Statement
+from icestream.api.projection import ProjectedRows
+from icestream.api.statement import BuiltQuery, Statement
 from icestream.api.writer import StreamWriter
 from icestream.plan.explain import explained
-from icestream.plan.grid.cost import Statistics
+from icestream.plan.grid.cost import WindowStatistics
 from icestream.plan.nodes.queries import Plan
 
 
 @dataclass(frozen=True)
-class Result(Shaped):
+class Result(ProjectedRows):
     """What a query computes; start it with `writeStream`.
 
     Examples:
@@ -25,7 +25,7 @@ class Result(Shaped):
         ['end', 'serviceId']
     """
 
-    _built: Built[Plan]
+    _built: BuiltQuery[Plan]
     _statement: Statement
 
     @property
@@ -37,7 +37,7 @@ class Result(Shaped):
         """
         return StreamWriter(self._statement, self._built, self._shape, self.schema)
 
-    def explain(self, statistics: Statistics | None = None) -> None:
+    def explain(self, statistics: WindowStatistics | None = None) -> None:
         """Print what will be computed and how.
 
         With statistics of the stream, also the size of both plans; a running query measures them

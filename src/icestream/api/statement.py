@@ -40,7 +40,7 @@ from icestream.state.keys import KeyCodec
 
 
 @dataclass(frozen=True)
-class Part:
+class StreamInput:
     """One DataFrame of a stream, with its own time and slack."""
 
     frame: DataFrame
@@ -54,7 +54,7 @@ class Part:
 class Statement:
     """One query as the user wrote it."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[StreamInput, ...]
     windows: WindowKind
     keys: tuple[Column, ...]
     #: grouping sets by position among the keys; None for one grouping by all of them
@@ -66,7 +66,7 @@ Plan_co = TypeVar("Plan_co", bound=Computation, covariant=True)
 
 
 @dataclass(frozen=True)
-class Built(Generic[Plan_co]):
+class BuiltQuery(Generic[Plan_co]):
     """Events and plan of some statements, or of a query over events with lifetimes."""
 
     events: DataFrame
@@ -77,7 +77,7 @@ class Built(Generic[Plan_co]):
     time: str
 
 
-def build(statements: Sequence[Statement]) -> Built[Plan]:
+def build(statements: Sequence[Statement]) -> BuiltQuery[Plan]:
     """Return the projection of the events and the plan that statements share."""
     parts = statements[0].parts
     frame = parts[0].frame
@@ -105,7 +105,7 @@ def build(statements: Sequence[Statement]) -> Built[Plan]:
     lower.check(plan)
     kinds: list[DataType] = [each.dataType for each in key_fields]
     rows = tuple(result_schema(plan, view, schema[0].dataType, kinds) for view in plan.views)
-    return Built(reduce(DataFrame.unionAll, frames), plan, rows, parts[0].time)
+    return BuiltQuery(reduce(DataFrame.unionAll, frames), plan, rows, parts[0].time)
 
 
 def _view(frame: DataFrame, statement: Statement, keys: _Columns, inputs: _Columns) -> View:
@@ -128,7 +128,7 @@ def _view(frame: DataFrame, statement: Statement, keys: _Columns, inputs: _Colum
     )
 
 
-def sources_of(parts: Sequence[Part]) -> tuple[Source, ...]:
+def sources_of(parts: Sequence[StreamInput]) -> tuple[Source, ...]:
     """Return the sources under names that tell them apart."""
     names = [part.name for part in parts]
     return tuple(
@@ -141,7 +141,7 @@ def sources_of(parts: Sequence[Part]) -> tuple[Source, ...]:
     )
 
 
-def check_same_stream(parts: Sequence[Part], others: Sequence[Part]) -> None:
+def check_same_stream(parts: Sequence[StreamInput], others: Sequence[StreamInput]) -> None:
     """Refuse queries over different streams that are to be started together."""
     same = len(parts) == len(others) and all(
         (a.time, a.slack, a.nulls) == (b.time, b.slack, b.nulls)
@@ -243,7 +243,7 @@ def _meaning(frame: DataFrame, column: Column) -> Any:
     return chosen._jdf.queryExecution().analyzed().expressions().head().child()
 
 
-def _projected(part: Part, number: int, keys: _Columns, inputs: _Columns) -> DataFrame:
+def _projected(part: StreamInput, number: int, keys: _Columns, inputs: _Columns) -> DataFrame:
     """Return the events of one part as ingest reads them."""
     columns = [
         sf.col(part.time).alias(TIME),

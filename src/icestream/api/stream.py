@@ -20,8 +20,8 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 from icestream.api.events import Events, events_of
 from icestream.api.functions import AggregateExpression, as_column, count
 from icestream.api.result import Result
-from icestream.api.statement import Part, Statement, build, refusal
-from icestream.api.updates import ArrowFunction, LatestBy, RowFunction, Served, latest_by
+from icestream.api.statement import Statement, StreamInput, build, refusal
+from icestream.api.updates import ArrowFunction, LatestBy, RowFunction, UpdateResult, latest_by
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
@@ -79,7 +79,7 @@ def stream(
     if length < 0:
         msg = f"slack must not be negative; got {slack!r}"
         raise DefinitionError(msg)
-    return Stream((Part(df, time, length, nulls, name),))
+    return Stream((StreamInput(df, time, length, nulls, name),))
 
 
 def _check_frame(df: object) -> None:
@@ -111,7 +111,7 @@ class Stream:
         ['window', 'agent', 'count']
     """
 
-    _parts: tuple[Part, ...]
+    _parts: tuple[StreamInput, ...]
 
     def where(self, condition: Column | str) -> Stream:
         """Keep the events that fulfil a condition.
@@ -285,7 +285,7 @@ class Stream:
         latest = Latest(tuple(keys), schedule, importance, length, under)
         return latest_by(self, latest, budget)
 
-    def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> Served:
+    def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> UpdateResult:
         """Do an expensive step to every event, given and returned as Arrow batches.
 
         Examples:
@@ -296,7 +296,7 @@ class Stream:
 
     def applyInPandas(
         self, function: Callable[[pd.DataFrame], pd.DataFrame], schema: str | pa.Schema
-    ) -> Served:
+    ) -> UpdateResult:
         """Do an expensive step to every event, given and returned as pandas frames.
 
         Examples:
@@ -305,7 +305,7 @@ class Stream:
         """
         return LatestBy(self._parts, None).applyInPandas(function, schema)
 
-    def map(self, function: RowFunction, schema: str | pa.Schema) -> Served:
+    def map(self, function: RowFunction, schema: str | pa.Schema) -> UpdateResult:
         """Do an expensive step to every event, given and returned as a dictionary.
 
         Examples:

@@ -19,8 +19,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
-from icestream.api.projection import Shaped
-from icestream.api.statement import Built, Part, check_same_stream, sources_of
+from icestream.api.projection import ProjectedRows
+from icestream.api.statement import BuiltQuery, StreamInput, check_same_stream, sources_of
 from icestream.api.types import arrow_schema, arrow_type
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Served(Shaped):
+class UpdateResult(ProjectedRows):
     """The rows of a step over an update stream or over every event; start it with `writeStream`.
 
     Examples:
@@ -46,7 +46,7 @@ class Served(Shaped):
         ['symbol']
     """
 
-    _built: Built[Updates]
+    _built: BuiltQuery[Updates]
     _source: LatestBy
     _step: UpdateStep
 
@@ -83,9 +83,9 @@ class Served(Shaped):
         print(f"{'step':>16}  {self._step.text}")
 
 
-def together(results: Sequence[object]) -> Built[Updates]:
+def together(results: Sequence[object]) -> BuiltQuery[Updates]:
     """Return the events and the plan of steps that are one query."""
-    given = [each for each in results if isinstance(each, Served)]
+    given = [each for each in results if isinstance(each, UpdateResult)]
     if len(given) < len(results):
         msg = (
             "steps over an update stream are started together with steps over the same stream. "
@@ -110,7 +110,7 @@ def together(results: Sequence[object]) -> Built[Updates]:
     return built(lead, [each._step for each in given])
 
 
-def built(source: LatestBy, steps: Sequence[UpdateStep]) -> Built[Updates]:
+def built(source: LatestBy, steps: Sequence[UpdateStep]) -> BuiltQuery[Updates]:
     """Return the events and the plan of some steps."""
     parts, front = source._parts, source._front
     ranks = ranks_of(front) if source._windowed is None else None
@@ -138,10 +138,10 @@ def built(source: LatestBy, steps: Sequence[UpdateStep]) -> Built[Updates]:
         )
         for step in steps
     )
-    return Built(reduce(DataFrame.unionAll, frames), plan, rows, parts[0].time)
+    return BuiltQuery(reduce(DataFrame.unionAll, frames), plan, rows, parts[0].time)
 
 
-def common_columns(parts: Sequence[Part]) -> pa.Schema:
+def common_columns(parts: Sequence[StreamInput]) -> pa.Schema:
     """Return the columns that all parts of a stream have."""
     found = [arrow_schema(part.frame.columns, part.frame.schema.fields) for part in parts]
     for part, schema in zip(parts, found, strict=True):
@@ -154,7 +154,7 @@ def common_columns(parts: Sequence[Part]) -> pa.Schema:
     return pa.schema([pa.field(each.name, each.type) for each in found[0]])
 
 
-def _projected(part: Part, number: int, columns: pa.Schema) -> DataFrame:
+def _projected(part: StreamInput, number: int, columns: pa.Schema) -> DataFrame:
     """Return the events of one part as ingest reads them."""
     chosen = [sf.col(quoted(part.time)).alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]
     for place, each in enumerate(columns):

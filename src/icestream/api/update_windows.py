@@ -18,7 +18,7 @@ from pyspark.sql import Column
 from icestream.api.functions import AggregateExpression
 from icestream.api.pre_queue import condition_of, frame_of
 from icestream.api.statement import aggregate_of, answer_name, check_aggregates
-from icestream.api.update_result import Served, built, quoted
+from icestream.api.update_result import UpdateResult, built, quoted
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_serving import WindowedBy
 from icestream.state.queue.windows.spec import UpdateWindows
@@ -41,7 +41,7 @@ class UpdateWindowed:
         """Compute the aggregates for each value of the columns: the key, and more if wanted."""
         return replace(self, _by=tuple(cols))
 
-    def agg(self, *aggregates: AggregateExpression) -> Answers:
+    def agg(self, *aggregates: AggregateExpression) -> WindowAnswers:
         """Compute aggregates over each window; rows tell its first and last instant."""
         check_aggregates(aggregates)
         source = self._source
@@ -63,14 +63,14 @@ class UpdateWindowed:
         result = windowed.operator(source._latest.schedule).result.schema
         step = UpdateStep(_as_they_are, result, result, by)
         over = replace(over, _windowed=windowed)
-        return Answers(built(over, [step]), over, step)
+        return WindowAnswers(built(over, [step]), over, step)
 
 
 @dataclass(frozen=True)
-class Answers(Served):
+class WindowAnswers(UpdateResult):
     """The answers of windows of an update stream; a step may follow."""
 
-    def where(self, condition: Column | str) -> Answers:
+    def where(self, condition: Column | str) -> WindowAnswers:
         """Keep the answers that fulfil a condition; the others are no news of their key."""
         windowed = self._source._windowed
         assert windowed is not None
@@ -80,21 +80,21 @@ class Answers(Served):
         checked = replace(windowed, having=having, zone=self._source._zone)
         checked.filters()
         over = replace(self._source, _windowed=checked)
-        return Answers(built(over, [self._step]), over, self._step)
+        return WindowAnswers(built(over, [self._step]), over, self._step)
 
     filter = where
 
-    def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> Served:
+    def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> UpdateResult:
         """Do an expensive step to the answers of many keys at once; see `LatestBy.apply`."""
         return self._source.apply(function, schema)
 
     def applyInPandas(
         self, function: Callable[[pd.DataFrame], pd.DataFrame], schema: str | pa.Schema
-    ) -> Served:
+    ) -> UpdateResult:
         """Do an expensive step to the answers of many keys, as pandas frames."""
         return self._source.applyInPandas(function, schema)
 
-    def map(self, function: RowFunction, schema: str | pa.Schema) -> Served:
+    def map(self, function: RowFunction, schema: str | pa.Schema) -> UpdateResult:
         """Do an expensive step to one answer at a time, given and returned as a dictionary."""
         return self._source.map(function, schema)
 

@@ -20,18 +20,18 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from icestream.api.pre_queue import arriving, by_trust, condition_of, frame_of, moved, texts_of
-from icestream.api.statement import Part, refusal
-from icestream.api.update_result import Served, built, common_columns, quoted
+from icestream.api.statement import StreamInput, refusal
+from icestream.api.update_result import UpdateResult, built, common_columns, quoted
 from icestream.api.update_windows import UpdateWindowed
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
 from icestream.operators.latest.pre_queue import (
-    Filtered,
-    Front,
-    Joined,
-    Mapped,
-    Merged,
+    PreQueueFilter,
+    PreQueueJoin,
+    PreQueueMap,
+    PreQueueNode,
+    PreQueueUnion,
     columns_of,
     numbers_of,
     ranks_of,
@@ -63,11 +63,11 @@ class LatestBy:
         ['symbol']
     """
 
-    _parts: tuple[Part, ...]
+    _parts: tuple[StreamInput, ...]
     _latest: Latest | None
     _budget: Micros | None = None
     #: what is done to the parts before updates wait; None where that is nothing
-    _front: Front | None = None
+    _front: PreQueueNode | None = None
     _windowed: WindowedBy | None = None
 
     def where(self, condition: Column | str) -> LatestBy:
@@ -83,7 +83,7 @@ class LatestBy:
         if self._front is None:
             return self._in_spark(lambda frame: frame.where(condition), "where")
         text = condition_of(self._frame, condition)
-        return self._behind(Filtered(self._front, text, self._zone))
+        return self._behind(PreQueueFilter(self._front, text, self._zone))
 
     filter = where
 
@@ -114,7 +114,7 @@ class LatestBy:
             return self._in_spark(lambda frame: frame.select(*cols), "select")
         assert self._front is not None
         texts = texts_of(self._frame, cols)
-        return self._behind(Mapped(self._front, tuple(texts), self._zone))
+        return self._behind(PreQueueMap(self._front, tuple(texts), self._zone))
 
     def union(self, other: LatestBy, *, truth: str | Sequence[str]) -> LatestBy:
         """Take the updates of both streams, never going back in time for any key.
@@ -150,7 +150,7 @@ class LatestBy:
         arcs = tuple(arc for side in sides for arc in _merged(side))
         best = [min(order.index(names[number]) for number in numbers_of(arc)) for arc in arcs]
         ranked = tuple(sorted(range(len(arcs)), key=best.__getitem__))
-        return replace(self, _parts=parts)._behind(Merged(arcs, ranked))
+        return replace(self, _parts=parts)._behind(PreQueueUnion(arcs, ranked))
 
     def join(
         self,
@@ -182,7 +182,7 @@ class LatestBy:
             msg = f"update streams are joined on their key {self._latest.keys}; got on={asked}"
             raise DefinitionError(msg)
         right = moved(other._arcs, len(self._parts))
-        joined = Joined(self._arcs, right, parse_interval(within), condition, self._zone)
+        joined = PreQueueJoin(self._arcs, right, parse_interval(within), condition, self._zone)
         return replace(self, _parts=self._parts + other._parts)._behind(joined)
 
     def window(
@@ -218,7 +218,7 @@ class LatestBy:
 
     def _check_alike(self, method: str, other: object) -> None:
         """Refuse what the method cannot be done to."""
-        if isinstance(other, Served):
+        if isinstance(other, UpdateResult):
             msg = (
                 f"{method} comes before the step: rows of apply, map and agg are no update stream. "
                 f"Write latestBy(...).{method}(...) first, or start a second query over the rows"
@@ -238,7 +238,7 @@ class LatestBy:
             raise DefinitionError(msg)
 
     @property
-    def _arcs(self) -> Front:
+    def _arcs(self) -> PreQueueNode:
         """Return the tree in front of the queue; without one, the rows as they arrive."""
         if self._front is not None:
             return self._front
@@ -261,7 +261,7 @@ class LatestBy:
             return self._parts[0].frame
         return frame_of(self._parts[0].frame.sparkSession, self._columns)
 
-    def _behind(self, front: Front) -> LatestBy:
+    def _behind(self, front: PreQueueNode) -> LatestBy:
         """Return the stream that another arc makes."""
         importance = None if self._latest is None else self._latest.importance
         columns = front.stream.schema
@@ -275,7 +275,7 @@ class LatestBy:
         keys = () if self._latest is None else self._latest.keys
         parts = tuple(_changed(part, change, keys, method) for part in self._parts)
         front = self._front
-        if isinstance(front, Merged):
+        if isinstance(front, PreQueueUnion):
             sources = [
                 arriving([parts[number] for number in numbers_of(arc)], keys, numbers_of(arc))
                 for arc in front.sources
@@ -283,7 +283,7 @@ class LatestBy:
             front = replace(front, sources=tuple(sources))
         return replace(self, _parts=parts, _front=front)
 
-    def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> Served:
+    def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> UpdateResult:
         """Do an expensive step to the newest rows of many keys at once.
 
         Args:
@@ -301,7 +301,7 @@ class LatestBy:
 
     def applyInPandas(
         self, function: Callable[[pd.DataFrame], pd.DataFrame], schema: str | pa.Schema
-    ) -> Served:
+    ) -> UpdateResult:
         """Do an expensive step to the newest rows of many keys, as pandas frames.
 
         Examples:
@@ -312,7 +312,7 @@ class LatestBy:
         """
         return self._served(function, schema, PANDAS)
 
-    def map(self, function: RowFunction, schema: str | pa.Schema) -> Served:
+    def map(self, function: RowFunction, schema: str | pa.Schema) -> UpdateResult:
         """Do an expensive step to one row at a time, given and returned as a dictionary.
 
         A row for which the function returns None is left out.
@@ -326,7 +326,7 @@ class LatestBy:
         """
         return self._served(function, schema, ROWS)
 
-    def _served(self, function: Any, schema: str | pa.Schema, form: str) -> Served:
+    def _served(self, function: Any, schema: str | pa.Schema, form: str) -> UpdateResult:
         if not callable(function):
             msg = f"apply takes a function; got {type(function).__name__}"
             raise DefinitionError(msg)
@@ -335,7 +335,7 @@ class LatestBy:
             keys = self._windowed.by
         every = self._latest is None
         step = UpdateStep(function, self._given, schema_of(schema), keys, form, every)
-        return Served(built(self, [step]), self, step)
+        return UpdateResult(built(self, [step]), self, step)
 
     @property
     def _columns(self) -> pa.Schema:
@@ -350,9 +350,9 @@ class LatestBy:
         return self._columns
 
 
-def _merged(arcs: Front) -> tuple[Front, ...]:
+def _merged(arcs: PreQueueNode) -> tuple[PreQueueNode, ...]:
     """Return the streams of a union, or the stream itself."""
-    return arcs.sources if isinstance(arcs, Merged) else (arcs,)
+    return arcs.sources if isinstance(arcs, PreQueueUnion) else (arcs,)
 
 
 def latest_by(stream: Stream, latest: Latest, budget: str | int | None) -> LatestBy:
@@ -377,8 +377,8 @@ def latest_by(stream: Stream, latest: Latest, budget: str | int | None) -> Lates
 
 
 def _changed(
-    part: Part, change: Callable[[DataFrame], DataFrame], keys: Sequence[str], method: str
-) -> Part:
+    part: StreamInput, change: Callable[[DataFrame], DataFrame], keys: Sequence[str], method: str
+) -> StreamInput:
     """Return a part with its rows changed; DefinitionError where key or time are not as before."""
     try:
         frame = change(part.frame)
@@ -403,4 +403,4 @@ def _identities(frame: DataFrame) -> dict[str, int]:
     return {each.name(): each.exprId().id() for each in attributes}
 
 
-__all__ = ["ArrowFunction", "LatestBy", "RowFunction", "Served", "latest_by"]
+__all__ = ["ArrowFunction", "LatestBy", "RowFunction", "UpdateResult", "latest_by"]

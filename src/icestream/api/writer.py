@@ -39,7 +39,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
-from icestream.api.statement import Built, Statement, build
+from icestream.api.statement import BuiltQuery, Statement, build
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
 from icestream.dashboard.server import shared_page
@@ -65,7 +65,7 @@ from icestream.runtime.spark.sink import (
     once,
 )
 from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeExecutor
-from icestream.runtime.version.history import History
+from icestream.runtime.version.history import QueryHistory
 from icestream.runtime.version.scaling import spare_shards
 from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.work import Executor
@@ -119,16 +119,16 @@ class StreamWriter:
     #: the windows that are written; None for events with lifetimes
     _statement: Statement | None
     #: sources and plan of the result alone
-    _built: Built[Computation]
+    _built: BuiltQuery[Computation]
     #: what the user does to the rows
     _shape: Callable[[DataFrame], DataFrame]
     #: columns of the rows after that
     _schema: StructType
     #: makes the plan for an output mode, where it depends on that
-    _build: Callable[[str], Built[Computation]] | None = None
+    _build: Callable[[str], BuiltQuery[Computation]] | None = None
     #: what is written, where several results of its kind can be one query, and what makes them one
     _result: object = None
-    _together: Callable[[Sequence[object]], Built[Computation]] | None = None
+    _together: Callable[[Sequence[object]], BuiltQuery[Computation]] | None = None
     _format: str = "parquet"
     _mode: str = "append"
     _options: dict[str, str] = field(default_factory=dict)
@@ -532,7 +532,7 @@ class StreamWriter:
         )
 
     def _driver(
-        self, built: Built[Computation], checkpoint: str, modes: Sequence[str]
+        self, built: BuiltQuery[Computation], checkpoint: str, modes: Sequence[str]
     ) -> tuple[Driver[DataFrame], Computation, Settings, Files]:
         """Open the checkpoint for a plan."""
         plan = self._planned(built.plan, modes)
@@ -662,7 +662,7 @@ def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
             hand_out(late_sink, late_events, delivery)
 
     about = {"name": lead._name, "plan": plan.describe(), "shards": settings.shards}
-    query = Query(driver, deliver, History(checkpoint, about), flush=flush)
+    query = Query(driver, deliver, QueryHistory(checkpoint, about), flush=flush)
     if lead._options.get("ui", os.environ.get(SHOWN, "false")).lower() == "true":
         query.uiWebUrl = shared_page(checkpoint).url
         print(f"icestream: the query is shown at {query.uiWebUrl}", file=sys.stderr)
@@ -685,12 +685,12 @@ def _statements(outputs: Sequence[tuple[StreamWriter, Sink]]) -> list[Statement]
     return statements
 
 
-def _late_sink(spark: SparkSession, folder: str, built: Built[Computation]) -> FileSink:
+def _late_sink(spark: SparkSession, folder: str, built: BuiltQuery[Computation]) -> FileSink:
     columns = _named(built, no_rows(spark, built.events.schema)).schema
     return FileSink(spark, "parquet", folder, (), {}, columns)
 
 
-def _named(built: Built[Computation], events: DataFrame) -> DataFrame:
+def _named(built: BuiltQuery[Computation], events: DataFrame) -> DataFrame:
     """Give the columns of events the names the user knows, each once."""
     names = [built.time, "source", *built.plan.given_names]
     chosen: dict[str, str] = {}

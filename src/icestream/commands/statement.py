@@ -34,7 +34,7 @@ _FROM = re.compile(r"\bFROM\s+`?(\w+)`?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Source:
+class FileStream:
     """Files that are a stream."""
 
     folder: Path
@@ -69,7 +69,7 @@ class Source:
 
 def sql_command(
     text: str,
-    source: Source,
+    source: FileStream,
     *,
     memory: str,
     output: Path | None,

@@ -33,7 +33,7 @@ from icestream.commands.statement import statement
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_bytes, parse_bytes
 from icestream.dashboard.history_reader import HistoryReader
-from icestream.plan.forecast import Forecast, Load, forecast
+from icestream.plan.forecast import Forecast, StreamLoad, forecast
 from icestream.plan.nodes.queries import Computation
 from icestream.runtime.version.history import PROGRESS, START, history_folder
 
@@ -97,7 +97,9 @@ def _of_program(program: Path) -> dict[str, Computation]:
     return found
 
 
-def what_if(plans: Mapping[str, Computation], load: Load, memory: str | None) -> dict[str, Any]:
+def what_if(
+    plans: Mapping[str, Computation], load: StreamLoad, memory: str | None
+) -> dict[str, Any]:
     """Return the forecasts of plans as JSON."""
     budget = None if memory is None else parse_bytes(memory)
     made = {name: forecast(plan, load) for name, plan in plans.items()}
@@ -153,7 +155,7 @@ def _past(started: str, versions: list[dict[str, Any]], plan: Computation | None
     return PastRun(started, len(versions), "-", round(disk), log)
 
 
-def _had(versions: list[dict[str, Any]]) -> Load | None:
+def _had(versions: list[dict[str, Any]]) -> StreamLoad | None:
     """Return the load of a run, None if its events do not tell a rate."""
     seen = [
         (datetime.fromisoformat(told["latestEventTime"]).timestamp(), told["rows"])
@@ -163,7 +165,7 @@ def _had(versions: list[dict[str, Any]]) -> Load | None:
     if not seen or seen[-1][0] <= seen[0][0]:
         return None
     rate = sum(rows for _, rows in seen[1:]) / (seen[-1][0] - seen[0][0])
-    return Load(rate, max(1, versions[-1].get("groups") or 1)) if rate else None
+    return StreamLoad(rate, max(1, versions[-1].get("groups") or 1)) if rate else None
 
 
 def plan_text(told: Mapping[str, Any]) -> str:

@@ -20,14 +20,16 @@ _SHOWN = 100
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class TextSpan:
     """A part of a text: from a character up to another, without it."""
 
     start: int
     end: int
 
 
-def error_at(text: str, place: Place, message: str, *, numbered: bool = False) -> DefinitionError:
+def error_at(
+    text: str, place: TextSpan, message: str, *, numbered: bool = False
+) -> DefinitionError:
     """Return an error that shows the line of a place, with its number if asked, and marks it."""
     start = max(0, min(place.start, len(text)))
     first = text.rfind("\n", 0, start) + 1

@@ -7,8 +7,8 @@ import threading
 import webbrowser
 
 from icestream.core.errors import DefinitionError
-from icestream.dashboard.query_list import Library
-from icestream.dashboard.server import Page
+from icestream.dashboard.query_list import QueryList
+from icestream.dashboard.server import DashboardServer
 from icestream.runtime.version.history import known_checkpoints
 
 
@@ -31,8 +31,8 @@ def ui_command(
             "with several of them"
         )
         raise DefinitionError(msg)
-    library = Library(chosen) if chosen else Library(more=known_checkpoints)
-    with Page(library, port) as page:
+    library = QueryList(chosen) if chosen else QueryList(more=known_checkpoints)
+    with DashboardServer(library, port) as page:
         print(f"The queries are shown at {page.url}", flush=True)
         print("Who has this address can read the page. Ctrl-C ends it.", flush=True)
         if open_:

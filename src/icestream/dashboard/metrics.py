@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from icestream.dashboard.query_list import Watched
+from icestream.dashboard.query_list import WatchedQuery
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -66,7 +66,7 @@ STATES = ("running", "ended", "failed", "lost", "unknown")
 _STALENESS = (("average", "averageMs"), ("0.5", "p50Ms"), ("0.99", "p99Ms"), ("1", "maxMs"))
 
 
-def exposition(queries: Iterable[Watched]) -> str:
+def exposition(queries: Iterable[WatchedQuery]) -> str:
     """Return what a scrape reads."""
     watched = list(queries)
     lines: list[str] = []
@@ -147,7 +147,7 @@ def _family(
         lines += [f"icestream_{name}{labels} {value!r}" for labels, value in samples]
 
 
-def _labels(query: Watched, **more: str) -> str:
+def _labels(query: WatchedQuery, **more: str) -> str:
     labels = {"query": query.name, "id": query.id, **more}
     return "{" + ",".join(f'{name}="{_quoted(value)}"' for name, value in labels.items()) + "}"
 

@@ -1,8 +1,9 @@
 """The queries that the page shows: each is a history, taken in as it grows.
 
-Idea: a `Watched` query folds the events of its history into what is shown: what it is, whether it
-runs, and the progress of its last versions, numbered in the order they came so that a page asks for
-what is new. A `Library` holds those of the checkpoints it was given and looks at them when asked.
+Idea: a `WatchedQuery` query folds the events of its history into what is shown: what it is, whether
+it runs, and the progress of its last versions, numbered in the order they came so that a page asks
+for what is new. A `QueryList` holds those of the checkpoints it was given and looks at them when
+asked.
 
 Invariants:
 1. A query that says nothing more while its process is gone is told as lost
@@ -35,7 +36,7 @@ HELD = 1500
 DEPTH = 3
 
 
-class Watched:
+class WatchedQuery:
     """One query, from its history."""
 
     def __init__(self, checkpoint: str, held: int = HELD) -> None:
@@ -127,7 +128,7 @@ class Watched:
         }
 
 
-class Library:
+class QueryList:
     """The queries of some checkpoints, for several threads."""
 
     def __init__(
@@ -141,7 +142,7 @@ class Library:
         """
         self._given: list[str] = []
         self._more = more
-        self._watched: dict[str, Watched] = {}
+        self._watched: dict[str, WatchedQuery] = {}
         self._lock = threading.Lock()
         for each in checkpoints:
             self.add(each)
@@ -163,16 +164,16 @@ class Library:
             found = next((each for each in self._look() if each.id == identity), None)
             return None if found is None else found.detail(after)
 
-    def watched(self) -> list[Watched]:
+    def watched(self) -> list[WatchedQuery]:
         """Return the queries as they are now."""
         with self._lock:
             return self._look()
 
-    def _look(self) -> list[Watched]:
+    def _look(self) -> list[WatchedQuery]:
         for given in (*self._given, *self._more()):
             for checkpoint in _checkpoints(given):
                 if checkpoint not in self._watched:
-                    self._watched[checkpoint] = Watched(checkpoint)
+                    self._watched[checkpoint] = WatchedQuery(checkpoint)
         for each in self._watched.values():
             each.look()
         return sorted(

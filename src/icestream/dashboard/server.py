@@ -33,7 +33,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from icestream.core.errors import DefinitionError
 from icestream.dashboard import metrics
-from icestream.dashboard.query_list import Library
+from icestream.dashboard.query_list import QueryList
 
 LOOPBACK = "127.0.0.1"
 #: seconds that a connection may be silent
@@ -63,7 +63,7 @@ _HEADERS = {
 _JSON = "application/json; charset=utf-8"
 
 
-class Page:
+class DashboardServer:
     """A server that shows queries until it is closed.
 
     Example:
@@ -71,7 +71,7 @@ class Page:
         ...     print(page.url)  # open this in a browser
     """
 
-    def __init__(self, library: Library, port: int = 0, token: str | None = None) -> None:
+    def __init__(self, library: QueryList, port: int = 0, token: str | None = None) -> None:
         """Listen on the loopback address; any free port and a random token unless told."""
         self.library = library
         self.token = secrets.token_urlsafe(24) if token is None else token
@@ -100,7 +100,7 @@ class Page:
         self._server.server_close()
         self._server.hang_up()
 
-    def __enter__(self) -> Page:
+    def __enter__(self) -> DashboardServer:
         """Return the page."""
         return self
 
@@ -110,15 +110,15 @@ class Page:
 
 
 _TOKEN_CHARACTERS = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
-_shared: list[Page] = []
+_shared: list[DashboardServer] = []
 _sharing = threading.Lock()
 
 
-def shared_page(checkpoint: str) -> Page:
+def shared_page(checkpoint: str) -> DashboardServer:
     """Return the one page of this process, showing one more checkpoint."""
     with _sharing:
         if not _shared:
-            _shared.append(Page(Library()))
+            _shared.append(DashboardServer(QueryList()))
         _shared[0].library.add(checkpoint)
         return _shared[0]
 
@@ -127,7 +127,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, address: tuple[str, int], page: Page) -> None:
+    def __init__(self, address: tuple[str, int], page: DashboardServer) -> None:
         super().__init__(address, _Handler)
         self.page = page
         port = self.server_address[1]

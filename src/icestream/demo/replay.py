@@ -20,7 +20,7 @@ from icestream.core.times import Micros
 from icestream.demo.event_files import EventFile
 
 
-class Source(Protocol):
+class ReplaySource(Protocol):
     """A stream that can be written to files."""
 
     @property
@@ -36,7 +36,7 @@ class Replay(threading.Thread):
 
     def __init__(
         self,
-        stream: Source,
+        stream: ReplaySource,
         folder: Path,
         events: int,
         *,

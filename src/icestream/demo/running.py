@@ -37,7 +37,7 @@ _LINE_SECONDS = 5.0
 _WIDTH = 100
 
 
-class Query(Protocol):
+class DemoQuery(Protocol):
     """What a demo asks of a running query."""
 
     @property
@@ -55,7 +55,7 @@ class Query(Protocol):
         """Stop the query, after the batch that is running."""
 
 
-class View(Protocol):
+class DemoView(Protocol):
     """What a demo shows."""
 
     def look(self) -> None:
@@ -113,7 +113,7 @@ def demo_session(ending: ExitStack) -> SparkSession:
     return spark
 
 
-def follow(queries: Sequence[Query], replay: Replay, view: View, console: Console) -> None:
+def follow(queries: Sequence[DemoQuery], replay: Replay, view: DemoView, console: Console) -> None:
     """Show queries until they have processed all that the replay writes."""
     done = threading.Event()
     failures: list[Exception] = []

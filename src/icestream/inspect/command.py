@@ -28,7 +28,7 @@ from icestream.core.units import format_bytes, parse_bytes
 if TYPE_CHECKING:
     from icestream.inspect.repair import Repair
     from icestream.inspect.state_rows import Reading
-    from icestream.inspect.verify import Report
+    from icestream.inspect.verify import VerifyReport
 
 P = ParamSpec("P")
 
@@ -366,7 +366,7 @@ def _print_notes(notes: Sequence[str]) -> None:
         typer.echo(f"note: {note}")
 
 
-def _print_report(report: Report) -> None:
+def _print_report(report: VerifyReport) -> None:
     typer.echo(
         f"{report.files} files, {format_bytes(report.bytes)} of records in {report.root}; "
         f"versions that are intact: {_spans(report.intact)}"

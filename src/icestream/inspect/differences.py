@@ -26,7 +26,7 @@ GONE, CAME = -1, 1
 
 
 @dataclass(frozen=True)
-class Change:
+class RowDifference:
     """A row that only one of two versions has."""
 
     #: -1: only the first version has it; 1: only the second
@@ -38,7 +38,7 @@ class Change:
     row: str
 
 
-def differences(reading: Reading, before: int, after: int) -> Iterator[Change]:
+def differences(reading: Reading, before: int, after: int) -> Iterator[RowDifference]:
     """Yield the rows that differ between two versions of what is read."""
     first, second = (replace(reading, version=version) for version in (before, after))
     for shard in sorted({*first.shards, *second.shards}):
@@ -54,7 +54,7 @@ def differences(reading: Reading, before: int, after: int) -> Iterator[Change]:
                         yield change
 
 
-def _rows(reading: Reading, shard: int, which: int) -> Iterator[tuple[bytes, Change]]:
+def _rows(reading: Reading, shard: int, which: int) -> Iterator[tuple[bytes, RowDifference]]:
     """Yield the rows of a shard with their fingerprints."""
     if shard not in reading.shards:
         return
@@ -63,5 +63,5 @@ def _rows(reading: Reading, shard: int, which: int) -> Iterator[tuple[bytes, Cha
         for group, row in zip(group_names(found), found.rows.to_pylist(), strict=True):
             text = as_text(row)
             whole = f"{table.operator}\0{table.name}\0{group}\0{text}".encode()
-            change = Change(which, table.operator, table.name, shard, group, text)
+            change = RowDifference(which, table.operator, table.name, shard, group, text)
             yield xxhash.xxh3_128_digest(whole), change

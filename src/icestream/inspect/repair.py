@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from icestream.core.errors import CheckpointError, IcestreamError
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.access.scratch_shard import MEMORY
-from icestream.inspect.verify import DELIVERED, REPAIRED, Report, verify
+from icestream.inspect.verify import DELIVERED, REPAIRED, VerifyReport, verify
 from icestream.state.files import Files, folder_of
 from icestream.state.versions.commits import COMMITS, PLAN, RESULTS, SEGMENTS, Commit
 
@@ -41,7 +41,7 @@ class Repair:
     """What a repair does, or would do."""
 
     root: str
-    report: Report
+    report: VerifyReport
     #: the version it goes back to; None if there is none, or nothing is wrong
     version: int | None = None
     #: files that are dropped

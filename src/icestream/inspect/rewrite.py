@@ -37,22 +37,22 @@ from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.inspect.access.adapter_protocol import StateTable
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.access.edited_rows import edited
-from icestream.inspect.access.scratch_shard import Target, restorable
+from icestream.inspect.access.scratch_shard import SegmentTarget, restorable
 from icestream.inspect.adapters.dataflow import stored
 from icestream.inspect.adapters.latest import WAITING
-from icestream.inspect.adapters.object_aggregates import ObjectState
+from icestream.inspect.adapters.object_aggregates import ObjectAggregateState
 from icestream.inspect.adapters.panes import PaneState
 from icestream.inspect.adapters.sessions import SessionState
 from icestream.inspect.adapters.windows import kept
 from icestream.inspect.rewriting import panes
-from icestream.inspect.rewriting.changes import Change, Rewriter
+from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite
 from icestream.inspect.rewriting.groups import GroupRewriter
 from icestream.inspect.rewriting.latest import WaitingRewriter
 from icestream.inspect.rewriting.object_aggregates import ObjectRewriter
 from icestream.inspect.rewriting.sessions import SessionRewriter
 from icestream.inspect.state_rows import Reading
 from icestream.plan.nodes.queries import Plan
-from icestream.plan.state_schema import Groups, Waiting
+from icestream.plan.state_schema import DataflowSchema, UpdateSchema
 from icestream.runtime.version.history import running
 from icestream.state.files import folder_of
 from icestream.state.validation import sensible
@@ -95,7 +95,7 @@ def rewrite(reading: Reading, rows: pa.Table, *, others: str = "drop") -> Rewrit
             f"{at.versions[-1]} on. Go back with `icestream state repair` first, or export the last"
         )
         raise CheckpointError(msg)
-    if isinstance(at.legend, Groups) and at.legend.options.durability != "log":
+    if isinstance(at.legend, DataflowSchema) and at.legend.options.durability != "log":
         msg = "a query that writes only what leaves memory cannot be restored, nor rewritten"
         raise CheckpointError(msg)
     if len(reading.tables) != 1:
@@ -110,12 +110,12 @@ def rewrite(reading: Reading, rows: pa.Table, *, others: str = "drop") -> Rewrit
 def _rewriter(reading: Reading, table: StateTable, rows: pa.Table, *, keep: bool) -> Rewriter:
     """Return what writes the rows of a table; an error says why nothing does."""
     legend, commit = reading.checkpoint.legend, reading.commit
-    if isinstance(legend, Groups):
+    if isinstance(legend, DataflowSchema):
         stores = stored(legend, commit, table)
         return GroupRewriter(stores, edited(rows, table, commit), keep=keep)
     if isinstance(legend, Plan):
         return _window_rewriter(legend, commit, table, rows, keep=keep)
-    if isinstance(legend, Waiting) and legend.windowed is None and table.name == WAITING:
+    if isinstance(legend, UpdateSchema) and legend.windowed is None and table.name == WAITING:
         return WaitingRewriter(legend, edited(rows, table, commit), keep=keep)
     msg = f"rows of {table.operator!r}, {table.name!r}, follow from others and are not rewritten"
     raise CheckpointError(msg)
@@ -136,7 +136,7 @@ def _window_rewriter(
     given = edited(rows, state.table, commit)
     if isinstance(state, SessionState):
         return SessionRewriter(state, commit.watermark, given, keep=keep)
-    if isinstance(state, ObjectState):
+    if isinstance(state, ObjectAggregateState):
         return ObjectRewriter(state, commit.watermark, given, keep=keep)
     return panes.PaneRewriter(plan, commit, given, keep=keep)
 
@@ -152,7 +152,7 @@ class _Rewriting:
         self._attempt = os.urandom(8).hex()
         self._ordinal = reading.commit.next_ordinal
         self._added: list[LiveSegment] = []
-        self._changes: dict[int, Change] = {}
+        self._changes: dict[int, ShardRewrite] = {}
 
     def run(self) -> Rewrite:
         """Write all shards, then commit."""
@@ -207,7 +207,7 @@ class _Rewriting:
     def _shard(self, shard: int, version: int) -> None:
         """Write what differs in a shard."""
         commit, memory = self._reading.commit, self._reading.memory
-        target = Target(self._at.files, self._ordinal, self._attempt)
+        target = SegmentTarget(self._at.files, self._ordinal, self._attempt)
         with (
             sensible(self._at.store.path(commit.version)),
             restorable(self._at, commit, shard, memory, target) as (space, history),

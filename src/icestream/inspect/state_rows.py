@@ -27,7 +27,12 @@ import pyarrow.compute as pc
 
 from icestream.core.errors import DefinitionError
 from icestream.core.text import guess
-from icestream.inspect.access.adapter_protocol import Asked, Readable, StateRows, StateTable
+from icestream.inspect.access.adapter_protocol import (
+    ReadRequest,
+    StateAdapter,
+    StateRows,
+    StateTable,
+)
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.access.row_text import GROUP, SHARD, as_text, plain
 from icestream.inspect.access.scratch_shard import MEMORY, restorable
@@ -67,7 +72,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Size:
+class TableSize:
     """How much is kept in one table."""
 
     operator: str
@@ -106,7 +111,7 @@ class Reading:
         return self.checkpoint.commit(self.version)
 
     @cached_property
-    def _readable(self) -> Readable:
+    def _readable(self) -> StateAdapter:
         return readable(self.checkpoint.legend, self.commit)
 
     @property
@@ -143,7 +148,7 @@ class Reading:
 
     def rows(self, shards: Sequence[int] | None = None) -> Iterator[StateRows]:
         """Yield the rows, shard by shard."""
-        asked = Asked(frozenset(self.tables), self.key)
+        asked = ReadRequest(frozenset(self.tables), self.key)
         for shard in self.shards if shards is None else shards:
             with (
                 sensible(self.checkpoint.store.path(self.commit.version)),
@@ -179,11 +184,11 @@ class Reading:
         listed.sort(key=lambda each: (-each.bytes, each.operator, each.kept))
         return [_with_key(group, sums) for group in listed[:limit]]
 
-    def sizes(self) -> list[Size]:
+    def sizes(self) -> list[TableSize]:
         """Return how much is kept in each table."""
         sums = self._sums()
         return [
-            Size(
+            TableSize(
                 table.operator,
                 table.name,
                 table.text,

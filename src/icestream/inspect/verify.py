@@ -33,7 +33,7 @@ from icestream.inspect.access.adapter_protocol import StateRows
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.access.scratch_shard import MEMORY
 from icestream.inspect.state_rows import Reading
-from icestream.plan.state_schema import Nothing
+from icestream.plan.state_schema import NoSchema
 from icestream.state.log.format import NO_MARKER, SegmentInfo, show_marker
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions.commits import COMMITS, PLAN, RESULTS, SEGMENTS, Commit, LiveSegment
@@ -48,7 +48,7 @@ MUST_BE_WHOLE = 2
 
 
 @dataclass(frozen=True)
-class Finding:
+class Defect:
     """One thing that is wrong."""
 
     path: str
@@ -58,11 +58,11 @@ class Finding:
 
 
 @dataclass
-class Report:
+class VerifyReport:
     """What verifying found."""
 
     root: str
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Defect] = field(default_factory=list)
     #: versions that are whole and intact, ascending
     intact: list[int] = field(default_factory=list)
     #: files that were read whole, and their bytes
@@ -86,7 +86,7 @@ def verify(
     state: bool = True,
     memory: int = MEMORY,
     progress: Callable[[str], None] = lambda _: None,
-) -> Report:
+) -> VerifyReport:
     """Check a checkpoint.
 
     Args:
@@ -134,12 +134,12 @@ class _Checking:
     def __init__(self, checkpoint: Checkpoint, progress: Callable[[str], None]) -> None:
         self._at = checkpoint
         self._progress = progress
-        self._report = Report(checkpoint.root)
+        self._report = VerifyReport(checkpoint.root)
         #: directories of segments that are intact, by ordinal; None for those that are not
         self._segments: dict[str, SegmentReader | None] = {}
         self._named: set[str] = set()
 
-    def run(self) -> Report:
+    def run(self) -> VerifyReport:
         """Check everything."""
         at, report = self._at, self._report
         self._try(f"{at.root}/{PLAN}", self._plan, ())
@@ -256,7 +256,7 @@ class _Checking:
             self._found(path, _what(error), versions)
 
     def _found(self, path: str, what: str, versions: tuple[int, ...]) -> None:
-        self._report.findings.append(Finding(path, what, versions))
+        self._report.findings.append(Defect(path, what, versions))
 
 
 def _has(reader: SegmentReader, marker: int) -> bool:
@@ -275,17 +275,17 @@ def _repaired_to(checkpoint: Checkpoint) -> int:
     return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
 
 
-def _read_state(checkpoint: Checkpoint, report: Report, memory: int) -> None:
+def _read_state(checkpoint: Checkpoint, report: VerifyReport, memory: int) -> None:
     """Restore and read the newest state."""
     try:
-        if isinstance(checkpoint.legend, Nothing):
+        if isinstance(checkpoint.legend, NoSchema):
             report.notes.append(f"the state was not read: {checkpoint.legend.why}")
             return
         report.rows = sum(found.rows.num_rows for found in _rows(checkpoint, memory))
     except BudgetError as error:
         report.notes.append(f"the state was not read: {error}")
     except DamageError as error:
-        report.findings.append(Finding(error.path, error.what, (checkpoint.versions[-1],)))
+        report.findings.append(Defect(error.path, error.what, (checkpoint.versions[-1],)))
     except CheckpointError as error:
         report.notes.append(f"the state was not read: {error}")
 

@@ -13,12 +13,12 @@ from typing import Any
 from icestream.core.units import format_bytes, format_interval
 from icestream.plan import lower
 from icestream.plan.grid import cost
-from icestream.plan.grid.parts import Part, parts_of
+from icestream.plan.grid.parts import PlanPart, parts_of
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.windows.grid import Cumulative, Windows
 
 
-def explained(plan: Plan, statistics: cost.Statistics | None = None) -> str:
+def explained(plan: Plan, statistics: cost.WindowStatistics | None = None) -> str:
     """Return a plan as text for people."""
     described = plan.describe()
     views = described.pop("views")
@@ -80,7 +80,7 @@ _STATES = "states of groups, by panes and pairs of panes"
 _NOT_WINDOW = ("groupings", "shows", "aggregates", "mode")
 
 
-def _queries(part: Part) -> str:
+def _queries(part: PlanPart) -> str:
     """Return the numbers of the queries that a part computes."""
     numbers = [str(number) for number, _ in part.views]
     return f"quer{'y' if len(numbers) == 1 else 'ies'} {', '.join(numbers)}"

@@ -30,8 +30,8 @@ from icestream.operators.dataflow.steps import JoinMany, Stateful
 from icestream.plan import lower
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.grid import cost
-from icestream.plan.grid.parts import Part, parts_of
-from icestream.plan.grid.space_formulas import BLOCK_BYTES, Traffic, traffic
+from icestream.plan.grid.parts import PlanPart, parts_of
+from icestream.plan.grid.space_formulas import BLOCK_BYTES, TrafficEstimate, traffic
 from icestream.plan.joins.cost import HEAD_BYTES, StreamStatistics, join_plans, row_bytes
 from icestream.plan.nodes.queries import Computation, Plan
 from icestream.plan.nodes.updates import Updates
@@ -49,7 +49,7 @@ WAITING_BYTES = 96
 
 
 @dataclass(frozen=True)
-class Load:
+class StreamLoad:
     """What is expected of a stream."""
 
     #: events per second of event time
@@ -84,14 +84,14 @@ class Forecast:
     #: bytes that wait on disk
     disk: float
     #: block requests and bytes, per second of event time
-    traffic: Traffic
+    traffic: TrafficEstimate
     #: what was assumed, or chosen
     note: str
     #: tuples that are processed for one window of a key, at least and at most, where windows wait
     per_window: tuple[float, float] | None = None
 
 
-def forecast(plan: Computation, load: Load) -> list[Forecast]:
+def forecast(plan: Computation, load: StreamLoad) -> list[Forecast]:
     """Return what each operator of a plan will take."""
     if isinstance(plan, Plan):
         return [_of_part(part, load, plan.store) for part in parts_of(plan)]
@@ -103,7 +103,7 @@ def forecast(plan: Computation, load: Load) -> list[Forecast]:
     raise DefinitionError(msg)
 
 
-def _of_part(part: Part, load: Load, store: str) -> Forecast:
+def _of_part(part: PlanPart, load: StreamLoad, store: str) -> Forecast:
     plan = part.plan
     windows = plan.views[0].windows
     event = load.event_bytes or row_bytes(plan.batch_schema)
@@ -132,11 +132,11 @@ def _of_part(part: Part, load: Load, store: str) -> Forecast:
     )
 
 
-def _of_panes(plan: Plan, load: Load, store: str, event: float, key: float) -> Forecast:
+def _of_panes(plan: Plan, load: StreamLoad, store: str, event: float, key: float) -> Forecast:
     spec = lower.window_spec(plan)
     pane, longest = spec.grid.pane, max(each.range for each in spec.windows)
     points = [(pane, load.in_pane(pane)), (longest, load.keys)]
-    statistics = cost.Statistics(
+    statistics = cost.WindowStatistics(
         rate=load.rate,
         tuple_bytes=event,
         keys=cost.KeyCounts(tuple(points[pane == longest :])),
@@ -154,7 +154,7 @@ def _of_panes(plan: Plan, load: Load, store: str, event: float, key: float) -> F
     )
 
 
-def _of_frames(plan: Plan, load: Load, event: float, key: float) -> Forecast:
+def _of_frames(plan: Plan, load: StreamLoad, event: float, key: float) -> Forecast:
     reaches = [_reach(each.windows, load) for each in plan.views]
     kept = max(events for events, _ in reaches)
     row = load.keys * 16 * sum(len(view.aggregates) for view in plan.views)
@@ -167,7 +167,7 @@ def _of_frames(plan: Plan, load: Load, event: float, key: float) -> Forecast:
     )
 
 
-def _reach(frame: object, load: Load) -> tuple[float, str]:
+def _reach(frame: object, load: StreamLoad) -> tuple[float, str]:
     """Return how many events a frame reaches back, and its reach in words."""
     assert isinstance(frame, Frame)
     if frame.range is not None:
@@ -176,7 +176,7 @@ def _reach(frame: object, load: Load) -> tuple[float, str]:
     return rows * (load.keys if frame.partition == "key" else 1.0), f"{rows} rows"
 
 
-def _of_dataflow(plan: Dataflow, load: Load) -> Iterator[Forecast]:
+def _of_dataflow(plan: Dataflow, load: StreamLoad) -> Iterator[Forecast]:
     alive = min(plan.reach, DAY) or cost.SECOND
     assumed = f"events alive for {format_interval(alive)}"
     assumed += " of those that live longer" if plan.reach > DAY else ""
@@ -192,7 +192,9 @@ def _of_dataflow(plan: Dataflow, load: Load) -> Iterator[Forecast]:
                 )
 
 
-def _of_rows(name: str, payloads: list[pa.Schema], rows: float, load: Load, note: str) -> Forecast:
+def _of_rows(
+    name: str, payloads: list[pa.Schema], rows: float, load: StreamLoad, note: str
+) -> Forecast:
     each = [row_bytes(payload) + HEAD_BYTES for payload in payloads]
     kept = rows * sum(each) / len(each)
     return Forecast(
@@ -201,7 +203,7 @@ def _of_rows(name: str, payloads: list[pa.Schema], rows: float, load: Load, note
 
 
 def _of_join(
-    number: int, step: JoinMany, payloads: list[pa.Schema], rows: float, load: Load
+    number: int, step: JoinMany, payloads: list[pa.Schema], rows: float, load: StreamLoad
 ) -> Forecast:
     part = rows / len(payloads)
     streams = [
@@ -219,7 +221,7 @@ def _of_join(
     )
 
 
-def _of_updates(plan: Updates, load: Load) -> Forecast:
+def _of_updates(plan: Updates, load: StreamLoad) -> Forecast:
     row = load.event_bytes or row_bytes(plan.columns)
     if plan.windowed is not None:
         return _of_update_windows(plan.windowed.windows, row, load)
@@ -234,7 +236,7 @@ def _of_updates(plan: Updates, load: Load) -> Forecast:
     )
 
 
-def _of_update_windows(windows: UpdateWindows, row: float, load: Load) -> Forecast:
+def _of_update_windows(windows: UpdateWindows, row: float, load: StreamLoad) -> Forecast:
     kept = load.rate * windows.most_tuples / cost.SECOND * row
     least, most = windows.cost_bounds(load.rate / load.keys / cost.SECOND)
     size, slide = (format_interval(each) for each in (windows.size, windows.slide))

@@ -18,12 +18,12 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
-from icestream.operators.frames.operator import OrderedOperator
-from icestream.operators.frames.spec import OrderedSpec
+from icestream.operators.frames.operator import FrameOperator
+from icestream.operators.frames.spec import FrameSpec
 from icestream.operators.grid.composed_windows import Tiled
 from icestream.operators.grid.emission import WindowView
 from icestream.operators.grid.operator import PANES, WindowOperator
-from icestream.operators.grid.refolding import Events
+from icestream.operators.grid.refolding import RawEvents
 from icestream.operators.grid.spec import WindowSpec
 from icestream.operators.object_aggregates.functions import ORDERED_FUNCTIONS
 from icestream.operators.object_aggregates.operator import ObjectOperator
@@ -34,7 +34,7 @@ from icestream.operators.session.spec import SessionSpec
 from icestream.operators.side_by_side import Side, SideBySide, lifetimes_of
 from icestream.plan.grid.compose import Composition, compose
 from icestream.plan.grid.cost import KeyCounts
-from icestream.plan.grid.parts import Part, parts_of
+from icestream.plan.grid.parts import PlanPart, parts_of
 from icestream.plan.nodes.queries import Plan, View
 from icestream.plan.windows.frame import Frame
 from icestream.plan.windows.grid import Cumulative, Windows
@@ -181,7 +181,7 @@ def operator(
     shard: Shard,
     store: str = PANES,
     made_of: tuple[Tiled, ...] = (),
-    events: tuple[Events, int] | None = None,
+    events: tuple[RawEvents, int] | None = None,
 ) -> Operator:
     """Open the operator of a plan on one shard; some windows may be made of others.
 
@@ -200,10 +200,10 @@ def operator(
 
 
 def _opened(
-    part: Part,
+    part: PlanPart,
     store: str,
     made_of: tuple[Tiled, ...],
-    events: tuple[Events, int] | None,
+    events: tuple[RawEvents, int] | None,
     shard: Shard,
 ) -> Operator:
     if part.folded:
@@ -248,25 +248,25 @@ def _window_view(plan: Plan, number: int, view: View) -> WindowView:
 
 
 def _operator(
-    part: Part,
-) -> type[WindowOperator | OrderedOperator | SessionOperator | ObjectOperator]:
+    part: PlanPart,
+) -> type[WindowOperator | FrameOperator | SessionOperator | ObjectOperator]:
     if part.folded:
         return WindowOperator
     windows = part.plan.views[0].windows
     if isinstance(windows, Frame):
-        return OrderedOperator
+        return FrameOperator
     return SessionOperator if isinstance(windows, Session) else ObjectOperator
 
 
-def _specs(plan: Plan) -> list[OrderedSpec | SessionSpec | ObjectSpec]:
+def _specs(plan: Plan) -> list[FrameSpec | SessionSpec | ObjectSpec]:
     """Return what the operator of a part that is fed with events computes, for each view."""
     return [_spec(plan, view) for view in plan.views]
 
 
-def _spec(plan: Plan, view: View) -> OrderedSpec | SessionSpec | ObjectSpec:
+def _spec(plan: Plan, view: View) -> FrameSpec | SessionSpec | ObjectSpec:
     keys = tuple_keys(plan)
     if isinstance(view.windows, Frame):
-        return OrderedSpec(view.windows, view.aggregates, keys, plan.inputs, plan.time)
+        return FrameSpec(view.windows, view.aggregates, keys, plan.inputs, plan.time)
     if isinstance(view.windows, Session):
         return SessionSpec(view.windows, view.aggregates, keys, plan.inputs)
     assert isinstance(view.windows, Windows | Cumulative)

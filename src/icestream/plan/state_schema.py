@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +27,14 @@ from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import JoinMany, Receive, Regroup, Stateful
-from icestream.operators.latest.pre_queue import Arriving, Filtered, Front, Joined, Mapped, Merged
+from icestream.operators.latest.pre_queue import (
+    PreQueueFilter,
+    PreQueueInput,
+    PreQueueJoin,
+    PreQueueMap,
+    PreQueueNode,
+    PreQueueUnion,
+)
 from icestream.operators.latest.update_stream import UpdateStream
 from icestream.operators.latest.window_serving import WindowedBy
 from icestream.plan.events.dataflow import Dataflow
@@ -42,7 +49,7 @@ from icestream.state.queue.windows.spec import UpdateWindows
 
 
 @dataclass(frozen=True)
-class Grouping:
+class GroupingSchema:
     """One grouping of a component: its key columns and what is kept of each group."""
 
     keys: pa.Schema
@@ -52,7 +59,7 @@ class Grouping:
 
 
 @dataclass(frozen=True)
-class Join:
+class JoinSchema:
     """A join that may defer results: the rows of each port, and their key columns."""
 
     number: int
@@ -63,24 +70,24 @@ class Join:
 
 
 @dataclass(frozen=True)
-class Component:
+class ComponentSchema:
     """One component of a dataflow: groupings, or one join."""
 
-    groupings: tuple[Grouping, ...]
-    join: Join | None
+    groupings: tuple[GroupingSchema, ...]
+    join: JoinSchema | None
     lifetimes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Groups:
+class DataflowSchema:
     """The state of a dataflow."""
 
-    components: tuple[Component, ...]
+    components: tuple[ComponentSchema, ...]
     options: StoreOptions
 
 
 @dataclass(frozen=True)
-class Waiting:
+class UpdateSchema:
     """The state of an update stream: the newest value of every key that waits."""
 
     payload: pa.Schema
@@ -89,90 +96,93 @@ class Waiting:
     #: steps that share the queue
     readers: int = 1
     #: what is done to the sources before their updates wait
-    front: Front | None = None
+    front: PreQueueNode | None = None
     #: windows that are updates
     windowed: WindowedBy | None = None
 
 
 @dataclass(frozen=True)
-class Nothing:
+class NoSchema:
     """No state, or none that can be read; says why."""
 
     why: str
 
 
-Legend = Plan | Groups | Waiting | Nothing
+StateSchema = Plan | DataflowSchema | UpdateSchema | NoSchema
 
+#: what may be stored, by the tag it has in checkpoints
 _CLASSES: Mapping[str, type] = {
-    each.__name__: each
-    for each in (
-        Aggregate,
-        Arriving,
-        Component,
-        Cumulative,
-        Filtered,
-        Frame,
-        Grouping,
-        Groups,
-        Join,
-        Joined,
-        Mapped,
-        Merged,
-        Nothing,
-        Plan,
-        RowsSlide,
-        Session,
-        Source,
-        StoreOptions,
-        Synopsis,
-        UpdateStream,
-        UpdateWindows,
-        View,
-        Waiting,
-        WindowedBy,
-        Windows,
-    )
+    "Aggregate": Aggregate,
+    "Arriving": PreQueueInput,
+    "Component": ComponentSchema,
+    "Cumulative": Cumulative,
+    "Filtered": PreQueueFilter,
+    "Frame": Frame,
+    "Grouping": GroupingSchema,
+    "Groups": DataflowSchema,
+    "Join": JoinSchema,
+    "Joined": PreQueueJoin,
+    "Mapped": PreQueueMap,
+    "Merged": PreQueueUnion,
+    "Nothing": NoSchema,
+    "Plan": Plan,
+    "RowsSlide": RowsSlide,
+    "Session": Session,
+    "Source": Source,
+    "StoreOptions": StoreOptions,
+    "Synopsis": Synopsis,
+    "UpdateStream": UpdateStream,
+    "UpdateWindows": UpdateWindows,
+    "View": View,
+    "Waiting": UpdateSchema,
+    "WindowedBy": WindowedBy,
+    "Windows": Windows,
 }
+_TAGS = {made: tag for tag, made in _CLASSES.items()}
 
 
 class _Unspeakable(Exception):
     """A value that no legend can hold."""
 
 
-def legend_of(plan: Computation) -> Legend:
+def legend_of(plan: Computation) -> StateSchema:
     """Return what the state of a plan consists of."""
     if isinstance(plan, Dataflow):
         return _groups(plan)
     if isinstance(plan, Updates):
         if plan.latest is None:
-            return Nothing("every event is served in its own batch, so nothing is kept between two")
+            return NoSchema(
+                "every event is served in its own batch, so nothing is kept between two"
+            )
         steps = plan.newest.values()
         text = "; ".join(step.text for step in steps)
-        return Waiting(plan.waits, plan.latest.keys, text, len(steps), plan.front, plan.windowed)
+        return UpdateSchema(
+            plan.waits, plan.latest.keys, text, len(steps), plan.front, plan.windowed
+        )
     assert isinstance(plan, Plan)
     for each in (aggregate for view in plan.views for aggregate in view.aggregates):
         if each.function == "user":
-            return Nothing(
+            return NoSchema(
                 f"{each.alias!r} is a user's aggregate, whose states are pickled: reading them "
                 "would run what the file says"
             )
     return plan
 
 
-def written(legend: Legend) -> dict[str, Any]:
+def written(legend: StateSchema) -> dict[str, Any]:
     """Return a legend as JSON; one that cannot be written says why."""
     try:
         value = _told(legend)
     except _Unspeakable as unspeakable:
-        value = _told(Nothing(f"its plan has {unspeakable}, which cannot be written down"))
+        value = _told(NoSchema(f"its plan has {unspeakable}, which cannot be written down"))
     assert isinstance(value, dict)
     return value
 
 
-def read(value: Any) -> Legend:
+def read(value: Any) -> StateSchema:
     """Return what `written` wrote; ValueError for anything else."""
     legend = _made(value)
-    if not isinstance(legend, Plan | Groups | Waiting | Nothing):
+    if not isinstance(legend, Plan | DataflowSchema | UpdateSchema | NoSchema):
         msg = "this is no legend"
         raise ValueError(msg)  # noqa: TRY004 - a file is wrong, not a program
     return legend
@@ -181,22 +191,22 @@ def read(value: Any) -> Legend:
 # -- what a dataflow keeps -----------------------------------------------------------------
 
 
-def _groups(plan: Dataflow) -> Groups:
-    return Groups(
+def _groups(plan: Dataflow) -> DataflowSchema:
+    return DataflowSchema(
         tuple(_component(plan, number, spec) for number, spec in enumerate(plan.specs)),
         plan.cold.store,
     )
 
 
-def _component(plan: Dataflow, number: int, spec: ComponentSpec) -> Component:
+def _component(plan: Dataflow, number: int, spec: ComponentSpec) -> ComponentSchema:
     join = None
     for step in spec.steps:
         if isinstance(step, JoinMany):
             inputs = step.spec.inputs
             keys = tuple(_keys_of_port(plan, spec, port) for port in step.inputs)
-            join = Join(step.spec.number, step.spec.text, inputs, keys, step.spec.partitions)
+            join = JoinSchema(step.spec.number, step.spec.text, inputs, keys, step.spec.partitions)
     groupings = tuple(
-        Grouping(
+        GroupingSchema(
             _keys_of_grouping(plan, number, spec, grouping),
             synopses,
             tuple(
@@ -208,7 +218,7 @@ def _component(plan: Dataflow, number: int, spec: ComponentSpec) -> Component:
         )
         for grouping, synopses in enumerate(spec.groupings)
     )
-    return Component(() if join else groupings, join, spec.lifetimes)
+    return ComponentSchema(() if join else groupings, join, spec.lifetimes)
 
 
 def _keys_of_port(plan: Dataflow, spec: ComponentSpec, step: int) -> tuple[str, ...]:
@@ -242,9 +252,9 @@ def _told(value: Any) -> Any:
         return {"$schema": base64.b64encode(value.serialize()).decode()}
     if isinstance(value, pa.DataType):
         return {"$type": _told(pa.schema([pa.field("", value)]))["$schema"]}
-    if is_dataclass(value) and _CLASSES.get(type(value).__name__) is type(value):
+    if type(value) in _TAGS:
         told = {field.name: _told(getattr(value, field.name)) for field in fields(value)}
-        return {"is": type(value).__name__, **told}
+        return {"is": _TAGS[type(value)], **told}
     raise _Unspeakable(repr(value)[:80])
 
 

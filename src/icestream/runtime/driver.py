@@ -32,11 +32,18 @@ from icestream.plan.nodes.queries import Computation, Plan, check_same_plan
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.state_schema import legend_of, written
 from icestream.runtime.version.progress import Timer, progress_of
-from icestream.runtime.version.retention import KeptVersions
+from icestream.runtime.version.retention import VersionRetention
 from icestream.runtime.version.scaling import next_sizing, placed, task_bounds, told
 from icestream.runtime.version.settings import LEAST_QUOTA, Settings
 from icestream.runtime.version.task import ShardReport, ShardTask
-from icestream.runtime.version.work import Executor, Made, Making, Parcel, Work, total
+from icestream.runtime.version.work import (
+    Executor,
+    Parcel,
+    VersionContext,
+    VersionResult,
+    Work,
+    total,
+)
 from icestream.runtime.work.dataflow.work import DataflowWork, least_quota
 from icestream.runtime.work.latest.work import UpdatesWork
 from icestream.runtime.work.windows.work import WindowWork
@@ -95,7 +102,7 @@ class Driver(Generic[Batch_contra]):
         self._run = os.path.join(settings.local, uuid.uuid4().hex[:12])
         remembered = self.store.remember_plan(plan.describe(), written(legend_of(plan)))
         check_same_plan(settings.root, remembered, plan.describe())
-        self._versions = KeptVersions(self.store, files, settings.root, settings.keep)
+        self._versions = VersionRetention(self.store, files, settings.root, settings.keep)
         self._delivered: Micros | None = None
         #: the last batch and the seconds it took, where the caller measures that
         self.trigger: tuple[int, float] | None = None
@@ -284,7 +291,7 @@ class Driver(Generic[Batch_contra]):
 
     def _making(
         self, version: int, watermark: Micros, timer: Timer, *, flushing: bool, last: bool
-    ) -> Making:
+    ) -> VersionContext:
         """Return the version that is about to be made."""
         before, settings = self.last, self._settings
         folder = os.path.join(self._run, f"exchange-{version}-{uuid.uuid4().hex[:8]}")
@@ -315,7 +322,7 @@ class Driver(Generic[Batch_contra]):
                 **rest,
             )
 
-        return Making(
+        return VersionContext(
             version,
             before,
             self._versions.live,
@@ -350,12 +357,12 @@ class Driver(Generic[Batch_contra]):
 
     def _commit(
         self,
-        making: Making,
+        making: VersionContext,
         number: int | None,
         watermark: Micros,
         seen: tuple[Micros | None, ...],
         parcels: Sequence[Parcel],
-        made: Made,
+        made: VersionResult,
     ) -> Commit:
         before, version, reports = self.last, making.version, made.reports
         shared = {

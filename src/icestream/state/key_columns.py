@@ -1,9 +1,9 @@
 """Key columns as flat buffers: which types a key may have, and how Arrow lays each of them out.
 
 Idea: a key schema is a tree; a struct has its fields below it. Written out from the top (each
-struct before its fields) the tree is a list of `Node`s, and a batch is one `Column` per node: its
-Arrow array, read in place through offset and bitmap, and a mask that says for each row whether it
-is a value, null, or absent because a struct above it is null.
+struct before its fields) the tree is a list of `KeyNode`s, and a batch is one `KeyColumn` per node:
+its Arrow array, read in place through offset and bitmap, and a mask that says for each row whether
+it is a value, null, or absent because a struct above it is null.
 
 Invariants:
     1. What an array holds under a null is never looked at
@@ -38,7 +38,7 @@ ALL_VALUES: ByteArray = np.empty(0, np.uint8)
 _SHORT_DIGITS = 18
 
 
-class Kind(Enum):
+class KeyLayout(Enum):
     """How the values of a node lie in memory."""
 
     INTEGER = auto()
@@ -51,12 +51,12 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class KeyNode:
     """One column of a key, or one field of a struct in it."""
 
     path: str
     type: pa.DataType
-    kind: Kind
+    kind: KeyLayout
     #: numbers per value and what they are, for the kinds that are numbers
     dtype: np.dtype[Any]
     width: int
@@ -66,64 +66,64 @@ class Node:
     place: int
 
 
-class Column(NamedTuple):
+class KeyColumn(NamedTuple):
     """The rows of one node in a batch."""
 
-    node: Node
+    node: KeyNode
     array: pa.Array
     #: one of ABSENT, NULL, VALUE per row; empty when all are values
     mask: ByteArray
 
 
-def layout(schema: pa.Schema) -> tuple[Node, ...]:
+def layout(schema: pa.Schema) -> tuple[KeyNode, ...]:
     """List the nodes of a key schema; DefinitionError, with advice, for what cannot be a key."""
     names = schema.names
     for name in names:
         if names.count(name) > 1:
             msg = f"the key has two columns named {name!r}; rename one of them"
             raise DefinitionError(msg)
-    nodes: list[Node] = []
+    nodes: list[KeyNode] = []
     for place, field in enumerate(schema):
         _add(nodes, field, field.name, -1, place)
     return tuple(nodes)
 
 
-def read(nodes: tuple[Node, ...], batch: pa.RecordBatch) -> list[Column]:
+def read(nodes: tuple[KeyNode, ...], batch: pa.RecordBatch) -> list[KeyColumn]:
     """Find the columns of a key in a batch, by name; InputError if they are not of the schema."""
-    columns: list[Column] = []
+    columns: list[KeyColumn] = []
     for node in nodes:
         if node.parent < 0:
             array, above = _top(node, batch), ALL_VALUES
         else:
             parent = columns[node.parent]
             array, above = parent.array.field(node.place), parent.mask
-        columns.append(Column(node, array, _mask(node, array, above)))
+        columns.append(KeyColumn(node, array, _mask(node, array, above)))
     return columns
 
 
-def integers(column: Column) -> Flat:
+def integers(column: KeyColumn) -> Flat:
     """View the values of an INTEGER column."""
     return _numbers(column.array, column.node.dtype, 1)
 
 
-def decimals(column: Column) -> npt.NDArray[np.int64]:
+def decimals(column: KeyColumn) -> npt.NDArray[np.int64]:
     """View a DECIMAL column as two words per row, the lower one first."""
     return _numbers(column.array, column.node.dtype, 2).reshape(-1, 2)
 
 
-def doubles(column: Column) -> npt.NDArray[np.uint64]:
+def doubles(column: KeyColumn) -> npt.NDArray[np.uint64]:
     """Give the bits of a FLOAT column, as doubles; not yet canonical."""
     values = _numbers(column.array, column.node.dtype, 1)
     with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN
         return values.astype(np.float64, copy=False).view(np.uint64)
 
 
-def booleans(column: Column) -> ByteArray:
+def booleans(column: KeyColumn) -> ByteArray:
     """Give a BOOLEAN column as one byte per row."""
     return _bits(column.array, 1)
 
 
-def ragged(column: Column) -> tuple[Flat, ByteArray]:
+def ragged(column: KeyColumn) -> tuple[Flat, ByteArray]:
     """View a BYTES column as offsets, one more than rows, into bytes."""
     array, kind = column.array, offset_type(column.node)
     if len(array) == 0:
@@ -135,7 +135,7 @@ def ragged(column: Column) -> tuple[Flat, ByteArray]:
     return places, np.frombuffer(data, np.uint8)
 
 
-def plain(column: Column) -> Flat:
+def plain(column: KeyColumn) -> Flat:
     """Give the canonical values of a FLOAT column, in its own width."""
     bits = doubles(column)
     out = np.empty(len(bits), np.uint64)
@@ -143,7 +143,7 @@ def plain(column: Column) -> Flat:
     return out.view(np.float64).astype(column.node.dtype, copy=False)
 
 
-class Part(NamedTuple):
+class KeyRows(NamedTuple):
     """The rows of one node, to be assembled."""
 
     #: one byte per row, 1 for a value
@@ -155,7 +155,7 @@ class Part(NamedTuple):
 
 
 def assemble(
-    nodes: tuple[Node, ...], schema: pa.Schema, rows: int, parts: list[Part]
+    nodes: tuple[KeyNode, ...], schema: pa.Schema, rows: int, parts: list[KeyRows]
 ) -> pa.RecordBatch:
     """Build a record batch of exactly this schema from one part per node."""
     below: dict[int, list[pa.Array]] = {position: [] for position in range(-1, len(nodes))}
@@ -165,16 +165,16 @@ def assemble(
     return batch_of(schema, rows, below[-1][::-1])
 
 
-def build(node: Node, rows: int, part: Part, fields: list[pa.Array]) -> pa.Array:
+def build(node: KeyNode, rows: int, part: KeyRows, fields: list[pa.Array]) -> pa.Array:
     """Build the Arrow array of one node from its part and the arrays of its fields."""
-    if node.kind is Kind.NOTHING:
+    if node.kind is KeyLayout.NOTHING:
         return pa.nulls(rows)
     buffers = [None if part.valid.all() else _packed(part.valid)]
-    if node.kind is Kind.STRUCT:
+    if node.kind is KeyLayout.STRUCT:
         return pa.Array.from_buffers(node.type, rows, buffers, children=fields)
-    boolean = node.kind is Kind.BOOLEAN
+    boolean = node.kind is KeyLayout.BOOLEAN
     buffers.append(_packed(part.values) if boolean else pa.py_buffer(part.values))
-    if node.kind is Kind.BYTES:
+    if node.kind is KeyLayout.BYTES:
         buffers.append(pa.py_buffer(part.data))
     return pa.Array.from_buffers(node.type, rows, buffers)
 
@@ -191,13 +191,13 @@ def _packed(flags: ByteArray) -> pa.Buffer:
     return pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 
-def offset_type(node: Node) -> np.dtype[Any]:
+def offset_type(node: KeyNode) -> np.dtype[Any]:
     """Tell how wide the offsets of a BYTES node are."""
     large = pt.is_large_string(node.type) or pt.is_large_binary(node.type)
     return np.dtype(np.int64 if large else np.int32)
 
 
-def _top(node: Node, batch: pa.RecordBatch) -> pa.Array:
+def _top(node: KeyNode, batch: pa.RecordBatch) -> pa.Array:
     if batch.schema.get_field_index(node.path) < 0:
         msg = f"the key column {node.path!r} is not in the batch, which has {batch.schema.names}"
         raise InputError(msg)
@@ -218,8 +218,8 @@ def _same(found: pa.DataType, expected: pa.DataType) -> bool:
     )
 
 
-def _mask(node: Node, array: pa.Array, above: ByteArray) -> ByteArray:
-    if node.kind is Kind.NOTHING:
+def _mask(node: KeyNode, array: pa.Array, above: ByteArray) -> ByteArray:
+    if node.kind is KeyLayout.NOTHING:
         own = np.ones(len(array), np.uint8)
     elif array.null_count == 0:
         own = np.full(len(array), VALUE, np.uint8) if above.size else ALL_VALUES
@@ -247,40 +247,40 @@ def _bits(array: pa.Array, buffer: int) -> ByteArray:
     return np.unpackbits(packed, count=shift + len(array), bitorder="little")[shift:]
 
 
-_LAYOUTS: list[tuple[Callable[[pa.DataType], bool], Kind, type]] = [
-    (pt.is_boolean, Kind.BOOLEAN, np.uint8),
-    (pt.is_int8, Kind.INTEGER, np.int8),
-    (pt.is_int16, Kind.INTEGER, np.int16),
-    (pt.is_int32, Kind.INTEGER, np.int32),
-    (pt.is_int64, Kind.INTEGER, np.int64),
-    (pt.is_uint8, Kind.INTEGER, np.uint8),
-    (pt.is_uint16, Kind.INTEGER, np.uint16),
-    (pt.is_uint32, Kind.INTEGER, np.uint32),
-    (pt.is_uint64, Kind.INTEGER, np.uint64),
-    (pt.is_date32, Kind.INTEGER, np.int32),
-    (pt.is_time64, Kind.INTEGER, np.int64),
-    (pt.is_timestamp, Kind.INTEGER, np.int64),
-    (pt.is_duration, Kind.INTEGER, np.int64),
-    (pt.is_float32, Kind.FLOAT, np.float32),
-    (pt.is_float64, Kind.FLOAT, np.float64),
-    (pt.is_decimal128, Kind.DECIMAL, np.int64),
-    (pt.is_string, Kind.BYTES, np.uint8),
-    (pt.is_large_string, Kind.BYTES, np.uint8),
-    (pt.is_binary, Kind.BYTES, np.uint8),
-    (pt.is_large_binary, Kind.BYTES, np.uint8),
-    (pt.is_struct, Kind.STRUCT, np.uint8),
-    (pt.is_null, Kind.NOTHING, np.uint8),
+_LAYOUTS: list[tuple[Callable[[pa.DataType], bool], KeyLayout, type]] = [
+    (pt.is_boolean, KeyLayout.BOOLEAN, np.uint8),
+    (pt.is_int8, KeyLayout.INTEGER, np.int8),
+    (pt.is_int16, KeyLayout.INTEGER, np.int16),
+    (pt.is_int32, KeyLayout.INTEGER, np.int32),
+    (pt.is_int64, KeyLayout.INTEGER, np.int64),
+    (pt.is_uint8, KeyLayout.INTEGER, np.uint8),
+    (pt.is_uint16, KeyLayout.INTEGER, np.uint16),
+    (pt.is_uint32, KeyLayout.INTEGER, np.uint32),
+    (pt.is_uint64, KeyLayout.INTEGER, np.uint64),
+    (pt.is_date32, KeyLayout.INTEGER, np.int32),
+    (pt.is_time64, KeyLayout.INTEGER, np.int64),
+    (pt.is_timestamp, KeyLayout.INTEGER, np.int64),
+    (pt.is_duration, KeyLayout.INTEGER, np.int64),
+    (pt.is_float32, KeyLayout.FLOAT, np.float32),
+    (pt.is_float64, KeyLayout.FLOAT, np.float64),
+    (pt.is_decimal128, KeyLayout.DECIMAL, np.int64),
+    (pt.is_string, KeyLayout.BYTES, np.uint8),
+    (pt.is_large_string, KeyLayout.BYTES, np.uint8),
+    (pt.is_binary, KeyLayout.BYTES, np.uint8),
+    (pt.is_large_binary, KeyLayout.BYTES, np.uint8),
+    (pt.is_struct, KeyLayout.STRUCT, np.uint8),
+    (pt.is_null, KeyLayout.NOTHING, np.uint8),
 ]
 
 
-def _add(nodes: list[Node], field: pa.Field, path: str, parent: int, place: int) -> None:
+def _add(nodes: list[KeyNode], field: pa.Field, path: str, parent: int, place: int) -> None:
     fitting = [(kind, dtype) for test, kind, dtype in _LAYOUTS if test(field.type)]
     if not fitting or _is_variant(field.type):
         raise DefinitionError(_advice(field.type, path))
     kind, dtype = fitting[0]
-    wide = kind is Kind.DECIMAL and field.type.precision > _SHORT_DIGITS
-    nodes.append(Node(path, field.type, kind, np.dtype(dtype), 2 if wide else 1, parent, place))
-    if kind is Kind.STRUCT:
+    wide = kind is KeyLayout.DECIMAL and field.type.precision > _SHORT_DIGITS
+    nodes.append(KeyNode(path, field.type, kind, np.dtype(dtype), 2 if wide else 1, parent, place))
+    if kind is KeyLayout.STRUCT:
         position = len(nodes) - 1
         for below, inner in _fields(field.type):
             _add(nodes, inner, f"{path}.{inner.name}", position, below)

@@ -37,11 +37,18 @@ from icestream.kernels.hashing import ABSENT, VALUE
 from icestream.state import key_columns
 from icestream.state.arena import Arena, ArenaArray
 from icestream.state.budget import Refused
-from icestream.state.key_columns import ALL_VALUES, ByteArray, Column, Kind, Node, Part
+from icestream.state.key_columns import (
+    ALL_VALUES,
+    ByteArray,
+    KeyColumn,
+    KeyLayout,
+    KeyNode,
+    KeyRows,
+)
 
 Identity = npt.NDArray[np.uint64]
 
-_NUMBERS = (Kind.INTEGER, Kind.FLOAT, Kind.DECIMAL)
+_NUMBERS = (KeyLayout.INTEGER, KeyLayout.FLOAT, KeyLayout.DECIMAL)
 _HEAP_WORDS = 2**32
 _TAIL, _GARBAGE = 0, 1
 #: slots freed in one step by `trim`, so that it needs no memory of the size of the store
@@ -61,7 +68,7 @@ class KeyCodec:
         #: the columns and the fields of structs, each struct before its fields
         self.nodes = key_columns.layout(schema)
 
-    def columns(self, batch: pa.RecordBatch) -> list[Column]:
+    def columns(self, batch: pa.RecordBatch) -> list[KeyColumn]:
         """Read the key columns of a batch in place; other columns of the batch are ignored."""
         return key_columns.read(self.nodes, batch)
 
@@ -82,9 +89,9 @@ class KeyCodec:
             column = columns[position]
             below = [arrays[inner] for inner in fields[position]]
             changed = any(arrays[i] is not columns[i].array for i in fields[position])
-            if changed or column.node.kind is Kind.FLOAT:
+            if changed or column.node.kind is KeyLayout.FLOAT:
                 values = key_columns.plain(column) if not changed else ALL_VALUES
-                part = Part(_valid(column, batch.num_rows), values)
+                part = KeyRows(_valid(column, batch.num_rows), values)
                 arrays[position] = key_columns.build(column.node, batch.num_rows, part, below)
             fields[column.node.parent].insert(0, position)
         top = [arrays[position] for position in fields[-1]]
@@ -98,7 +105,7 @@ class KeyStore:
         """Open the arrays, empty if they are new; nothing is reserved yet."""
         self.codec = codec
         nodes = codec.nodes
-        flags = len(nodes) + sum(node.kind is Kind.BOOLEAN for node in nodes)
+        flags = len(nodes) + sum(node.kind is KeyLayout.BOOLEAN for node in nodes)
         self._owner = prefix
         #: bits of one slot: which nodes are values, then the booleans
         self._flags = arena.array(f"{prefix}.flags", np.uint8, max(1, (flags + 7) // 8))
@@ -107,7 +114,7 @@ class KeyStore:
             for position, node in enumerate(nodes)
             if node.kind in _NUMBERS
         }
-        self._texts = [i for i, node in enumerate(nodes) if node.kind is Kind.BYTES]
+        self._texts = [i for i, node in enumerate(nodes) if node.kind is KeyLayout.BYTES]
         self._starts = arena.array(f"{prefix}.starts", np.uint32, max(1, len(self._texts)))
         self._heap = arena.array(f"{prefix}.heap", np.uint32)
         #: tail and garbage of the heap, in words
@@ -167,7 +174,7 @@ class KeyStore:
         booleans = [
             key_columns.booleans(column) & flag
             for column, flag in zip(columns, valid, strict=True)
-            if column.node.kind is Kind.BOOLEAN
+            if column.node.kind is KeyLayout.BOOLEAN
         ]
         _rows(self._flags)[slots] = _pack(valid + booleans, self._flags.width, len(slots))
         for position, array in self._numbers.items():
@@ -193,16 +200,16 @@ class KeyStore:
         parts, next_boolean, next_text = [], len(nodes), 0
         for position, node in enumerate(nodes):
             valid = np.ascontiguousarray(flags[:, position])
-            if node.kind is Kind.BOOLEAN:
-                parts.append(Part(valid, flags[:, next_boolean]))
+            if node.kind is KeyLayout.BOOLEAN:
+                parts.append(KeyRows(valid, flags[:, next_boolean]))
                 next_boolean += 1
-            elif node.kind is Kind.BYTES:
+            elif node.kind is KeyLayout.BYTES:
                 parts.append(self._take_bytes(node, self._cells(slots, next_text), valid))
                 next_text += 1
             elif node.kind in _NUMBERS:
-                parts.append(Part(valid, _shown(node, self._numbers[position].view[slots])))
+                parts.append(KeyRows(valid, _shown(node, self._numbers[position].view[slots])))
             else:
-                parts.append(Part(valid, ALL_VALUES))
+                parts.append(KeyRows(valid, ALL_VALUES))
         return key_columns.assemble(nodes, self.codec.schema, rows, parts)
 
     def free(self, slots: Slots) -> None:
@@ -276,7 +283,7 @@ class KeyStore:
             msg = f"slots must lie in 0..{self.capacity - 1}; got {slots.min()}..{slots.max()}"
             raise IndexError(msg)
 
-    def _take_bytes(self, node: Node, cells: Slots, valid: ByteArray) -> Part:
+    def _take_bytes(self, node: KeyNode, cells: Slots, valid: ByteArray) -> KeyRows:
         starts, heap = self._starts.view.reshape(-1), self._heap.view
         offsets = np.zeros(len(cells) + 1, np.int64)
         heaps.measure_bytes(cells, starts, heap, offsets)
@@ -286,20 +293,20 @@ class KeyStore:
             raise ValueError(msg)
         data = np.empty(int(offsets[-1]), np.uint8)
         heaps.gather_bytes(cells, starts, heap, offsets, data)
-        return Part(valid, offsets.astype(kind, copy=False), data)
+        return KeyRows(valid, offsets.astype(kind, copy=False), data)
 
 
-def _absorb(column: Column, hi: Identity, lo: Identity) -> None:
+def _absorb(column: KeyColumn, hi: Identity, lo: Identity) -> None:
     kind, mask = column.node.kind, column.mask
-    if kind is Kind.INTEGER:
+    if kind is KeyLayout.INTEGER:
         hashing.absorb_words(key_columns.integers(column), mask, hi, lo)
-    elif kind is Kind.BOOLEAN:
+    elif kind is KeyLayout.BOOLEAN:
         hashing.absorb_words(key_columns.booleans(column), mask, hi, lo)
-    elif kind is Kind.FLOAT:
+    elif kind is KeyLayout.FLOAT:
         hashing.absorb_floats(key_columns.doubles(column), mask, hi, lo)
-    elif kind is Kind.BYTES:
+    elif kind is KeyLayout.BYTES:
         hashing.absorb_bytes(*key_columns.ragged(column), mask, hi, lo)
-    elif kind is Kind.DECIMAL:
+    elif kind is KeyLayout.DECIMAL:
         lower, upper = np.ascontiguousarray(key_columns.decimals(column).T)
         hashing.absorb_words(lower, mask, hi, lo)
         if column.node.width == 2:
@@ -313,22 +320,22 @@ def _values_only(mask: ByteArray) -> ByteArray:
     return np.where(mask == VALUE, VALUE, ABSENT).astype(np.uint8) if mask.size else ALL_VALUES
 
 
-def _valid(column: Column, rows: int) -> ByteArray:
+def _valid(column: KeyColumn, rows: int) -> ByteArray:
     mask = column.mask
     return (mask == VALUE).view(np.uint8) if mask.size else np.ones(rows, np.uint8)
 
 
-def _words_needed(column: Column) -> int:
+def _words_needed(column: KeyColumn) -> int:
     return int(heaps.words_needed(key_columns.ragged(column)[0], column.mask))
 
 
-def _stored(column: Column) -> npt.NDArray[Any]:
+def _stored(column: KeyColumn) -> npt.NDArray[Any]:
     """Give the numbers of a column as the store keeps them, zero where there is no value."""
     values: npt.NDArray[Any]
-    if column.node.kind is Kind.DECIMAL:
+    if column.node.kind is KeyLayout.DECIMAL:
         values = key_columns.decimals(column)
         values = values if column.node.width == 2 else values[:, 0]
-    elif column.node.kind is Kind.FLOAT:
+    elif column.node.kind is KeyLayout.FLOAT:
         values = key_columns.plain(column)
     else:
         values = key_columns.integers(column)
@@ -338,9 +345,9 @@ def _stored(column: Column) -> npt.NDArray[Any]:
     return values
 
 
-def _shown(node: Node, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _shown(node: KeyNode, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Give stored numbers as Arrow lays them out: short decimals get their sign word back."""
-    if node.kind is Kind.DECIMAL and node.width == 1:
+    if node.kind is KeyLayout.DECIMAL and node.width == 1:
         return np.stack([stored, stored >> 63], axis=1)
     return stored
 

@@ -35,7 +35,7 @@ LEAST_BYTES = 1 << 16
 MOST = 128
 
 
-class KeptMappings:
+class MappingCache:
     """Mappings by the folder of their files."""
 
     def __init__(self, most: int = MOST) -> None:
@@ -66,7 +66,7 @@ class KeptMappings:
 
 
 #: those of this process
-KEPT = KeptMappings()
+KEPT = MappingCache()
 
 
 def place_of(handle: int) -> Place:

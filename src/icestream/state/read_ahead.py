@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Generator
 from typing import Final, TypeVar
 
-from icestream.state.worker_thread import Lane
+from icestream.state.worker_thread import WorkerThread
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ def read_ahead(blocks: Generator[T], pool: int) -> Generator[T]:
         blocks: reads a block each time it is asked for one; it runs in the thread.
         pool: blocks in memory, that which is worked on included; at least two.
     """
-    lane = Lane("block-reader")
+    lane = WorkerThread("block-reader")
     ready: deque[T | object] = deque()
 
     def read() -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 
-class Lane:
+class WorkerThread:
     """One thread; started when it is first needed."""
 
     def __init__(self, name: str) -> None:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from icestream.runtime.local import LocalQuery
 from icestream.testing.moving_shards import rescale, separate_disks
-from icestream.testing.sources import SECOND, Item, Shape, batches_of, drive, restart
+from icestream.testing.sources import SECOND, Item, StreamShape, batches_of, drive, restart
 
 
 class EveryQuery(ABC):
@@ -36,11 +36,11 @@ class EveryQuery(ABC):
         """Open the query in a folder, new or where it stands."""
 
     @abstractmethod
-    def shape(self) -> Shape:
+    def shape(self) -> StreamShape:
         """Return what the streams are like."""
 
     @abstractmethod
-    def stream(self, seed: int, shape: Shape | None = None) -> list[Item]:
+    def stream(self, seed: int, shape: StreamShape | None = None) -> list[Item]:
         """Return the items of one stream."""
 
     @abstractmethod

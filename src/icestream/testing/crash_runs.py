@@ -165,7 +165,7 @@ class Process:
 
 
 @dataclass
-class Rehearsal:
+class CrashRuns:
     """The undisturbed run and the runs that were disturbed."""
 
     script: Script

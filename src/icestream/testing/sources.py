@@ -1,6 +1,7 @@
 """Random events: out of order, repeated, skewed, null, not a number, before 1970, with gaps.
 
-Idea: a `Shape` says what kind of stream it is, a seed says which one. `generate` turns both into
+Idea: a `StreamShape` says what kind of stream it is, a seed says which one. `generate` turns both
+into
 *items*: batches of splits, and `ABORT` markers after which the query is thrown away and opened
 again. Whatever a test needs of a crash is then in its data.
 
@@ -42,7 +43,7 @@ Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Shape:
+class StreamShape:
     """What a stream of events is like."""
 
     events: int = 200
@@ -73,10 +74,10 @@ class Shape:
     aborts: float = 0.0
 
 
-def shapes(*, span: Micros = 60 * SECOND, specials: bool = True) -> st.SearchStrategy[Shape]:
+def shapes(*, span: Micros = 60 * SECOND, specials: bool = True) -> st.SearchStrategy[StreamShape]:
     """Draw shapes of short streams, plain ones first."""
     return st.builds(
-        Shape,
+        StreamShape,
         events=st.integers(0, 250),
         batches=st.integers(1, 6),
         splits=st.integers(1, 3),
@@ -94,13 +95,13 @@ def shapes(*, span: Micros = 60 * SECOND, specials: bool = True) -> st.SearchStr
     )
 
 
-def generate(plan: Plan, shape: Shape, seed: int) -> list[Item]:
+def generate(plan: Plan, shape: StreamShape, seed: int) -> list[Item]:
     """Return the items of one stream; the last is a batch."""
     dice = np.random.default_rng(seed)
     return items_of(random_events(plan, shape, dice), shape, dice)
 
 
-def items_of(events: pa.RecordBatch, shape: Shape, dice: np.random.Generator) -> list[Item]:
+def items_of(events: pa.RecordBatch, shape: StreamShape, dice: np.random.Generator) -> list[Item]:
     """Cut events into batches and splits, with empty batches and `ABORT` between them."""
     size = -(-max(events.num_rows, 1) // shape.batches)
     items: list[Item] = []
@@ -113,7 +114,7 @@ def items_of(events: pa.RecordBatch, shape: Shape, dice: np.random.Generator) ->
     return items if items[-1] is not ABORT else items[:-1]
 
 
-def random_events(plan: Plan, shape: Shape, dice: np.random.Generator) -> pa.RecordBatch:
+def random_events(plan: Plan, shape: StreamShape, dice: np.random.Generator) -> pa.RecordBatch:
     """Return the events of a stream in the order they arrive."""
     times = arrival_times(shape, dice)
     count = len(times)
@@ -130,7 +131,7 @@ def random_events(plan: Plan, shape: Shape, dice: np.random.Generator) -> pa.Rec
 
 
 def random_column(
-    kind: pa.DataType, count: int, shape: Shape, dice: np.random.Generator
+    kind: pa.DataType, count: int, shape: StreamShape, dice: np.random.Generator
 ) -> pa.Array:
     """Return values of a type, nulls and special floats among them."""
     missing = dice.random(count) < shape.nulls
@@ -189,7 +190,7 @@ def drive(open_again: Callable[[], LocalQuery], items: Iterable[Item]) -> list[p
     return tables
 
 
-def arrival_times(shape: Shape, dice: np.random.Generator) -> Rows:
+def arrival_times(shape: StreamShape, dice: np.random.Generator) -> Rows:
     """Return the times of events in the order they arrive."""
     turns = np.sort(dice.integers(0, shape.span, size=shape.events, endpoint=True))
     for _ in range(shape.gaps):
@@ -198,7 +199,7 @@ def arrival_times(shape: Shape, dice: np.random.Generator) -> Rows:
     return shape.start + turns[np.argsort(arrivals, kind="stable")]
 
 
-def group_numbers(shape: Shape, count: int, dice: np.random.Generator) -> Rows:
+def group_numbers(shape: StreamShape, count: int, dice: np.random.Generator) -> Rows:
     """Return the group of each event, some more often than others."""
     if shape.skew <= 0:
         return dice.integers(0, shape.groups, size=count)
@@ -211,7 +212,7 @@ def _source(plan: Plan, count: int, dice: np.random.Generator) -> Rows:
 
 
 def _key_column(
-    ids: Rows, position: int, kind: pa.DataType, shape: Shape, dice: np.random.Generator
+    ids: Rows, position: int, kind: pa.DataType, shape: StreamShape, dice: np.random.Generator
 ) -> pa.Array:
     """Return key values that follow from the group, so that equal groups have equal keys."""
     numbers = ids if position == 0 else ids % (position + 1)

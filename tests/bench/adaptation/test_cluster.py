@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.adaptation.cluster import BENCH, Run, _others, plot
+from bench.adaptation.cluster import BENCH, ClusterRun, _others, plot
 
 
 def report(rebuilt: list[int], milliseconds: int = 100, executors: str = "aabb") -> dict[str, Any]:
@@ -20,7 +20,7 @@ def report(rebuilt: list[int], milliseconds: int = 100, executors: str = "aabb")
 
 
 def test_a_task_is_at_home_if_none_of_its_shards_was_rebuilt() -> None:
-    run = Run(reports={1: report([]), 2: report([0, 1]), 3: report([1, 2]), 4: report([])})
+    run = ClusterRun(reports={1: report([]), 2: report([0, 1]), 3: report([1, 2]), 4: report([])})
     assert run.at_home() == pytest.approx(1 - 3 / 6)
 
 
@@ -30,7 +30,7 @@ def test_versions_that_lost_an_executor_or_got_one_are_counted_apart() -> None:
     reports |= {4: report([2, 3], 900, "aaaa"), 5: report([], 100, "aaaa")}
     reports |= {6: report([3], 100, "aaaa"), 7: report([2, 3], 100, "aacc")}
     reports |= {8: report([], 100, "aacc")}
-    run = Run(reports=reports, kills=[3])
+    run = ClusterRun(reports=reports, kills=[3])
     assert (run.struck, run.spread) == ({4, 5}, {7})
     assert run.at_home() == pytest.approx(1 - 1 / 8)
     assert run.at_home(everywhere=True) == pytest.approx(1 - 3 / 14)
@@ -39,8 +39,8 @@ def test_versions_that_lost_an_executor_or_got_one_are_counted_apart() -> None:
 
 
 def test_missing_versions_are_other_rows() -> None:
-    right = Run(rows={1: (5, 50), 2: (6, 60), 3: (7, 70)})
-    run = Run(rows={1: (5, 50), 2: (6, 61)})
+    right = ClusterRun(rows={1: (5, 50), 2: (6, 60), 3: (7, 70)})
+    run = ClusterRun(rows={1: (5, 50), 2: (6, 61)})
     assert [_others(run, right, versions) for versions in (1, 2, 9)] == [0, 1, 2]
 
 

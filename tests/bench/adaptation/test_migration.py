@@ -3,12 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.adaptation import migration
-from bench.research.split_combine import Shape
+from bench.research.split_combine import ComponentShape
 
 
 def test_every_way_is_measured_and_only_copies_count_bytes(tmp_path: Path) -> None:
-    found = migration.moves(tmp_path, Shape.SPLIT, 50, 2)
-    assert {*found} == {name for name, _, _ in migration.KINDS[Shape.SPLIT]}
+    found = migration.moves(tmp_path, ComponentShape.SPLIT, 50, 2)
+    assert {*found} == {name for name, _, _ in migration.KINDS[ComponentShape.SPLIT]}
     assert all(row["pause_ms"] > 0 for row in found.values())
     assert [name for name, row in found.items() if "bytes" in row] == ["disruptive"]
 

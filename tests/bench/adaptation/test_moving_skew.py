@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from bench.adaptation import moving_skew
-from bench.adaptation.moving_skew import Adaptation, Case, Gauge, Pace, Run, Stream
+from bench.adaptation.moving_skew import Adaptation, Case, Gauge, SkewedStream, SkewRun, VirtualPace
 from bench.research.migration import Way
 
 TINY = Case(2, 2, 40, 60, 3, 1, 1)
@@ -28,7 +28,7 @@ def test_every_row_is_counted_once(
 
     monkeypatch.setattr(moving_skew, "rebalanced", turned)
     keys = moving_skew.keys_by_group(TINY)
-    found = moving_skew.run(TINY, keys, Adaptation(way), Pace(1e3, 100.0), tmp_path, Gauge())
+    found = moving_skew.run(TINY, keys, Adaptation(way), VirtualPace(1e3, 100.0), tmp_path, Gauge())
     assert found.wrong == 0
     # every group after every minute but the calm one and the last
     assert found.moves == (0 if way is None else 4 * 4)
@@ -37,7 +37,7 @@ def test_every_row_is_counted_once(
 
 def test_batches_begin_one_after_the_other(tmp_path: Path) -> None:
     keys = moving_skew.keys_by_group(TINY)
-    found = moving_skew.run(TINY, keys, moving_skew.NONE, Pace(1e3, 0.0), tmp_path, Gauge())
+    found = moving_skew.run(TINY, keys, moving_skew.NONE, VirtualPace(1e3, 0.0), tmp_path, Gauge())
     # a trigger is longer than any batch: each takes the rows of one
     assert [round(3 * minute) for minute, _, _ in found.batches] == list(range(TINY.steps))
     assert all(first[0] < second[0] for first, second in pairwise(found.batches))
@@ -53,7 +53,7 @@ def test_groups_may_move_after_every_batch(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(moving_skew, "rebalanced", watched)
     keys = moving_skew.keys_by_group(TINY)
     every = Adaptation(Way.INSTANT, 0)
-    found = moving_skew.run(TINY, keys, every, Pace(1e3, 0.0), tmp_path, Gauge())
+    found = moving_skew.run(TINY, keys, every, VirtualPace(1e3, 0.0), tmp_path, Gauge())
     assert every.name == "instant, every batch"
     # from the end of the calm minute on
     assert len(seen) == len(found.batches) - TINY.triggers
@@ -76,7 +76,7 @@ def test_times_are_those_of_one_processor(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_load_rises_on_the_groups_of_one_node_only() -> None:
     case = Case(2, 2, 40, 60, 10, 1, 2)
-    stream = Stream(case, moving_skew.keys_by_group(case), 100.0)
+    stream = SkewedStream(case, moving_skew.keys_by_group(case), 100.0)
     places = (0, 1, 0, 1)
     calm = stream.rows(0, 1, places).num_rows
     risen = [stream.rows(step, step + 1, places).num_rows for step in range(10, 60)]
@@ -102,6 +102,6 @@ def test_a_third_is_wanted_of_the_time_without_adaptation() -> None:
 
 
 def test_delays_are_drawn(tmp_path: Path) -> None:
-    run = Run(batches=[(0.0, 1.0, 2.0), (0.5, 1.0, 2.0)])
+    run = SkewRun(batches=[(0.0, 1.0, 2.0), (0.5, 1.0, 2.0)])
     moving_skew.plot({"ways": {"none": {"timeline": run.batches}}}, tmp_path / "skew.png")
     assert (tmp_path / "skew.png").stat().st_size > 0

@@ -9,7 +9,7 @@ import pytest
 from bench.adaptation import split_combine
 from bench.registry import Size
 from bench.research.migration import Way
-from bench.research.split_combine import Shape
+from bench.research.split_combine import ComponentShape
 
 CASE = replace(split_combine.CASES[Size.SMALL], keys=(20,), rows=40, minutes=6)
 
@@ -27,7 +27,7 @@ def test_only_smooth_combining_takes_windows_to_end(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_both_shapes_and_moves_are_timed(tmp_path: Path) -> None:
-    for shape in Shape:
+    for shape in ComponentShape:
         assert split_combine.throughput(tmp_path, shape, "2 windows", 20, CASE) > 0
     assert split_combine.moved_run(tmp_path, Way.INSTANT, 0.5, 10) > 0
 

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bench.cold.keyed_rows import DISORDER_MS, TICK_MS, Stream
+from bench.cold.keyed_rows import DISORDER_MS, TICK_MS, KeyedStream
 from bench.rows import START
 
 
 def test_rows_do_not_depend_on_the_cut(tmp_path: Path) -> None:
-    stream = Stream("s", 12_345, 1_000, 2.5)
+    stream = KeyedStream("s", 12_345, 1_000, 2.5)
     folders = [stream.write_files(tmp_path, 6, 50), stream.write_files(tmp_path, 3, 100)]
     tables = [
         pa.concat_tables(pq.read_table(path) for path in sorted(folder.iterdir()))
@@ -25,14 +25,14 @@ def test_rows_do_not_depend_on_the_cut(tmp_path: Path) -> None:
 
 
 def test_disorder_is_bounded() -> None:
-    times, _, _ = Stream("s", 54_321, 10).columns(5_000, 20_000)
+    times, _, _ = KeyedStream("s", 54_321, 10).columns(5_000, 20_000)
     late = START + np.arange(5_000, 25_000) * TICK_MS - times
     assert 0 <= late.min() < late.max() < DISORDER_MS
 
 
 @pytest.mark.parametrize("power", [1.0, 2.5])
 def test_keys_are_as_skewed_as_asked(power: float) -> None:
-    _, keys, _ = Stream("s", 12_345, 10_000, power).columns(0, 200_000)
+    _, keys, _ = KeyedStream("s", 12_345, 10_000, power).columns(0, 200_000)
     assert keys.min() >= 0
     assert keys.max() < 10_000
     for part in (0.01, 0.1, 0.5):
@@ -40,7 +40,7 @@ def test_keys_are_as_skewed_as_asked(power: float) -> None:
 
 
 def test_totals_are_those_of_the_rows() -> None:
-    stream = Stream("s", 12_345, 50)
+    stream = KeyedStream("s", 12_345, 50)
     _, keys, values = stream.columns(100, 500)
     expected: dict[int, tuple[int, float]] = {}
     for key, value in zip(keys.tolist(), values.tolist(), strict=True):

@@ -9,7 +9,7 @@ import pytest
 
 from bench.cold import rocksdb_state
 from bench.cold.icestream_user_state import OUTPUT, ColumnTotals, GroupTotals
-from bench.cold.keyed_rows import Stream
+from bench.cold.keyed_rows import KeyedStream
 from bench.cold.user_state import (
     LARGE,
     PER_GROUP,
@@ -87,7 +87,7 @@ def test_the_last_totals_of_each_key_are_compared(tmp_path: Path) -> None:
 
 
 def test_a_prefix_has_the_first_files_with_their_times(tmp_path: Path) -> None:
-    folder = Stream("s", 1, 10).write_files(tmp_path, 5, 10)
+    folder = KeyedStream("s", 1, 10).write_files(tmp_path, 5, 10)
     taken = prefix(folder, 2, tmp_path / "taken")
     assert [path.name for path in sorted(taken.iterdir())] == ["000000.parquet", "000001.parquet"]
     assert (taken / "000001.parquet").stat().st_mtime == (folder / "000001.parquet").stat().st_mtime
@@ -106,7 +106,7 @@ def test_all_stores_hold_the_same_totals(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("processor", [ColumnTotals(), GroupTotals()])
 def test_oracle_both_forms_compute_the_totals(processor: Processor) -> None:
-    stream = Stream("s", 12_345, 60)
+    stream = KeyedStream("s", 12_345, 60)
     payload = pa.schema([("key", pa.int64()), ("value", pa.float64())])
     operator = UserDefined(processor, "key long", payload, OUTPUT)
     groups = PlainGroups(operator.synopses)

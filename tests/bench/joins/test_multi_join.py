@@ -18,7 +18,7 @@ from bench.joins.multi_join import (
     plot,
     summarise,
 )
-from bench.joins.multi_join_agreement import Results
+from bench.joins.multi_join_agreement import ExpectedResults
 
 RUNS: dict[str, dict[str, Any]] = {
     SPARK: {"eps": 2_000.0},
@@ -28,7 +28,7 @@ RUNS: dict[str, dict[str, Any]] = {
     PRESSED: {"eps": 30_000.0},
 }
 RATES = {"rates": {"plain": 10_000.0, "mini-batch": 20_000.0}}
-SAME = {name: (Results(5, 77), Results(5, 77)) for name in (*RUNS, FLINK)}
+SAME = {name: (ExpectedResults(5, 77), ExpectedResults(5, 77)) for name in (*RUNS, FLINK)}
 
 
 def test_each_system_is_held_against_what_is_expected_of_its_rows() -> None:
@@ -41,7 +41,9 @@ def test_each_system_is_held_against_what_is_expected_of_its_rows() -> None:
 
 
 def test_a_checksum_that_differs_is_no_agreement() -> None:
-    figures = summarise(RUNS, RATES, {**SAME, FLINK: (Results(5, 78), Results(5, 77))})
+    figures = summarise(
+        RUNS, RATES, {**SAME, FLINK: (ExpectedResults(5, 78), ExpectedResults(5, 77))}
+    )
     assert FLINK not in figures["agree"]
     assert not judge(figures, len(SAME))[-1].holds
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
 
-from bench.joins.multi_join_agreement import Results, expected, of_csv, of_parquet
+from bench.joins.multi_join_agreement import ExpectedResults, expected, of_csv, of_parquet
 from bench.multi_join_rows import STREAMS
 
 ROWS = 9_000
@@ -26,7 +26,7 @@ def joined() -> pa.Table:
         return found
 
 
-def written(rows: pa.Table, folder: Path) -> Results:
+def written(rows: pa.Table, folder: Path) -> ExpectedResults:
     folder.mkdir()
     pq.write_table(rows, folder / "rows.parquet")
     return of_parquet(folder)

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.cold.keyed_rows import Stream
+from bench.cold.keyed_rows import KeyedStream
 from bench.joins import pair_agreement
 
-LEFT, RIGHT = Stream("left", 12_345, 40, 2.5), Stream("right", 54_321, 40, 2.5)
+LEFT, RIGHT = KeyedStream("left", 12_345, 40, 2.5), KeyedStream("right", 54_321, 40, 2.5)
 ROWS, WITHIN_MS = 300, 700
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from bench.harness import Silent
 from bench.joins.join_inputs import SETTINGS, JoinInputs
-from bench.joins.join_tree import JoinTree, Spilling
+from bench.joins.join_tree import JoinTreeQuery, SpillPlan
 from bench.joins.spill import CLEANED, MIXED, at_run_time, compared, judge, plot
 from icestream.operators.multi_join.spill_strategies import (
     BOTTOM_UP,
@@ -49,8 +49,8 @@ def test_oracle_a_tree_that_spills_makes_every_result_once(
     tmp_path: Path, sample: float, mixed: bool
 ) -> None:
     inputs = JoinInputs((3, 2, 3), 1_500, seed=2, mixed=mixed)
-    spilling = Spilling(GLOBAL_OUTPUT_WITH_PENALTY, 200_000, sample=sample)
-    tree = JoinTree(tmp_path, spilling, seed=2, quota=4_000_000)
+    spilling = SpillPlan(GLOBAL_OUTPUT_WITH_PENALTY, 200_000, sample=sample)
+    tree = JoinTreeQuery(tmp_path, spilling, seed=2, quota=4_000_000)
     tree.run(inputs.batches(10))
     tree.clean_up()
     assert tree.course.results[-1] + tree.course.late_results == inputs.results

@@ -4,12 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.joins.pair_agreement import Pairs
+from bench.joins.pair_agreement import JoinPairs
 from bench.joins.stream_join import ICESTREAM, SCALES, SPARK, judge, plot, summarise
 from bench.registry import Size
 
 RATES = {ICESTREAM: 50_000.0, SPARK: 2_000.0}
-SAME = {SPARK: (Pairs(5, 77), Pairs(5, 77)), ICESTREAM: (Pairs(9, 12), Pairs(9, 12))}
+SAME = {
+    SPARK: (JoinPairs(5, 77), JoinPairs(5, 77)),
+    ICESTREAM: (JoinPairs(9, 12), JoinPairs(9, 12)),
+}
 
 
 def test_each_system_is_held_against_what_is_expected_of_its_rows() -> None:
@@ -20,7 +23,7 @@ def test_each_system_is_held_against_what_is_expected_of_its_rows() -> None:
 
 
 def test_a_checksum_that_differs_is_no_agreement() -> None:
-    figures = summarise(RATES, {**SAME, ICESTREAM: (Pairs(9, 13), Pairs(9, 12))})
+    figures = summarise(RATES, {**SAME, ICESTREAM: (JoinPairs(9, 13), JoinPairs(9, 12))})
     assert figures["agree"] == [SPARK]
     assert not judge(figures)[-1].holds
 

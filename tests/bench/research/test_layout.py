@@ -4,34 +4,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.research.layout import Layout, Migrate, RePartition
+from bench.research.layout import JobLayout, Migrate, RePartition
 from icestream.core.errors import DefinitionError
 from icestream.plan.fuse.fusion import fused_by_rates
-from icestream.plan.fuse.operator_graph import Edge, Job, Kind, Operator
+from icestream.plan.fuse.operator_graph import GraphEdge, GraphOperator, Job, OperatorKind
 
 
-def one(name: str, kind: Kind, partition: str) -> Operator:
+def one(name: str, kind: OperatorKind, partition: str) -> GraphOperator:
     names = ("area", "user")
     chosen = frozenset(each for each in names if each[0] in partition)
-    return Operator(name, kind, names, names, chosen, {each: each for each in names}, 60)
+    return GraphOperator(name, kind, names, names, chosen, {each: each for each in names}, 60)
 
 
-def simple(following: Operator | None) -> Job:
+def simple(following: GraphOperator | None) -> Job:
     """A map, a compute and a consolidate by area, and what comes next."""
     operators = [
-        one("rate", Kind.MAP, "au"),
-        one("sum", Kind.COMPUTE, "a"),
-        one("merge", Kind.CONSOLIDATE, "a"),
+        one("rate", OperatorKind.MAP, "au"),
+        one("sum", OperatorKind.COMPUTE, "a"),
+        one("merge", OperatorKind.CONSOLIDATE, "a"),
     ]
-    edges = [Edge(0, 1, 9), Edge(1, 2, 5)]
+    edges = [GraphEdge(0, 1, 9), GraphEdge(1, 2, 5)]
     if following is not None:
         operators.append(following)
-        edges.append(Edge(2, 3, 1))
+        edges.append(GraphEdge(2, 3, 1))
     return Job(tuple(operators), tuple(edges))
 
 
-def layout(job: Job, *together: tuple[int, ...]) -> Layout:
-    return Layout.of(job, together or fused_by_rates(job.graph))
+def layout(job: Job, *together: tuple[int, ...]) -> JobLayout:
+    return JobLayout.of(job, together or fused_by_rates(job.graph))
 
 
 FIRST, LAST = (0, 1, 2), (3,)
@@ -40,16 +40,16 @@ FIRST, LAST = (0, 1, 2), (3,)
 @pytest.mark.parametrize(
     ("following", "fits"),
     [
-        (one("next", Kind.COMPUTE, "a"), True),
-        (one("next", Kind.CONSOLIDATE, "a"), True),
+        (one("next", OperatorKind.COMPUTE, "a"), True),
+        (one("next", OperatorKind.CONSOLIDATE, "a"), True),
         # flexible: partitioned by what the consolidate needs
-        (one("next", Kind.COMPUTE, "u"), True),
-        (one("next", Kind.COMPUTE, ""), True),
-        (one("next", Kind.CONSOLIDATE, "u"), False),
-        (one("next", Kind.BUILT_IN, "u"), False),
+        (one("next", OperatorKind.COMPUTE, "u"), True),
+        (one("next", OperatorKind.COMPUTE, ""), True),
+        (one("next", OperatorKind.CONSOLIDATE, "u"), False),
+        (one("next", OperatorKind.BUILT_IN, "u"), False),
     ],
 )
-def test_split_needs_a_next_component_that_fits(following: Operator, fits: bool) -> None:
+def test_split_needs_a_next_component_that_fits(following: GraphOperator, fits: bool) -> None:
     before = layout(simple(following), FIRST, LAST)
     assert before.violations() == []
     assert before.can_split("rate") == fits
@@ -66,13 +66,17 @@ def test_split_needs_a_next_component_that_fits(following: Operator, fits: bool)
 
 
 def test_combine_undoes_split() -> None:
-    for following in (None, one("next", Kind.COMPUTE, "a"), one("next", Kind.COMPUTE, "u")):
+    for following in (
+        None,
+        one("next", OperatorKind.COMPUTE, "a"),
+        one("next", OperatorKind.COMPUTE, "u"),
+    ):
         job = simple(following)
         before = layout(job, *((FIRST,) if following is None else (FIRST, LAST)))
         moves = before.split("rate")
         after = before.applied(moves)
         assert len(after.components) == 2
-        assert after.applied(Layout.combine(moves)).components == before.components
+        assert after.applied(JobLayout.combine(moves)).components == before.components
 
 
 def test_a_consolidate_at_the_end_becomes_a_component_of_its_own() -> None:
@@ -89,14 +93,16 @@ def test_only_a_stateful_component_with_a_consolidate_can_be_split() -> None:
 
 
 def test_a_consolidate_between_two_next_components_is_not_split_off() -> None:
-    job = simple(one("next", Kind.COMPUTE, "a"))
-    job = Job((*job.operators, one("too", Kind.COMPUTE, "a")), (*job.edges, Edge(2, 4, 1)))
+    job = simple(one("next", OperatorKind.COMPUTE, "a"))
+    job = Job(
+        (*job.operators, one("too", OperatorKind.COMPUTE, "a")), (*job.edges, GraphEdge(2, 4, 1))
+    )
     with pytest.raises(DefinitionError, match="not to one"):
         layout(job, FIRST, (3,), (4,)).split("rate")
 
 
 def test_one_more_node_is_a_composition() -> None:
-    before = layout(simple(one("next", Kind.COMPUTE, "a")), FIRST, LAST)
+    before = layout(simple(one("next", OperatorKind.COMPUTE, "a")), FIRST, LAST)
     (move,) = before.split("rate")
     after = before.applied(before.with_node(move, 7))
     assert after.components["rate"].nodes == {0, 7}
@@ -114,7 +120,7 @@ def test_an_operator_leaves_what_limits_it() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=6))
 def test_every_operation_leaves_a_valid_layout(moves: list[tuple[int, int]]) -> None:
-    job = simple(one("next", Kind.COMPUTE, "au"))
+    job = simple(one("next", OperatorKind.COMPUTE, "au"))
     now = layout(job, (0,), (1,), (2,), (3,))
     for operator, place in moves:
         origin = next(name for name, each in now.components.items() if operator in each.operators)

@@ -24,16 +24,16 @@ from bench.research.migration import (
     Instruction,
     Migrations,
     Move,
+    MoveStage,
     Pause,
     Resume,
-    Stage,
-    Switch,
+    SwitchRoutes,
     Way,
     ways,
 )
 from bench.research.punctuations import Punctuations
 from bench.research.routes import ALWAYS, Routes
-from icestream.plan.fuse.operator_graph import Job, Kind, Operator
+from icestream.plan.fuse.operator_graph import GraphOperator, Job, OperatorKind
 
 NODES, SOURCES, GROUPS = 3, 2, 2
 #: range and slide
@@ -186,7 +186,7 @@ class Model:
 
     def carry_out(self, instructions: list[Instruction]) -> None:
         for each in instructions:
-            if isinstance(each, Switch):
+            if isinstance(each, SwitchRoutes):
                 self.routes = each.routes
                 for source in range(SOURCES):
                     self.to_all(source, Modification())
@@ -284,7 +284,7 @@ class Interleavings(RuleBasedStateMachine):
     @invariant()
     def smooth_moves_are_done_when_their_windows_have_ended(self) -> None:
         for each in self.model.migrations.moving:
-            if each.stage is Stage.DRAINING and not self.model.nodes[each.source].aside:
+            if each.stage is MoveStage.DRAINING and not self.model.nodes[each.source].aside:
                 assert self.model.nodes[each.source].seen.timestamp < each.until
 
     @invariant()
@@ -304,7 +304,7 @@ class Interleavings(RuleBasedStateMachine):
             assert all(len(parts) == 1 for parts in self.model.parts.values())
 
 
-WITH_STATE = (Stage.COMING, Stage.COPYING)
+WITH_STATE = (MoveStage.COMING, MoveStage.COPYING)
 
 
 def test_oracle_windows_are_those_of_an_undisturbed_run() -> None:
@@ -409,10 +409,12 @@ def test_moves_that_must_wait_are_refused_with_a_reason() -> None:
 
 
 def test_ways_follow_from_the_kinds_of_operators() -> None:
-    def one(kind: Kind, longest: int = 0) -> Operator:
-        return Operator(kind, kind, ("a",), ("a",), frozenset("a"), {"a": "a"}, longest)
+    def one(kind: OperatorKind, longest: int = 0) -> GraphOperator:
+        return GraphOperator(kind, kind, ("a",), ("a",), frozenset("a"), {"a": "a"}, longest)
 
-    job = Job((one(Kind.MAP), one(Kind.COMPUTE, 60), one(Kind.CONSOLIDATE)), ())
+    job = Job(
+        (one(OperatorKind.MAP), one(OperatorKind.COMPUTE, 60), one(OperatorKind.CONSOLIDATE)), ()
+    )
     assert Way.INSTANT in ways(job, [0], consolidated_next=False)
     assert ways(job, [0, 1], consolidated_next=True) == frozenset(Way)
     assert Way.INSTANT not in ways(job, [0, 1], consolidated_next=False)

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 import pytest
 
 from bench.research.queue_models import (
-    Arrivals,
     Continuous,
+    UpdateArrivals,
     pull_pull,
     pull_push,
     push_pull,
@@ -27,13 +27,13 @@ def square(rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pc.power(rows["n"], 2)], schema=RESULT)
 
 
-def source() -> Iterator[Arrivals]:
+def source() -> Iterator[UpdateArrivals]:
     rng = np.random.default_rng(7)
     for turn in range(6):
         keys = rng.integers(0, 9, 20).astype(np.uint64)
         arrived = np.arange(20) + 100 * turn
         rows = pa.RecordBatch.from_arrays([pa.array(arrived)], schema=SCHEMA)
-        yield Arrivals(keys, keys, arrived, rows)
+        yield UpdateArrivals(keys, keys, arrived, rows)
 
 
 class Application:
@@ -45,7 +45,7 @@ class Application:
         self.has.update(pairs)
 
 
-def asked() -> Callable[[], Arrivals | None]:
+def asked() -> Callable[[], UpdateArrivals | None]:
     arrivals = source()
     return lambda: next(arrivals, None)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bench.research.queue_simulation import ALL_SCHEDULES, Outcome, simulate
 from bench.research.workloads import (
-    Workload,
+    UpdateWorkload,
     clocks,
     equal,
     in_turn,
@@ -24,20 +24,20 @@ COST = 1_000
 
 
 @st.composite
-def streams(draw: st.DrawFn) -> Workload:
+def streams(draw: st.DrawFn) -> UpdateWorkload:
     keys = draw(st.integers(1, 6))
     gaps = draw(st.lists(st.integers(1, 3 * COST), min_size=1, max_size=60))
     chosen = draw(st.lists(st.integers(0, keys - 1), min_size=len(gaps), max_size=len(gaps)))
     times = np.cumsum(np.array(gaps, dtype=np.int64))
     until = int(times[-1]) + draw(st.integers(1, 5 * COST))
-    return Workload(times, np.array(chosen, dtype=np.int64), keys, until)
+    return UpdateWorkload(times, np.array(chosen, dtype=np.int64), keys, until)
 
 
-def updates_of(stream: Workload) -> list[tuple[int, int]]:
+def updates_of(stream: UpdateWorkload) -> list[tuple[int, int]]:
     return list(zip(stream.times.tolist(), stream.keys.tolist(), strict=True))
 
 
-def areas(stream: Workload, found: Outcome, until: int) -> tuple[float, float]:
+def areas(stream: UpdateWorkload, found: Outcome, until: int) -> tuple[float, float]:
     """Integrate both kinds of staleness over all keys, by the definition."""
     each = found.services
     taken = list(zip(each.taken.tolist(), each.key.tolist(), each.value.tolist(), strict=True))
@@ -55,7 +55,7 @@ def areas(stream: Workload, found: Outcome, until: int) -> tuple[float, float]:
 @settings(max_examples=60, deadline=None)
 @given(streams(), st.sampled_from(sorted(SCHEDULES)), st.integers(300, 4_000), st.booleans())
 def test_oracle_services_are_those_of_the_plain_model(
-    stream: Workload, schedule: str, cost: int, known: bool
+    stream: UpdateWorkload, schedule: str, cost: int, known: bool
 ) -> None:
     rates = (stream.rates + 1e-9) if known else None
     found = simulate(stream, cost, schedule, rates=rates)
@@ -70,7 +70,7 @@ def test_oracle_services_are_those_of_the_plain_model(
 @settings(max_examples=60, deadline=None)
 @given(streams(), st.sampled_from(ALL_SCHEDULES), st.integers(300, 4_000))
 def test_oracle_staleness_is_that_of_the_definition(
-    stream: Workload, schedule: str, cost: int
+    stream: UpdateWorkload, schedule: str, cost: int
 ) -> None:
     found = simulate(stream, cost, schedule)
     queue, application = areas(stream, found, stream.until)
@@ -82,7 +82,7 @@ def test_oracle_staleness_is_that_of_the_definition(
 @settings(max_examples=60, deadline=None)
 @given(streams(), st.sampled_from(sorted(SCHEDULES)), st.data())
 def test_the_two_kinds_of_staleness_stay_in_their_bound(
-    stream: Workload, schedule: str, data: st.DataObject
+    stream: UpdateWorkload, schedule: str, data: st.DataObject
 ) -> None:
     costs = np.array(
         data.draw(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.research.window_simulation import Input, Run, run_append, run_updates
+from bench.research.window_simulation import Input, WindowQueueRun, run_append, run_updates
 from icestream.state.queue.windows.spec import Semantics, UpdateWindows
 
 SPECS = st.builds(
@@ -33,7 +33,7 @@ def numbers_of(windows: UpdateWindows, times: list[int], now: int) -> list[int]:
     ]
 
 
-def plain_area(run: Run, key: int) -> Fraction:
+def plain_area(run: WindowQueueRun, key: int) -> Fraction:
     """Add up staleness at the middle of every unit of time: exact, as all happens at whole ones."""
     given = run.given
     mine = [

@@ -94,10 +94,10 @@ def test_files_and_streams_that_make_no_sense_are_refused(tmp_path: Path) -> Non
         w.read_ticks(str(path), time="at", key="name", unit="days")
     one = np.array([1], dtype=np.int64)
     with pytest.raises(InputError, match="one of each"):
-        w.Workload(one, np.array([], dtype=np.int64), 1, 5)
+        w.UpdateWorkload(one, np.array([], dtype=np.int64), 1, 5)
     with pytest.raises(InputError, match="go back"):
-        w.Workload(np.array([2, 1]), np.array([0, 0]), 1, 5)
+        w.UpdateWorkload(np.array([2, 1]), np.array([0, 0]), 1, 5)
     with pytest.raises(InputError, match="ends at"):
-        w.Workload(one, one * 0, 1, 0)
+        w.UpdateWorkload(one, one * 0, 1, 0)
     with pytest.raises(InputError, match="numbered"):
-        w.Workload(one, one, 1, 5)
+        w.UpdateWorkload(one, one, 1, 5)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.safety.fuzz import findings, tried
-from bench.safety.fuzz_targets import Target, make_samples, targets
+from bench.safety.fuzz_targets import FuzzTarget, make_samples, targets
 from icestream.core.errors import IcestreamError, InputError
 from tests.fixtures.checkpoints import KINDS
 
@@ -33,7 +33,7 @@ def test_an_error_that_is_not_ours_is_a_finding() -> None:
         msg = "ours"
         raise InputError(msg)
 
-    target = Target("numbers", lambda dice: dice.randrange(100), feed)
+    target = FuzzTarget("numbers", lambda dice: dice.randrange(100), feed)
     wrong = [tried(target, number) for number in range(50)]
     assert None in wrong
     assert "KeyError: 'not ours'" in wrong

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.updates.seen_staleness import Events, mean_staleness
+from bench.updates.seen_staleness import KeyInstants, mean_staleness
 
 
 def test_oracle_the_integral_is_that_of_the_definition() -> None:
@@ -12,7 +12,7 @@ def test_oracle_the_integral_is_that_of_the_definition() -> None:
     made = dice.integers(0, keys, 60), np.sort(dice.integers(1, end, 60))
     chosen = np.sort(dice.choice(60, 20, replace=False))
     at = made[1][chosen] + dice.integers(0, 300, 20)
-    delivered = Events(made[0][chosen], made[1][chosen], at)
+    delivered = KeyInstants(made[0][chosen], made[1][chosen], at)
     total = 0.0
     for key in range(keys):
         mine, got = made[0] == key, delivered.keys == key
@@ -28,4 +28,4 @@ def test_oracle_the_integral_is_that_of_the_definition() -> None:
 
 def test_a_key_without_updates_is_never_stale() -> None:
     nothing = np.empty(0, np.int64)
-    assert mean_staleness((nothing, nothing), Events(nothing, nothing, nothing), 2, 0, 10) == 0
+    assert mean_staleness((nothing, nothing), KeyInstants(nothing, nothing, nothing), 2, 0, 10) == 0

@@ -7,11 +7,11 @@ import pytest
 
 from bench.registry import Size
 from bench.windows import vwap
-from bench.windows.vwap import Run, judge, plot, run_fast, run_paced
+from bench.windows.vwap import VwapRun, judge, plot, run_fast, run_paced
 
 
-def small(**changes: Any) -> Run:
-    return Run(**{"name": "small", "range": 1, "rate": 20_000, **changes})
+def small(**changes: Any) -> VwapRun:
+    return VwapRun(**{"name": "small", "range": 1, "rate": 20_000, **changes})
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bench.windows.trades import SYMBOLS, Trades
+from bench.windows.trades import SYMBOLS, TradeColumns
 from bench.windows.vwap_on_spark import HOUR, Scale, summarise, write_events, wrong
 
 #: 6,000 events; 1 a second: an hour is 3,600 of them
@@ -43,7 +43,7 @@ def test_the_files_hold_the_trades_in_order(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_is_counted() -> None:
-    trades, events = Trades(SCALE.rate), 6_000
+    trades, events = TradeColumns(SCALE.rate), 6_000
     last = {event: trades.average(event, HOUR) for event in range(events - SYMBOLS, events)}
     columns: dict[str, list[Any]] = {
         "time": list(range(events)),

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from icestream.demo.call_centre.display import (
-    Status,
+    CallCenterStatus,
     kpi_table,
     live_page,
     plain_line,
@@ -33,8 +33,10 @@ def kpi(service: int, calls: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def status() -> Status:
-    return Status(12_000_000, BEGIN, BEGIN + 26 * HOUR, "24 hours", "10 seconds", "serviceId")
+def status() -> CallCenterStatus:
+    return CallCenterStatus(
+        12_000_000, BEGIN, BEGIN + 26 * HOUR, "24 hours", "10 seconds", "serviceId"
+    )
 
 
 def text(shown: RenderableType) -> str:
@@ -44,13 +46,15 @@ def text(shown: RenderableType) -> str:
     return capture.get()
 
 
-def test_before_the_first_batch_there_is_a_page_too(status: Status) -> None:
+def test_before_the_first_batch_there_is_a_page_too(status: CallCenterStatus) -> None:
     assert "0 of 12,000,000" in text(live_page(status))
     assert "none yet" in text(live_page(status))
     assert "0 events/s" in plain_line(status)
 
 
-def test_the_page_shows_progress_memory_and_figures(status: Status, report: Report) -> None:
+def test_the_page_shows_progress_memory_and_figures(
+    status: CallCenterStatus, report: Report
+) -> None:
     status.absorb([report(0, 6_000_000)])
     status.running = 4.0
     status.window_end = BEGIN + 13 * HOUR
@@ -70,7 +74,9 @@ def test_the_page_shows_progress_memory_and_figures(status: Status, report: Repo
         assert part in page, part
 
 
-def test_the_line_shows_the_same_without_a_terminal(status: Status, report: Report) -> None:
+def test_the_line_shows_the_same_without_a_terminal(
+    status: CallCenterStatus, report: Report
+) -> None:
     status.absorb([report(0, 6_000_000)])
     status.running, status.elapsed = 4.0, 9.0
     assert plain_line(status) == (
@@ -79,7 +85,7 @@ def test_the_line_shows_the_same_without_a_terminal(status: Status, report: Repo
     )
 
 
-def test_the_figures_are_a_readable_table(status: Status) -> None:
+def test_the_figures_are_a_readable_table(status: CallCenterStatus) -> None:
     status.window_end = BEGIN + 26 * HOUR
     status.rows = [kpi(2, 1_234_567), kpi(1, 3_000_000), kpi(3, 10)]
     shown = text(kpi_table(status, most=2))
@@ -102,13 +108,13 @@ def test_the_figures_are_a_readable_table(status: Status) -> None:
     assert "and 1 more with fewer calls" in shown
 
 
-def test_a_window_that_is_not_full_says_so(status: Status) -> None:
+def test_a_window_that_is_not_full_says_so(status: CallCenterStatus) -> None:
     status.window_end = BEGIN + 2 * HOUR
     status.rows = [kpi(1, 10)]
     assert "the stream began 2 hours before" in text(kpi_table(status, most=5))
 
 
-def test_the_summary_tells_what_it_took(status: Status, report: Report) -> None:
+def test_the_summary_tells_what_it_took(status: CallCenterStatus, report: Report) -> None:
     status.absorb([report(0, 12_000_000)])
     status.running, status.elapsed = 8.0, 14.5
     shown = text(summary_table(status, kept="/data/kept"))

@@ -5,9 +5,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from examples.advertising.answers import Told, Weight, checked, weights_of
+from examples.advertising.answers import AnswerTotals, Weight, checked, weights_of
 from examples.advertising.generator import AdEvents
-from examples.advertising.offline import Model, Rules, bot_lifetimes, without_bots
+from examples.advertising.offline import Rules, TargetingModel, bot_lifetimes, without_bots
 from examples.advertising.query import BOT, SCORE, TOLD, WEIGHT
 
 HOUR = 3_600_000_000
@@ -37,7 +37,7 @@ def test_oracle_changes_add_up() -> None:
     #   t             0  1  2  3  4  5 ...
     #   user 7 a bot     [--------)
     #   weight of 3, 8   [--) 0.5, then 0.7
-    told = Told()
+    told = AnswerTotals()
     assert told.bots(2) == set()
     assert told.requests() == []
     told.take(
@@ -80,10 +80,10 @@ def right_rows(events: pa.Table, rules: Rules, asked: int, user: int, end: int) 
         rows.append((BOT, who, 0, 0, 0.0, 1.0, le, re, 1))
     begin = asked - asked % HOUR
     for start in range(begin - 6 * HOUR, end, HOUR):
-        for (ad, keyword), each in weights_of(Model.at(events, start, rules)).items():
+        for (ad, keyword), each in weights_of(TargetingModel.at(events, start, rules)).items():
             rows.append((WEIGHT, 0, ad, keyword, *each, start, start + HOUR, 1))
-    model = Model.at(events, begin, rules)
-    model = Model(
+    model = TargetingModel.at(events, begin, rules)
+    model = TargetingModel(
         asked,
         rules,
         without_bots(events, rules),
@@ -106,7 +106,7 @@ def test_what_is_wrong_is_told() -> None:
     right = right_rows(events, rules, end - HOUR // 2, 11, end)
 
     def verdict(rows: list[Row]) -> tuple[str, ...]:
-        told = Told()
+        told = AnswerTotals()
         told.take(rows_of(rows))
         found = checked(told, events, rules, HOUR, most=6)
         assert (found.instants, found.answers) == (6, 1)

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from examples.advertising import demo as module
-from examples.advertising.answers import Told, Verdict, checked
+from examples.advertising.answers import AdVerdict, AnswerTotals, checked
 from examples.advertising.demo import demo
 from examples.advertising.generator import AdEvents
 from examples.advertising.offline import Rules
@@ -31,7 +31,7 @@ def test_oracle_the_demo_ends_with_what_the_offline_model_says(tmp_path: Path) -
 
     events = pq.read_table(home / "events")
     assert events.num_rows == 6_000
-    told = Told()
+    told = AnswerTotals()
     told.take(pq.read_table(home / "results"))
     verdict = checked(told, events, Rules(), HOUR, most=50)
     assert verdict.wrong == ()
@@ -51,8 +51,8 @@ def test_oracle_the_demo_ends_with_what_the_offline_model_says(tmp_path: Path) -
 def test_a_difference_is_told_and_no_file_is_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def differing(*_: object) -> Verdict:
-        return Verdict(1, 0, 1, ("user 1 is no bot",))
+    def differing(*_: object) -> AdVerdict:
+        return AdVerdict(1, 0, 1, ("user 1 is no bot",))
 
     monkeypatch.setattr(module, "checked", differing)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

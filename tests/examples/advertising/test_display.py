@@ -4,9 +4,9 @@ import io
 
 from rich.console import Console, RenderableType
 
-from examples.advertising.answers import Verdict, Weight
+from examples.advertising.answers import AdVerdict, Weight
 from examples.advertising.display import (
-    Status,
+    AdvertisingStatus,
     ad_table,
     live_page,
     plain_line,
@@ -22,8 +22,8 @@ def drawn(what: RenderableType) -> str:
     return out.getvalue()
 
 
-def a_status() -> Status:
-    status = Status(1000, "6 hours", "1 hour", {1: {4}, 2: {9}})
+def a_status() -> AdvertisingStatus:
+    status = AdvertisingStatus(1000, "6 hours", "1 hour", {1: {4}, 2: {9}})
     status.progress.processed = 400
     status.progress.running = 2.0
     status.progress.groups = 70
@@ -66,13 +66,13 @@ def test_the_page_and_the_line_tell_how_far_it_is() -> None:
     page = drawn(live_page(a_status()))
     for part in ("400 of 1,000", "1 now", "2 found so far", "came back 15 times", "2: 50.0%"):
         assert part in page
-    assert "What speaks" not in drawn(live_page(Status(10, "6 hours", "1 hour", {})))
+    assert "What speaks" not in drawn(live_page(AdvertisingStatus(10, "6 hours", "1 hour", {})))
 
 
 def test_the_summary_tells_what_the_offline_model_says() -> None:
-    text = drawn(summary_table(a_status(), Verdict(20, 7, 99, ()), kept="there"))
+    text = drawn(summary_table(a_status(), AdVerdict(20, 7, 99, ()), kept="there"))
     assert "2: 3, 17" in text
     assert "agrees: 99 numbers at 20 instants and in 7 answers" in text
     assert "there" in text
-    text = drawn(summary_table(a_status(), Verdict(20, 7, 99, ("a", "b")), kept=None))
+    text = drawn(summary_table(a_status(), AdVerdict(20, 7, 99, ("a", "b")), kept=None))
     assert "finds 2 mistakes" in text

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from examples.advertising.generator import CLICK, IMPRESSION, SCHEMA, SEARCH, AdEvents
 from examples.advertising.offline import (
-    Model,
     Rules,
+    TargetingModel,
     behaviour,
     bot_lifetimes,
     examples,
@@ -181,7 +181,7 @@ def expected_score(having: list[int], lacking: list[int], rules: Rules) -> tuple
 
 @given(rows=rows_strategy, rules=rules_strategy, t=st.integers(0, 30))
 def test_oracle_scores_are_their_definition(rows: list[Row], rules: Rules, t: int) -> None:
-    model = Model.at(table_of(rows), t, rules)
+    model = TargetingModel.at(table_of(rows), t, rules)
     past = [row for row in rows if row[0] <= t]
     clean = [row for row in past if not is_bot(past, row[2], row[0], rules)]
     assert rows_of(model.events) == clean
@@ -211,8 +211,8 @@ def test_oracle_scores_are_their_definition(rows: list[Row], rules: Rules, t: in
 
 @given(rows=rows_strategy, rules=rules_strategy, t=st.integers(0, 20))
 def test_the_future_does_not_show(rows: list[Row], rules: Rules, t: int) -> None:
-    whole = Model.at(table_of(rows), t, rules)
-    past = Model.at(table_of([row for row in rows if row[0] <= t]), t, rules)
+    whole = TargetingModel.at(table_of(rows), t, rules)
+    past = TargetingModel.at(table_of([row for row in rows if row[0] <= t]), t, rules)
     assert whole.examples.equals(past.examples)
     assert whole.kept.equals(past.kept)
     assert whole.score([1, 2, 3]).equals(past.score([1, 2, 3]))
@@ -251,8 +251,8 @@ def test_oracle_a_model_by_hand() -> None:
     rows += [(1, IMPRESSION, user, 5) for user in (1, 2, 3, 4)]
     rows += [(2, CLICK, user, 5) for user in (1, 2)]
     rows += [(5, SEARCH, 9, 7), (5, SEARCH, 9, 7)]
-    assert rows_of(Model.at(table_of(rows), 4, SMALL).priors) == []
-    model = Model.at(table_of(rows), 5, SMALL)
+    assert rows_of(TargetingModel.at(table_of(rows), 4, SMALL).priors) == []
+    model = TargetingModel.at(table_of(rows), 5, SMALL)
     assert rows_of(model.priors) == [(5, 4, 2, 0.0)]
     # rates 1 and 0, half of all: (1 - 0) / sqrt(1/4 * (1/2 + 1/2)) = 2
     # the keyword is with 2 of 2 clicks and 0 of 2 others: log((3 / 4) / (1 / 4))
@@ -267,7 +267,7 @@ def test_oracle_a_model_by_hand() -> None:
 def test_oracle_planted_keywords_stand_out() -> None:
     stream = AdEvents(users=3_000, ads=6, keywords=60)
     end = stream.begin + 24 * HOUR
-    model = Model.at(stream.between(stream.begin, end), end)
+    model = TargetingModel.at(stream.between(stream.begin, end), end)
     planted = {
         (ad, int(keyword)) for ad, row in enumerate(stream.keywords_of_ads(), 1) for keyword in row
     }

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from examples.advertising.generator import IMPRESSION, SCHEMA
 from examples.advertising.offline import (
-    Model,
     Rules,
+    TargetingModel,
     behaviour,
     bot_lifetimes,
     examples,
@@ -198,7 +198,7 @@ def test_oracle_behaviour(seed: int) -> None:
     check(targeting(rules).behaviour, seed, expected)
 
 
-def expected_examples(model: Model) -> Bag:
+def expected_examples(model: TargetingModel) -> Bag:
     rows = model.examples.take(model.vectors.column("row")).append_column(
         "keyword", model.vectors.column("keyword")
     )
@@ -214,11 +214,11 @@ def test_oracle_examples(seed: int) -> None:
     check(
         targeting(rules).examples,
         seed,
-        lambda past, t: expected_examples(Model.at(past, t, rules)),
+        lambda past, t: expected_examples(TargetingModel.at(past, t, rules)),
     )
 
 
-def expected_keyword_scores(model: Model) -> Bag:
+def expected_keyword_scores(model: TargetingModel) -> Bag:
     names = ("examples_with", "clicks_with", "examples_without", "clicks_without", "z", "weight")
     found: Bag = Counter()
     for ad, keyword, n, c, m, d, z, weight in bag_of(model.keywords, ["ad", "keyword", *names]):
@@ -228,7 +228,7 @@ def expected_keyword_scores(model: Model) -> Bag:
     return found
 
 
-def expected_model(model: Model) -> Bag:
+def expected_model(model: TargetingModel) -> Bag:
     found = bag_of(model.kept, ["ad", "keyword", "z", "weight"])
     for ad, log_odds in bag_of(model.priors, ["ad", "log_odds"]):
         found[ad, BIAS, 0.0, log_odds] += 1
@@ -242,12 +242,12 @@ def test_oracle_keyword_scores(seed: int) -> None:
     check(
         query.keyword_scores,
         seed,
-        lambda past, t: expected_keyword_scores(Model.at(past, t, rules)),
+        lambda past, t: expected_keyword_scores(TargetingModel.at(past, t, rules)),
     )
-    check(query.model, seed, lambda past, t: expected_model(Model.at(past, t, rules)))
+    check(query.model, seed, lambda past, t: expected_model(TargetingModel.at(past, t, rules)))
 
 
-def expected_scores(past: pa.Table, model: Model, t: int) -> Bag:
+def expected_scores(past: pa.Table, model: TargetingModel, t: int) -> Bag:
     """Score everybody to whom something is shown at an instant, once."""
     shown = bag_of(at_instant(past, "time", t), ["stream", "user"])
     users = sorted({user for stream, user in shown if stream == IMPRESSION})
@@ -261,14 +261,14 @@ def test_oracle_scores(seed: int) -> None:
     check(
         targeting(rules).scores,
         seed,
-        lambda past, t: expected_scores(past, Model.at(past, t, rules), t),
+        lambda past, t: expected_scores(past, TargetingModel.at(past, t, rules), t),
     )
 
 
-def refreshed(past: pa.Table, t: int, rules: Rules, refresh: int) -> Model:
+def refreshed(past: pa.Table, t: int, rules: Rules, refresh: int) -> TargetingModel:
     """Give the model of the last refresh, and what users have done until now."""
-    last = Model.at(past, t - t % refresh, rules)
-    return replace(Model.at(past, t, rules), priors=last.priors, kept=last.kept)
+    last = TargetingModel.at(past, t - t % refresh, rules)
+    return replace(TargetingModel.at(past, t, rules), priors=last.priors, kept=last.kept)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

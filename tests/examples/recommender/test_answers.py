@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.recommender.answers import Answers, Item, Request, wrong
-from examples.recommender.offline import Model
+from examples.recommender.answers import Recommendations, RecommendedItem, Request, wrong
+from examples.recommender.offline import SimilarityModel
 from examples.recommender.ratings import SCHEMA
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -46,7 +46,7 @@ def test_oracle_changes_add_up_to_the_answers_of_an_instant(
 ) -> None:
     gone = data.draw(st.lists(st.sampled_from(rows), unique=True, max_size=4))
     told = data.draw(st.permutations([*rows, *((*row[:6], -1) for row in gone)]))
-    answers = Answers()
+    answers = Recommendations()
     cut = data.draw(st.integers(0, len(told)))
     for part in (told[:cut], told[cut:]):
         if part:
@@ -55,24 +55,24 @@ def test_oracle_changes_add_up_to_the_answers_of_an_instant(
     for row in gone:
         left.remove(row)
     for instant in range(10):
-        expected: dict[Request, set[Item]] = {}
+        expected: dict[Request, set[RecommendedItem]] = {}
         for user, asked, item, score, start, end, _ in left:
             if start <= instant and (end is None or instant < end):
-                expected.setdefault(Request(user, asked), set()).add(Item(item, score))
+                expected.setdefault(Request(user, asked), set()).add(RecommendedItem(item, score))
         found = answers.at(instant)
         assert {request: set(answer) for request, answer in found.items()} == expected
 
 
 @pytest.mark.parametrize("unit", ["us", "ns"])
 def test_rows_of_either_mode_and_of_any_unit_are_understood(unit: str) -> None:
-    answers = Answers()
+    answers = Recommendations()
     answers.take(rows_of([(1, 7, 5, 2.0, 7, 8, 1)], pa.timestamp(unit, "UTC"), changes=False))
-    assert answers.at(7) == {Request(1, 7): [Item(5, 2.0)]}
+    assert answers.at(7) == {Request(1, 7): [RecommendedItem(5, 2.0)]}
     assert answers.at(8) == {}
 
 
 def test_the_latest_answers_come_first() -> None:
-    answers = Answers()
+    answers = Recommendations()
     answers.take(
         rows_of(
             [
@@ -85,10 +85,10 @@ def test_the_latest_answers_come_first() -> None:
             ]
         )
     )
-    second = (Request(2, 3), [Item(7, 4.0), Item(6, 2.0)])
-    third = (Request(3, 2), [Item(8, 3.0)])
+    second = (Request(2, 3), [RecommendedItem(7, 4.0), RecommendedItem(6, 2.0)])
+    third = (Request(3, 2), [RecommendedItem(8, 3.0)])
     assert answers.latest(5, most=2) == [second, third]
-    assert answers.latest(9, most=1) == [(Request(3, 2), [Item(9, 3.0)])]
+    assert answers.latest(9, most=1) == [(Request(3, 2), [RecommendedItem(9, 3.0)])]
     assert answers.latest(0, most=5) == []
 
 
@@ -103,15 +103,15 @@ def test_answers_that_are_wrong_are_told() -> None:
         ],
         schema=SCHEMA,
     )
-    model = Model.at(table, 0)
-    right = [Item(20, 4.0), Item(30, 4.0)]
+    model = SimilarityModel.at(table, 0)
+    right = [RecommendedItem(20, 4.0), RecommendedItem(30, 4.0)]
     assert wrong(right, model, user=2, k=5) is None
     assert wrong(right[:1], model, user=2, k=1) is None
     assert wrong(right[1:], model, user=2, k=1) is None
     assert wrong([], model, user=7, k=5) is None
     told = wrong(right[:1], model, user=2, k=5)
     assert told == "user 2 got 1 items instead of 2"
-    told = wrong([Item(20, 4.0), Item(30, 3.9)], model, user=2, k=5)
+    told = wrong([RecommendedItem(20, 4.0), RecommendedItem(30, 3.9)], model, user=2, k=5)
     assert told == "user 2, place 2: score 3.9 instead of 4.0"
-    told = wrong([Item(20, 4.0), Item(10, 4.0)], model, user=2, k=5)
+    told = wrong([RecommendedItem(20, 4.0), RecommendedItem(10, 4.0)], model, user=2, k=5)
     assert told == "user 2: item 10 does not have the score 4.0"

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from examples.recommender.answers import Answers, Request, wrong
+from examples.recommender.answers import Recommendations, Request, wrong
 from examples.recommender.demo import demo
-from examples.recommender.offline import Model
+from examples.recommender.offline import SimilarityModel
 from examples.recommender.ratings import read_table
 from examples.recommender.workload import REGISTER
 from icestream.core.errors import DefinitionError, InputError
@@ -41,12 +41,12 @@ def test_oracle_the_demo_ends_with_right_answers(tmp_path: Path) -> None:
     assert f"{40 + standing} of {40 + standing} answers" in text
     assert "Latest recommendations, of the ratings of 20 days" in text
     assert events.num_rows == 360
-    answers = Answers()
+    answers = Recommendations()
     for path in (home / "results").glob("part-*.parquet"):
         answers.take(pq.ParquetFile(path).read())
     ratings = events.filter(pc.equal(events.column("stream"), 0))
     last = pc.max(ratings.column("time").cast(pa.int64())).as_py()
-    model = Model.at(ratings, last, 20 * DAY)
+    model = SimilarityModel.at(ratings, last, 20 * DAY)
     found = answers.at(last)
     assert found
     for request, answer in found.items():

@@ -4,10 +4,10 @@ import io
 
 from rich.console import Console, RenderableType
 
-from examples.recommender.answers import Item, Request
+from examples.recommender.answers import RecommendedItem, Request
 from examples.recommender.display import (
-    Status,
-    Verdict,
+    RecommendationVerdict,
+    RecommenderStatus,
     answer_table,
     live_page,
     plain_line,
@@ -24,8 +24,8 @@ def drawn(what: RenderableType) -> str:
     return output.getvalue()
 
 
-def status() -> Status:
-    made = Status(ratings=900, requests=100, window="14 days")
+def status() -> RecommenderStatus:
+    made = RecommenderStatus(ratings=900, requests=100, window="14 days")
     made.rated, made.asked = 600, 30
     made.left, made.returned = 1_234, 56
     made.progress.processed, made.progress.running = 630, 3.0
@@ -46,13 +46,13 @@ def test_oracle_ratings_and_requests_have_speeds_of_their_own() -> None:
 
 
 def test_before_the_first_batch_the_line_tells_what_is_written() -> None:
-    made = Status(ratings=900, requests=100, window="14 days", written=400, elapsed=7.0)
+    made = RecommenderStatus(ratings=900, requests=100, window="14 days", written=400, elapsed=7.0)
     assert plain_line(made).startswith("    7 s  400 of 1,000 events written, none processed yet")
 
 
 def test_oracle_the_table_shows_answers_best_first() -> None:
     made = status()
-    best = [Item(number, 5 - number / 10) for number in range(1, 8)]
+    best = [RecommendedItem(number, 5 - number / 10) for number in range(1, 8)]
     made.latest = [(Request(7, DAY), best), (Request(8, 0), best[:1])]
     lines = drawn(answer_table(made, most=1)).splitlines()
     (line,) = (line for line in lines if "1970" in line)
@@ -63,7 +63,11 @@ def test_oracle_the_table_shows_answers_best_first() -> None:
 
 
 def test_the_summary_says_how_many_answers_are_right() -> None:
-    text = drawn(summary_table(status(), Verdict(40, 3, 321, ("user 2 got 1 item",)), kept="here"))
+    text = drawn(
+        summary_table(
+            status(), RecommendationVerdict(40, 3, 321, ("user 2 got 1 item",)), kept="here"
+        )
+    )
     assert "39 of 40 answers with 321 items" in text
     assert "3 of them" in " ".join(text.replace("│", " ").split())
     assert "left memory 1,234 times, came back 56 times" in text

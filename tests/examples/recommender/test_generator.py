@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples.recommender.generator import Ratings
-from examples.recommender.offline import Model
+from examples.recommender.offline import SimilarityModel
 from examples.recommender.ratings import SCHEMA
 from icestream.core.errors import DefinitionError
 
@@ -106,7 +106,7 @@ def test_oracle_users_rate_in_sessions(ratings: pa.Table) -> None:
 
 def test_oracle_items_of_a_genre_are_more_alike() -> None:
     made = Ratings(users=600, items=200, ratings=20_000)
-    model = Model.at(made.table(), FOR_EVER)
+    model = SimilarityModel.at(made.table(), FOR_EVER)
     genre = made.genre_of(model.items)
     one = np.repeat(np.arange(len(model.items)), np.diff(model.first))
     same = genre[one] == genre[model.neighbour]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.recommender.offline import Model, alive_at
+from examples.recommender.offline import SimilarityModel, alive_at
 from examples.recommender.ratings import SCHEMA
 
 #: time, user, item, rating
@@ -75,7 +75,7 @@ EXAMPLE: list[Row] = [
 
 
 def test_oracle_a_model_by_hand() -> None:
-    model = Model.at(table_of(EXAMPLE), 100)
+    model = SimilarityModel.at(table_of(EXAMPLE), 100)
     # 10 and 20: dot 4*2 + 2*4 = 16, squares 16 + 4 and 4 + 16
     assert model.similarities(10) == [(20, 16 / 20), (30, 1.0)]
     assert model.similarities(20) == [(10, 16 / 20), (30, 1.0)]
@@ -89,13 +89,13 @@ def test_oracle_a_model_by_hand() -> None:
 
 def test_only_the_best_k_are_recommended_and_equal_ones_by_item() -> None:
     rows = [(0, 1, item, 2.0) for item in (5, 3, 9, 7)] + [(0, 2, 5, 4.0)]
-    model = Model.at(table_of(rows), 0)
+    model = SimilarityModel.at(table_of(rows), 0)
     assert [item for item, _ in model.recommend(2, 2)] == [3, 7]
     assert model.recommend(2, 0) == []
 
 
 def test_rated_items_can_be_asked_for() -> None:
-    model = Model.at(table_of(EXAMPLE), 100)
+    model = SimilarityModel.at(table_of(EXAMPLE), 100)
     assert dict(model.recommend(1, 5, exclude_rated=False)) == pytest.approx(
         {10: 2.0, 20: 4.0, 30: 3.0}
     )
@@ -111,29 +111,29 @@ def test_a_rating_is_alive_from_its_time_to_its_end() -> None:
 
 
 def test_oracle_the_window_forgets_ratings() -> None:
-    model = Model.at(table_of(EXAMPLE), 100, window=99)
+    model = SimilarityModel.at(table_of(EXAMPLE), 100, window=99)
     assert model.similarities(10) == [(20, about(1.0)), (30, about(1.0))]
     assert model.similarities(30) == [(10, about(1.0)), (20, about(1.0))]
-    assert Model.at(table_of(EXAMPLE), 99).similarities(30) == []
-    assert Model.at(table_of(EXAMPLE), -1).recommend(1, 5) == []
+    assert SimilarityModel.at(table_of(EXAMPLE), 99).similarities(30) == []
+    assert SimilarityModel.at(table_of(EXAMPLE), -1).recommend(1, 5) == []
 
 
 def test_who_and_what_is_unknown_has_no_answer() -> None:
-    model = Model.at(table_of(EXAMPLE), 100)
+    model = SimilarityModel.at(table_of(EXAMPLE), 100)
     assert model.similarities(11) == []
     assert model.similarities(1_000) == []
     assert model.recommend(77, 3) == []
-    assert Model.at(table_of([]), 0).recommend(1, 3) == []
+    assert SimilarityModel.at(table_of([]), 0).recommend(1, 3) == []
 
 
 def test_ratings_of_nothing_make_no_similarity() -> None:
-    model = Model.at(table_of([(0, 1, 10, 0.0), (0, 1, 20, 3.0)]), 0)
+    model = SimilarityModel.at(table_of([(0, 1, 10, 0.0), (0, 1, 20, 3.0)]), 0)
     assert model.similarities(10) == []
 
 
 def test_two_ratings_of_an_item_by_a_user_both_count() -> None:
     rows = [(0, 1, 10, 2.0), (0, 1, 10, 4.0), (0, 1, 20, 3.0)]
-    model = Model.at(table_of(rows), 0)
+    model = SimilarityModel.at(table_of(rows), 0)
     # pairs (2, 3) and (4, 3)
     assert model.similarities(10) == [(20, about(18 / sqrt(20 * 18)))]
 
@@ -159,7 +159,7 @@ rows_strategy = st.lists(
 def test_oracle_the_model_is_its_definition(
     rows: list[Row], t: int, window: int | None, exclude_rated: bool, k: int
 ) -> None:
-    model = Model.at(table_of(rows), t, window)
+    model = SimilarityModel.at(table_of(rows), t, window)
     left = alive(rows, t, window)
     near = similarities(left)
     found = {
@@ -179,8 +179,8 @@ def test_oracle_the_model_is_its_definition(
 
 @given(rows=rows_strategy, at_once=st.integers(1, 9))
 def test_oracle_chunks_of_pairs_do_not_show(rows: list[Row], at_once: int) -> None:
-    one = Model.at(table_of(rows), 20)
-    other = Model.at(table_of(rows), 20, pairs_at_once=at_once)
+    one = SimilarityModel.at(table_of(rows), 20)
+    other = SimilarityModel.at(table_of(rows), 20, pairs_at_once=at_once)
     assert one.neighbour.tolist() == other.neighbour.tolist()
     # sums of quarters are exact, in whatever order
     assert np.array_equal(one.similarity, other.similarity)

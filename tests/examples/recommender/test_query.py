@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
-from examples.recommender.answers import Answers, Item, Request, wrong
+from examples.recommender.answers import Recommendations, RecommendedItem, Request, wrong
 from examples.recommender.generator import Ratings
-from examples.recommender.offline import Model
+from examples.recommender.offline import SimilarityModel
 from examples.recommender.query import ANSWER, recommendations
 from examples.recommender.workload import (
     DEREGISTER,
@@ -19,7 +19,7 @@ from examples.recommender.workload import (
     RATING,
     REGISTER,
     REQUEST,
-    Workload,
+    RatingWorkload,
 )
 from icestream.api.events import Events
 from icestream.core.times import INFINITY, Micros
@@ -121,10 +121,12 @@ def requests_of(events: pa.Table) -> dict[Request, tuple[Micros, Micros]]:
     return found
 
 
-def check(answers: Answers, events: pa.Table, instant: Micros, window: str | None, k: int) -> int:
+def check(
+    answers: Recommendations, events: pa.Table, instant: Micros, window: str | None, k: int
+) -> int:
     """Compare all answers at an instant with the offline model; give how many had items."""
     length = None if window is None else parse_interval(window)
-    model = Model.at(ratings_of(events), instant, length)
+    model = SimilarityModel.at(ratings_of(events), instant, length)
     alive = [request for request, (le, re) in requests_of(events).items() if le <= instant < re]
     found = answers.at(instant)
     assert set(found) <= set(alive)
@@ -135,7 +137,7 @@ def check(answers: Answers, events: pa.Table, instant: Micros, window: str | Non
 
 def workload(seed: int, standing: float) -> pa.Table:
     made = Ratings(users=14, items=12, ratings=90, seed=seed, span=3_600 * SECOND)
-    return Workload(made.table(), 30, requests=1, standing=standing, seed=seed).table()
+    return RatingWorkload(made.table(), 30, requests=1, standing=standing, seed=seed).table()
 
 
 @pytest.mark.parametrize("mode", ["append", "update"])
@@ -145,7 +147,7 @@ def test_oracle_requests_are_answered_as_by_the_offline_model(
 ) -> None:
     events = workload(seed=3, standing=0)
     told = run(events, mode=mode, window=window, cuts=[25, 60, 61, 100], shards=2)
-    answers = Answers()
+    answers = Recommendations()
     for rows in told:
         answers.take(rows)
     full = [check(answers, events, t, window, K) for t in set(times_of(events)) if t is not None]
@@ -161,7 +163,7 @@ def test_oracle_standing_requests_follow_every_rating(run: Run, window: str | No
     events = workload(seed=4, standing=0.4)
     cuts = [40, 75, 110]
     told = run(events, window=window, cuts=cuts)
-    answers = Answers()
+    answers = Recommendations()
     seen = 0
     # after every batch, what was told adds up to the answers to what has come so far
     for rows, end in zip(told, [*cuts, events.num_rows], strict=False):
@@ -191,9 +193,9 @@ def test_standing_answers_are_final_once_they_have_changed(run: Run) -> None:
     assert rows.drop_columns(["lifetime"]).to_pylist() == [
         {"user": 2, "asked": rows.column("asked")[0].as_py(), "item": 20, "score": 3.0}
     ]
-    answers = Answers()
+    answers = Recommendations()
     answers.take(rows)
-    answer = [Item(20, 3.0)]
+    answer = [RecommendedItem(20, 3.0)]
     for second, expected in ((4, []), (5, answer), (7, answer), (8, [])):
         assert answers.of(Request(2, 5 * SECOND), second * SECOND) == expected
 
@@ -208,14 +210,14 @@ def test_a_request_that_is_closed_gets_no_more_answers(run: Run) -> None:
         (RATING, 8, 1, 30, 1.0, None),
         (REGISTER, 9, 2, None, None, None),
     )
-    answers = Answers()
+    answers = Recommendations()
     for rows in run(events, cuts=[4]):
         answers.take(rows)
     first, second = Request(2, 5 * SECOND), Request(2, 9 * SECOND)
-    assert answers.at(6 * SECOND) == {first: [Item(20, 3.0)]}
+    assert answers.at(6 * SECOND) == {first: [RecommendedItem(20, 3.0)]}
     assert answers.at(7 * SECOND) == {}
     assert answers.at(8 * SECOND) == {}
-    assert answers.at(10 * SECOND) == {second: [Item(20, 3.0), Item(30, 3.0)]}
+    assert answers.at(10 * SECOND) == {second: [RecommendedItem(20, 3.0), RecommendedItem(30, 3.0)]}
 
 
 def test_requests_of_a_user_do_not_mix(run: Run) -> None:
@@ -230,12 +232,12 @@ def test_requests_of_a_user_do_not_mix(run: Run) -> None:
         (REQUEST, 5, 2, None, None, None),
         (REQUEST, 5, 3, None, None, None),
     )
-    answers = Answers()
+    answers = Recommendations()
     for rows in run(events):
         answers.take(rows)
-    assert answers.at(3 * SECOND) == {Request(2, 3 * SECOND): [Item(20, 1.0)]}
+    assert answers.at(3 * SECOND) == {Request(2, 3 * SECOND): [RecommendedItem(20, 1.0)]}
     # 20 was liked with 10 and with 30, to both of which it is as similar as can be
-    assert answers.at(5 * SECOND) == {Request(2, 5 * SECOND): [Item(20, 3.0)]}
+    assert answers.at(5 * SECOND) == {Request(2, 5 * SECOND): [RecommendedItem(20, 3.0)]}
 
 
 def test_an_answer_has_as_many_items_as_asked_for(run: Run) -> None:
@@ -253,12 +255,12 @@ def test_ratings_leave_with_their_window(run: Run) -> None:
         (RATING, 5, 2, 10, 3.0, None),
         (REGISTER, 6, 2, None, None, None),
     )
-    answers = Answers()
+    answers = Recommendations()
     for rows in run(events, window="10 seconds"):
         answers.take(rows)
     # the pair of user 1 is there until 10 is ten seconds old
     request = Request(2, 6 * SECOND)
-    assert answers.of(request, 10 * SECOND - 1) == [Item(20, 3.0)]
+    assert answers.of(request, 10 * SECOND - 1) == [RecommendedItem(20, 3.0)]
     assert answers.of(request, 10 * SECOND) == []
 
 
@@ -268,7 +270,7 @@ def test_oracle_every_prefix_has_the_answers_of_the_offline_model(
 ) -> None:
     events = workload(seed=5, standing=0.5).slice(0, 62)
     cuts = range(40, events.num_rows)
-    answers, seen = Answers(), 0
+    answers, seen = Recommendations(), 0
     # a batch for each of the last events
     for rows, end in zip(run(events, window=window, cuts=cuts), [*cuts, 62], strict=False):
         answers.take(rows)

@@ -18,7 +18,7 @@ from examples.recommender.workload import (
     RATING,
     REGISTER,
     REQUEST,
-    Workload,
+    RatingWorkload,
 )
 from icestream.core.errors import DefinitionError
 
@@ -36,9 +36,9 @@ def ratings() -> pa.Table:
 
 def test_oracle_the_same_seed_makes_the_same_events() -> None:
     ratings = Ratings(users=300, items=200, ratings=5_000).table()
-    events = [Workload(ratings, 3_000, seed=5, standing=0.1).table() for _ in range(2)]
+    events = [RatingWorkload(ratings, 3_000, seed=5, standing=0.1).table() for _ in range(2)]
     assert events[0].equals(events[1])
-    assert not events[0].equals(Workload(ratings, 3_000, seed=6, standing=0.1).table())
+    assert not events[0].equals(RatingWorkload(ratings, 3_000, seed=6, standing=0.1).table())
 
 
 def test_there_is_one_schema_of_events() -> None:
@@ -47,7 +47,7 @@ def test_there_is_one_schema_of_events() -> None:
 
 def test_oracle_the_mix_is_as_asked_for(ratings: pa.Table) -> None:
     ratings = ratings.slice(0, 10_000)
-    events = Workload(ratings, warm_up=7_000).table()
+    events = RatingWorkload(ratings, warm_up=7_000).table()
     assert events.schema == EVENT_SCHEMA
     streams = column(events, "stream")
     assert (streams[:7_000] == RATING).all()
@@ -64,7 +64,7 @@ def test_oracle_the_mix_is_as_asked_for(ratings: pa.Table) -> None:
 
 
 def test_oracle_most_requests_come_from_the_hot_set(ratings: pa.Table) -> None:
-    workload = Workload(ratings, warm_up=190_000)
+    workload = RatingWorkload(ratings, warm_up=190_000)
     hot, cold = workload.hot()
     assert len(hot) == 1_050
     assert np.union1d(hot, cold).tolist() == np.unique(column(ratings, "user")).tolist()
@@ -90,7 +90,7 @@ def test_oracle_most_requests_come_from_the_hot_set(ratings: pa.Table) -> None:
 )
 def test_mixes_spread_ratings_evenly(mix: dict[str, int], streams: list[int]) -> None:
     ratings = Ratings(users=4, items=5, ratings=10).table()
-    events = Workload(ratings, warm_up=7, **mix).table()
+    events = RatingWorkload(ratings, warm_up=7, **mix).table()
     assert column(events, "stream").tolist() == [0] * 7 + streams
     assert (np.diff(column(events, "time")) >= 0).all()
 
@@ -98,13 +98,15 @@ def test_mixes_spread_ratings_evenly(mix: dict[str, int], streams: list[int]) ->
 @pytest.mark.parametrize("shares", [(0.0, 0.85), (1.0, 0.85), (0.5, 0.0), (0.5, 1.0)])
 def test_hot_sets_of_nobody_and_of_everybody(shares: tuple[float, float]) -> None:
     ratings = Ratings(users=4, items=5, ratings=10).table()
-    workload = Workload(ratings, warm_up=5, hot_users=shares[0], hot_requests=shares[1])
+    workload = RatingWorkload(ratings, warm_up=5, hot_users=shares[0], hot_requests=shares[1])
     users = set(column(workload.table(), "user").tolist())
     assert users <= {1, 2, 3, 4}
 
 
 def test_registrations_of_a_user_alternate(ratings: pa.Table) -> None:
-    events = Workload(ratings.slice(0, 4_000), warm_up=2_000, standing=0.3, hot_users=0.01).table()
+    events = RatingWorkload(
+        ratings.slice(0, 4_000), warm_up=2_000, standing=0.3, hot_users=0.01
+    ).table()
     streams = column(events, "stream")
     edges = np.flatnonzero(np.isin(streams, [REGISTER, DEREGISTER]))
     assert 0.2 < len(edges) / (streams != RATING).sum() <= 0.32
@@ -123,7 +125,7 @@ def test_registrations_of_a_user_alternate(ratings: pa.Table) -> None:
 
 def test_oracle_files_hold_the_events_in_order(tmp_path: Path) -> None:
     ratings = Ratings(users=40, items=50, ratings=500).table()
-    workload = Workload(ratings, warm_up=350, standing=0.05)
+    workload = RatingWorkload(ratings, warm_up=350, standing=0.05)
     files = list(workload.write(tmp_path, rows=300))
     assert [file.events for file in files] == [300, 50, 300, 300, 300, 300, 300]
     read = pa.concat_tables([pq.read_table(file.path) for file in files])
@@ -146,10 +148,10 @@ def test_oracle_files_hold_the_events_in_order(tmp_path: Path) -> None:
 def test_impossible_workloads_are_refused(arguments: dict[str, Any], message: str) -> None:
     ratings = Ratings(users=4, items=5, ratings=10).table()
     with pytest.raises(DefinitionError, match=message):
-        Workload(ratings, **{"warm_up": 5, **arguments})
+        RatingWorkload(ratings, **{"warm_up": 5, **arguments})
 
 
 def test_files_of_no_events_are_refused(tmp_path: Path) -> None:
     ratings = Ratings(users=4, items=5, ratings=10).table()
     with pytest.raises(DefinitionError, match="at least 1 event"):
-        next(Workload(ratings, warm_up=5).write(tmp_path, rows=0))
+        next(RatingWorkload(ratings, warm_up=5).write(tmp_path, rows=0))

@@ -15,7 +15,7 @@ from icestream.inspect.adapters.panes import PANE, PaneState, instants_of
 from icestream.inspect.state_rows import Reading
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.windows.grid import Cumulative
-from icestream.testing.sources import SECOND, Shape, batches_of, generate
+from icestream.testing.sources import SECOND, StreamShape, batches_of, generate
 from tests.fixtures.checkpoints import events, make
 from tests.fixtures.other_events import kept_rows
 from tests.fixtures.plans import EVERY_INPUT, open_query, window_plan
@@ -71,7 +71,7 @@ def test_parity_fields_are_shown_and_taken_back(shifted: bool, tmp_path: Path) -
     kind = Cumulative(20 * SECOND, 4 * SECOND) if shifted else None
     plan = window_plan("12 seconds", "4 seconds", inputs=EVERY_INPUT, windows=kind)
     query = open_query(plan, str(tmp_path))
-    shape = Shape(events=120, batches=3, nulls=0.2, specials=0.05, span=20 * SECOND)
+    shape = StreamShape(events=120, batches=3, nulls=0.2, specials=0.05, span=20 * SECOND)
     for batch in batches_of(generate(plan, shape, 5)):
         query.feed(batch)
     query.close()

@@ -9,8 +9,8 @@ from icestream.kernels.queue import pages as k
 PAGES = 40
 
 
-def make(unit: int) -> tuple[k.Pool, np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    pool = k.Pool(
+def make(unit: int) -> tuple[k.PoolArrays, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    pool = k.PoolArrays(
         np.zeros(k.POOL_FACTS, np.int64),
         np.zeros((PAGES, k.PAGE_WORDS), np.int64),
         np.zeros(PAGES * 8, np.int64),

@@ -17,7 +17,7 @@ from icestream.kernels.queue import values as k
 def test_parity_rows_in_chains_beside_lists(
     first: int, unit: int, steps: list[tuple[int, int]]
 ) -> None:
-    pool = pages.Pool(
+    pool = pages.PoolArrays(
         np.zeros(pages.POOL_FACTS, np.int64),
         np.zeros((64, pages.PAGE_WORDS), np.int64),
         np.zeros(64 * 16, np.int64),
@@ -46,7 +46,7 @@ def test_parity_rows_in_chains_beside_lists(
 
 
 def test_rows_of_one_unit_are_copied_as_they_are() -> None:
-    pool = pages.Pool(
+    pool = pages.PoolArrays(
         np.zeros(pages.POOL_FACTS, np.int64),
         np.zeros((2, pages.PAGE_WORDS), np.int64),
         np.zeros(16, np.int64),

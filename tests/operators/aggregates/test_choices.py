@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.testing.sources import Shape, random_column
+from icestream.testing.sources import StreamShape, random_column
 from tests.fixtures.folding import folded
 from tests.fixtures.plans import EVERY_INPUT
 from tests.oracles.answers import answer as obvious
@@ -111,7 +111,7 @@ def test_oracle_choices_do_not_depend_on_grouping(
     if pa.types.is_decimal(field.type) and field.type.precision > 18:
         return
     dice = np.random.default_rng(seed)
-    shape = Shape(nulls=0.3, specials=0.3)
+    shape = StreamShape(nulls=0.3, specials=0.3)
     columns = {
         "x": random_column(field.type, 40, shape, dice),
         "y": random_column(pa.float64() if seed else field.type, 40, shape, dice),

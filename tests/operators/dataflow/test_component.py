@@ -17,7 +17,7 @@ from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.protocol import Shard
 from icestream.plan.events.dataflow import Dataflow
 from tests.fixtures import dataflow_plans as plans
-from tests.fixtures.dataflow_plans import RATINGS, Stream, dataflow
+from tests.fixtures.dataflow_plans import RATINGS, PlanStream, dataflow
 from tests.oracles import lifetimes as oracle
 from tests.oracles.lifetimes import Bag, Event, assert_same_snapshots
 from tests.oracles.plain_dataflow import ChangeLists, PlainStores, plain_component
@@ -178,18 +178,18 @@ def test_what_a_watermark_settles_meets_rows_that_it_expires() -> None:
 
 
 def _final_means_with_ratings() -> Dataflow:
-    from icestream.operators.lifetimes.aggregate import TemporalAggregate
+    from icestream.operators.lifetimes.aggregate import LifetimeAggregate
 
-    def both(group: Stream) -> Stream:
+    def both(group: PlanStream) -> PlanStream:
         short = group.window(10)
-        mean = TemporalAggregate(
+        mean = LifetimeAggregate(
             RATINGS, (Aggregate("avg", "rating", "mean"),), ("user",), mode="final"
         )
         final = short.through(mean, "final means", grows=True)
         ratings = group.window(20).select("user AS user2", "item")
         return final.join(ratings, hidden=["user2"])
 
-    return dataflow(Stream.of(RATINGS).apply(["user"], both), "update")
+    return dataflow(PlanStream.of(RATINGS).apply(["user"], both), "update")
 
 
 def test_an_empty_batch_moves_the_watermark_and_says_nothing() -> None:

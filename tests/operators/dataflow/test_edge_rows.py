@@ -6,7 +6,7 @@ import pytest
 
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import INFINITY
-from icestream.operators.dataflow.edge_rows import Edging
+from icestream.operators.dataflow.edge_rows import EdgeRows
 from icestream.operators.lifetimes.changes import DIFF, LE, RE, changes_of
 from icestream.operators.lifetimes.edges import END, KIND, POINT, START, edges_schema
 
@@ -22,8 +22,8 @@ def rows_of(*rows: tuple[int, str | None, int | None]) -> pa.RecordBatch:
     return changes_of(payload, le, le + 1, np.ones(len(rows), dtype=np.int64), nobody, nobody)
 
 
-def bound(since: str = "since") -> Edging:
-    return Edging.bind(PAYLOAD, "what = 'in'", "what = 'out'", since)
+def bound(since: str = "since") -> EdgeRows:
+    return EdgeRows.bind(PAYLOAD, "what = 'in'", "what = 'out'", since)
 
 
 def test_rows_become_starts_ends_and_points() -> None:
@@ -46,7 +46,7 @@ def test_a_start_may_be_computed() -> None:
 def test_rows_that_are_no_edges_are_told() -> None:
     with pytest.raises(InputError, match="does not say since when its event lasts"):
         bound()(rows_of((3, "in", None), (5, "out", None)))
-    both = Edging.bind(PAYLOAD, "what = 'in'", "since IS NULL", "since")
+    both = EdgeRows.bind(PAYLOAD, "what = 'in'", "since IS NULL", "since")
     with pytest.raises(InputError, match="exclude each other"):
         both(rows_of((3, "in", None)))
 

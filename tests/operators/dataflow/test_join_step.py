@@ -11,7 +11,7 @@ import pytest
 
 from icestream.operators.dataflow import join_step
 from icestream.operators.dataflow.component import ComponentOperator
-from icestream.operators.dataflow.join_step import JOINED, JoinStores, Orders
+from icestream.operators.dataflow.join_step import JOINED, JoinInstructions, JoinStores
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.lifetimes.changes import changes_of
 from icestream.plan.events.dataflow import Dataflow
@@ -59,7 +59,7 @@ def flow() -> Dataflow:
     return dataflow(deferred(a, b, on=[("a1", "b1")]), "append", SCHEMAS[:2])
 
 
-def calls(spec: ComponentSpec, orders: Orders) -> list[Any]:
+def calls(spec: ComponentSpec, orders: JoinInstructions) -> list[Any]:
     account = SimpleNamespace(
         budget=SimpleNamespace(total=1 << 20), reserve=lambda size: None, held=0
     )
@@ -81,7 +81,7 @@ def calls(spec: ComponentSpec, orders: Orders) -> list[Any]:
 
 
 def test_a_join_spills_first_and_cleans_up_last(flow: Dataflow) -> None:
-    orders = Orders(spill=(3, 4), clean_up=(7,), watermark=40)
+    orders = JoinInstructions(spill=(3, 4), clean_up=(7,), watermark=40)
     assert calls(flow.specs[0], orders) == [
         ("spill", [3, 4]),
         ("changes", 1, 2),
@@ -92,9 +92,9 @@ def test_a_join_spills_first_and_cleans_up_last(flow: Dataflow) -> None:
 
 
 def test_a_join_may_be_told_to_clean_up_everything_and_to_discard_it(flow: Dataflow) -> None:
-    orders = Orders(clean_up=None, last=True, watermark=40)
+    orders = JoinInstructions(clean_up=None, last=True, watermark=40)
     assert ("clean up", None, True) in calls(flow.specs[0], orders)
-    assert not any("clean up" in each for each in calls(flow.specs[0], Orders()))
+    assert not any("clean up" in each for each in calls(flow.specs[0], JoinInstructions()))
 
 
 def test_a_component_with_a_join_has_segments_of_it_and_of_snapshots(flow: Dataflow) -> None:

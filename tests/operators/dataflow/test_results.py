@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import BudgetError
 from icestream.core.times import INFINITY
-from icestream.operators.dataflow.results import ROWS_AT_ONCE, LifetimeRows, Telling
+from icestream.operators.dataflow.results import ROWS_AT_ONCE, LifetimeRows, ResultBuffer
 from icestream.operators.lifetimes.changes import changes_of
 from tests.oracles.lifetimes import heads
 
@@ -77,7 +77,7 @@ def test_events_that_come_too_often_are_refused(count: int) -> None:
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([-1, 1])), max_size=5)))
 def test_oracle_changes_that_are_held_back_add_up(batches: list[list[tuple[int, int]]]) -> None:
-    telling, told = Telling(1 << 20), []
+    telling, told = ResultBuffer(1 << 20), []
     for batch in batches:
         told += list(telling.take(changes(*((le, 9, diff, "a") for le, diff in batch))))
     assert told == []
@@ -92,7 +92,7 @@ def test_oracle_changes_that_are_held_back_add_up(batches: list[list[tuple[int, 
 
 def test_bounded_changes_are_held_back_while_there_is_room() -> None:
     room, held = 4_000, 0
-    telling = Telling(room)
+    telling = ResultBuffer(room)
     for first in range(0, 1_000, 20):
         batch = changes(*((number, 1_000, 1, "a") for number in range(first, first + 20)))
         told = sum(each.num_rows for each in telling.take(batch))

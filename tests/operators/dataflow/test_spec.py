@@ -6,14 +6,14 @@ from icestream.operators.dataflow.steps import Receive, Regroup, Stateful
 from icestream.operators.lifetimes.difference import StreamDifference
 from icestream.plan.events.dataflow import Dataflow
 from tests.fixtures import dataflow_plans as plans
-from tests.fixtures.dataflow_plans import CLICKS, RATINGS, Stream, dataflow
+from tests.fixtures.dataflow_plans import CLICKS, RATINGS, PlanStream, dataflow
 
 
 def uncovered(*, both: bool) -> Dataflow:
     """Ratings of users without clicks; or, with `both`, that and clicks without ratings."""
-    ratings, clicks = Stream.of(RATINGS).select("user"), Stream.of(CLICKS, 1).select("user")
+    ratings, clicks = PlanStream.of(RATINGS).select("user"), PlanStream.of(CLICKS, 1).select("user")
 
-    def lonely(left: Stream, right: Stream) -> Stream:
+    def lonely(left: PlanStream, right: PlanStream) -> PlanStream:
         found = left.difference(right)
         return found.union(right.difference(left)) if both else found
 
@@ -41,7 +41,7 @@ def test_where_each_covers_the_other_the_order_is_that_of_the_steps() -> None:
     ("flow", "grouping", "names"),
     [
         (plans.difference(), 0, [StreamDifference.__name__]),
-        (plans.recommender(), 1, ["TemporalAggregate"]),
+        (plans.recommender(), 1, ["LifetimeAggregate"]),
         (plans.united(), 0, None),
         (plans.user_defined(), 0, None),
     ],

@@ -21,12 +21,12 @@ from icestream.state.groups.cold.manager import Policy
 from icestream.state.groups.recovery import NUMBERS
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions.commits import BASE, SEGMENTS, VersionStore
-from icestream.testing.sources import SECOND, Shape, batches_of
+from icestream.testing.sources import SECOND, StreamShape, batches_of
 from tests.fixtures import dataflow_plans as plans
-from tests.fixtures.dataflow_plans import RATINGS, Stream, dataflow
+from tests.fixtures.dataflow_plans import RATINGS, PlanStream, dataflow
 from tests.suites.dataflow_conformance import open_dataflow, small_sizes, stream_of
 
-MANY = Shape(events=1500, batches=6, groups=400)
+MANY = StreamShape(events=1500, batches=6, groups=400)
 
 
 def groupings_of(flow: Dataflow) -> set[int]:
@@ -113,14 +113,14 @@ def wide(mode: str = "update") -> Dataflow:
     done = pa.schema([("user", pa.int64()), ("what", pa.string())])
     asked = pa.schema([("user", pa.int64())])
 
-    def answers(requests: Stream, all_done: Stream) -> Stream:
+    def answers(requests: PlanStream, all_done: PlanStream) -> PlanStream:
         return (
             requests.select("user AS asking")
             .select("asking", "asking AS user")
             .join(all_done.select("user AS doing", "what"), hidden=["doing", "user"])
         )
 
-    requests, all_done = Stream.of(asked), Stream.of(done, 1).forever()
+    requests, all_done = PlanStream.of(asked), PlanStream.of(done, 1).forever()
     return dataflow(requests.apply(["user"], answers, all_done), mode, (asked, done))
 
 
@@ -195,9 +195,9 @@ def test_any_policy_gives_the_same_rows(tmp_path: Path, policy: Policy) -> None:
 
 
 def test_a_component_without_state_needs_no_store(tmp_path: Path) -> None:
-    kept = Stream.of(RATINGS).apply(["user"], lambda group: group.where("rating > 3"))
+    kept = PlanStream.of(RATINGS).apply(["user"], lambda group: group.where("rating > 3"))
     flow = dataflow(kept, "append")
-    items = stream_of(flow, Shape(events=60, batches=3), 4)
+    items = stream_of(flow, StreamShape(events=60, batches=3), 4)
     with small_sizes():
         query = open_dataflow(flow, tmp_path)
         rows = [query.feed(batch) for batch in batches_of(items)]

@@ -9,10 +9,10 @@ import pytest
 from icestream.core.arrays import Ids
 from icestream.core.times import INFINITY
 from icestream.operators.dataflow import component
-from icestream.operators.dataflow.transient_groups import PassingGroups, lasting
+from icestream.operators.dataflow.transient_groups import TransientGroups, lasting
 from icestream.operators.lifetimes.changes import changes_of
 from icestream.state.groups.spec import GroupRows, Synopsis
-from tests.fixtures.dataflow_plans import RATINGS, Stream, dataflow
+from tests.fixtures.dataflow_plans import RATINGS, PlanStream, dataflow
 from tests.oracles.plain_dataflow import ChangeLists, plain_component
 
 KEPT = Synopsis("kept", pa.schema([("x", pa.int64())]))
@@ -27,7 +27,7 @@ def changes(*events: tuple[int, int, int]) -> pa.RecordBatch:
 
 
 def test_equal_identities_have_equal_slots() -> None:
-    groups = PassingGroups(changes((7, 0, 1), (3, 0, 1), (7, 0, 2), (5, 0, 1)), [KEPT])
+    groups = TransientGroups(changes((7, 0, 1), (3, 0, 1), (7, 0, 2), (5, 0, 1)), [KEPT])
     hi = np.array([5, 7, 7], dtype=np.uint64)
     slots = groups.locate(hi, hi + np.uint64(1))
     assert slots[1] == slots[2] != slots[0]
@@ -38,7 +38,7 @@ def test_equal_identities_have_equal_slots() -> None:
 
 
 def test_a_passing_group_keeps_nothing() -> None:
-    groups = PassingGroups(changes((7, 0, 1)), [KEPT])
+    groups = TransientGroups(changes((7, 0, 1)), [KEPT])
     slot, row = np.zeros(1, np.int64), pa.record_batch([pa.array([1])], schema=KEPT.schema)
     assert groups.read(0, slot).rows.num_rows == 0
     assert groups.read_best(0, slot, slot + 1).rows.schema == KEPT.schema
@@ -61,13 +61,13 @@ def test_all_changes_of_a_group_that_lasts_are_lasting() -> None:
 def test_groups_that_are_known_or_last_do_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     passed: list[int] = []
 
-    class Noted(PassingGroups):
+    class Noted(TransientGroups):
         def __init__(self, changes: pa.RecordBatch, synopses: Any) -> None:
             super().__init__(changes, synopses)
             passed.extend(changes.column("user").to_pylist())
 
-    monkeypatch.setattr(component, "PassingGroups", Noted)
-    flow = dataflow(Stream.of(RATINGS).apply(["user"], lambda group: group.top(1, "rating")))
+    monkeypatch.setattr(component, "TransientGroups", Noted)
+    flow = dataflow(PlanStream.of(RATINGS).apply(["user"], lambda group: group.top(1, "rating")))
     operator = plain_component(flow.specs[0])
 
     def feed(users: list[int], ends: list[int], over: int) -> None:

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 
 from icestream.kernels.fold import ALL_VALID
-from icestream.operators.folding.columns import Arrivals, Column
-from icestream.testing.sources import Shape, random_column
+from icestream.operators.folding.columns import ArrivalNumbers, InputColumn
+from icestream.testing.sources import StreamShape, random_column
 from tests.fixtures.plans import EVERY_INPUT, INSTANT
 
 
 @pytest.mark.parametrize("field", list(EVERY_INPUT), ids=EVERY_INPUT.names)
 def test_a_slice_of_a_column_is_the_slice_of_its_numbers(field: pa.Field) -> None:
-    values = random_column(field.type, 20, Shape(nulls=0.4), np.random.default_rng(1))
-    whole, part = Column(values), Column(values.slice(7, 9))
+    values = random_column(field.type, 20, StreamShape(nulls=0.4), np.random.default_rng(1))
+    whole, part = InputColumn(values), InputColumn(values.slice(7, 9))
     valid = values.is_valid().to_numpy(zero_copy_only=False)
     assert whole.valid.tolist() == valid.tolist()
     assert part.valid.tolist() == valid[7:16].tolist()
@@ -29,11 +29,11 @@ def test_a_slice_of_a_column_is_the_slice_of_its_numbers(field: pa.Field) -> Non
 
 
 def test_a_column_without_nulls_has_no_mask() -> None:
-    assert Column(pa.array([1, 2])).valid is ALL_VALID
+    assert InputColumn(pa.array([1, 2])).valid is ALL_VALID
 
 
 def test_chunks_are_joined() -> None:
-    assert Column(pa.chunked_array([[1, 2], [], [3]])).integers.tolist() == [1, 2, 3]
+    assert InputColumn(pa.chunked_array([[1, 2], [], [3]])).integers.tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ def test_chunks_are_joined() -> None:
     ],
 )
 def test_ordered_words_of_each_type(values: pa.Array, expected: list[int]) -> None:
-    assert Column(values).ordered.tolist() == expected
+    assert InputColumn(values).ordered.tolist() == expected
 
 
 def test_wide_decimals_are_two_words() -> None:
     unscaled = [-(10**25), 10**25, -1]
-    column = Column(pa.array([Decimal(n).scaleb(-3) for n in unscaled], pa.decimal128(28, 3)))
+    column = InputColumn(pa.array([Decimal(n).scaleb(-3) for n in unscaled], pa.decimal128(28, 3)))
     low, high = column.pair
     words = zip(low.tolist(), high.tolist(), strict=True)
     assert [(h << 64) + b % 2**64 for b, h in words] == unscaled
@@ -61,24 +61,24 @@ def test_wide_decimals_are_two_words() -> None:
 
 
 def test_negative_integers_carry_their_sign_into_the_high_word() -> None:
-    low, high = Column(pa.array([-3, 4])).pair
+    low, high = InputColumn(pa.array([-3, 4])).pair
     assert (low.tolist(), high.tolist()) == ([-3, 4], [-1, 0])
 
 
 def test_zeros_of_both_signs_rank_alike() -> None:
-    column = Column(pa.array([-0.0, 0.0, math.nan, -math.inf, None]))
+    column = InputColumn(pa.array([-0.0, 0.0, math.nan, -math.inf, None]))
     first, second, third, fourth, _ = column.ranked.tolist()
     assert first == second
     assert fourth < first < third
     assert column.ordered[0] < column.ordered[1]
-    assert Column(pa.array([3, -1])).ranked.tolist() == [3, -1]
+    assert InputColumn(pa.array([3, -1])).ranked.tolist() == [3, -1]
 
 
 def test_arrival_numbers_grow_with_the_stream() -> None:
     numbers = []
     for version in (0, 1, 2**26 - 1):
         for split in (0, 1, 2**12 - 1):
-            arrivals = Arrivals(version, split)
+            arrivals = ArrivalNumbers(version, split)
             numbers += arrivals.next(3).to_pylist()
             numbers += arrivals.next(2).to_pylist()
     assert numbers == sorted(set(numbers))
@@ -87,8 +87,11 @@ def test_arrival_numbers_grow_with_the_stream() -> None:
 
 
 def test_arrivals_beyond_the_last_number_share_it() -> None:
-    assert Arrivals(2**26, 0).next(1).to_pylist() == Arrivals(0, 0).next(1).to_pylist()
-    assert Arrivals(1, 2**20).next(1).to_pylist() == Arrivals(1, 2**12 - 1).next(1).to_pylist()
-    long = Arrivals(0, 0)
+    assert ArrivalNumbers(2**26, 0).next(1).to_pylist() == ArrivalNumbers(0, 0).next(1).to_pylist()
+    assert (
+        ArrivalNumbers(1, 2**20).next(1).to_pylist()
+        == ArrivalNumbers(1, 2**12 - 1).next(1).to_pylist()
+    )
+    long = ArrivalNumbers(0, 0)
     long.next(2**24 - 1)
     assert long.next(3).to_pylist() == [2**24 - 1] * 3

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from icestream.kernels import words
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.folding.columns import ARRIVAL, TIME, Column
+from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
 from icestream.operators.folding.fields import Field, Layout
-from icestream.operators.folding.fold import HI, LAST, LO, EntryTable, Run, partial_name
+from icestream.operators.folding.fold import HI, LAST, LO, EntryRun, EntryTable, partial_name
 from icestream.operators.folding.sorted_runs import sorted_run
 from icestream.state.keys import KeyCodec
-from icestream.testing.sources import Shape, random_column
+from icestream.testing.sources import StreamShape, random_column
 from tests.fixtures.plans import EVERY_INPUT, every_aggregate
 
 KEYS = pa.schema([("name", pa.string()), ("number", pa.float64())])
@@ -27,9 +27,9 @@ LAYOUT = Layout.of(f for a in every_aggregate(EVERY_INPUT) for f in a.fields(TYP
 
 def fold_all(
     seed: int, events: int, batches: int, capacity: int
-) -> tuple[list[Run], pa.RecordBatch, npt.NDArray[np.int64]]:
+) -> tuple[list[EntryRun], pa.RecordBatch, npt.NDArray[np.int64]]:
     dice = np.random.default_rng(seed)
-    shape = Shape(nulls=0.2, specials=0.05)
+    shape = StreamShape(nulls=0.2, specials=0.05)
     names = pa.array([f"n{i}" for i in dice.integers(0, 5, events)], mask=dice.random(events) < 0.1)
     numbers = pa.array(dice.choice([0.0, -0.0, math.nan, 1.5], events))
     keys = pa.RecordBatch.from_arrays([names, numbers], schema=KEYS)
@@ -38,16 +38,16 @@ def fold_all(
     columns[TIME] = pa.array(dice.integers(0, 9, events))
     columns[ARRIVAL] = pa.array(range(events), pa.int64())
     table = EntryTable(LAYOUT, KeyCodec(KEYS), capacity)
-    runs: list[Run] = []
+    runs: list[EntryRun] = []
     step = -(-events // batches)
     for at in range(0, events, step):
-        part = {name: Column(values.slice(at, step)) for name, values in columns.items()}
+        part = {name: InputColumn(values.slice(at, step)) for name, values in columns.items()}
         runs.extend(table.fold(keys.slice(at, step), panes[at : at + step].copy(), part))
     runs.append(table.take())
     return runs, keys, panes
 
 
-def merged(runs: list[Run]) -> tuple[list[int], npt.NDArray[np.int64]]:
+def merged(runs: list[EntryRun]) -> tuple[list[int], npt.NDArray[np.int64]]:
     panes, entries = sorted_run(
         np.concatenate([run.panes for run in runs]),
         np.concatenate([run.entries for run in runs]),
@@ -107,7 +107,7 @@ def test_oracle_partial_rows_fold_to_what_their_events_fold_to(kind: pa.DataType
     aggregates = [Aggregate(function, "x", function) for function in functions]
     layout = Layout.of(f for each in aggregates for f in each.fields({"x": kind}))
     dice = np.random.default_rng(2)
-    values = random_column(kind, 60, Shape(nulls=0.2), dice)
+    values = random_column(kind, 60, StreamShape(nulls=0.2), dice)
     rows = [values.slice(at, 6) for at in range(0, 60, 6)]
     codec = KeyCodec(pa.schema([]))
 
@@ -116,10 +116,12 @@ def test_oracle_partial_rows_fold_to_what_their_events_fold_to(kind: pa.DataType
         return pa.RecordBatch.from_struct_array(empty)
 
     whole = EntryTable(layout, codec, 4)
-    list(whole.fold(none(60), np.zeros(60, np.int64), {"x": Column(values)}))
+    list(whole.fold(none(60), np.zeros(60, np.int64), {"x": InputColumn(values)}))
     partial = EntryTable(layout, codec, 4, partial=True)
     columns = {
-        partial_name(field, part): Column(pa.array([_partial(field, part, row) for row in rows]))
+        partial_name(field, part): InputColumn(
+            pa.array([_partial(field, part, row) for row in rows])
+        )
         for field in layout.fields
         for part in range(3)
     }

@@ -27,7 +27,7 @@ from icestream.state import snapshot_schedule
 from icestream.testing.sources import (
     SECOND,
     Item,
-    Shape,
+    StreamShape,
     batches_of,
     drive,
     generate,
@@ -106,7 +106,7 @@ def check(plan: Plan, found: Sequence[pa.Table], items: Sequence[Item]) -> None:
 )
 @settings(max_examples=40)
 def test_oracle_every_frame_equals_the_obvious_computation(
-    frame: Frame, shape: Shape, seed: int, aggregates: Sequence[Aggregate], shards: int
+    frame: Frame, shape: StreamShape, seed: int, aggregates: Sequence[Aggregate], shards: int
 ) -> None:
     plan = plan_of(frame, aggregates)
     items = generate(plan, shape, seed)
@@ -134,7 +134,9 @@ def test_oracle_a_row_per_event_equals_sql_window_functions(
         keys=pa.schema([("name", pa.string()), ("part", pa.int32())]),
         slack="3000 seconds",
     )
-    shape = Shape(start=-30 * SECOND, disorder=9 * SECOND, duplicates=0.1, nulls=0.2, skew=1.2)
+    shape = StreamShape(
+        start=-30 * SECOND, disorder=9 * SECOND, duplicates=0.1, nulls=0.2, skew=1.2
+    )
     items = _rounded(plan, generate(plan, shape, seed), ties)
     with small_blocks(), tempfile.TemporaryDirectory() as folder:
         found = drive(partial(open_query, plan, folder, budget="256 KB"), items)
@@ -221,7 +223,7 @@ def test_oracle_grouping_sets_are_frames_of_their_own(frame: Frame, tmp_path: Pa
         keys=pa.schema([("name", pa.string()), ("part", pa.int32())]),
         grouping_sets=((0, 1), (1,), ()),
     )
-    items = generate(plan, Shape(disorder=4 * SECOND, nulls=0.1), 3)
+    items = generate(plan, StreamShape(disorder=4 * SECOND, nulls=0.1), 3)
     check(plan, drive(partial(open_query, plan, str(tmp_path)), items), items)
 
 
@@ -238,7 +240,9 @@ def test_bounded_state_of_ten_times_the_budget(frame: Frame, tmp_path: Path) -> 
     # 40,000 tuples of 96 bytes in the window, over 4,000 groups, beside 256 KB
     aggregates = AGGREGATES[:5]
     plan = plan_of(frame, aggregates)
-    shape = Shape(events=40_000, batches=8, groups=4000, span=90 * SECOND, disorder=2 * SECOND)
+    shape = StreamShape(
+        events=40_000, batches=8, groups=4000, span=90 * SECOND, disorder=2 * SECOND
+    )
     items = generate(plan, shape, 1)
     quota, rows, most = 256 * 1024, 0, 0
     with small_blocks(4096):
@@ -259,13 +263,13 @@ def test_bounded_state_of_ten_times_the_budget(frame: Frame, tmp_path: Path) -> 
 def test_a_ring_that_exceeds_the_quota_is_a_budget_error(tmp_path: Path) -> None:
     plan = plan_of(Frame(rows=10**6))
     with pytest.raises(BudgetError, match="Give the query"):
-        open_query(plan, str(tmp_path)).feed(batches_of(generate(plan, Shape(), 1))[0])
+        open_query(plan, str(tmp_path)).feed(batches_of(generate(plan, StreamShape(), 1))[0])
 
 
 def test_segments_that_no_window_needs_are_released(tmp_path: Path) -> None:
     for frame in (Frame(rows=50, partition="stream"), Frame(rows=2)):
         plan = plan_of(frame, INVERTIBLE)
-        items = generate(plan, Shape(events=3000, batches=30, groups=5), 2)
+        items = generate(plan, StreamShape(events=3000, batches=30, groups=5), 2)
         with small_blocks():
             query = open_query(plan, str(tmp_path / str(frame.rows)), shards=1)
             live = []
@@ -277,7 +281,7 @@ def test_segments_that_no_window_needs_are_released(tmp_path: Path) -> None:
 
 def test_groups_without_events_in_the_window_are_closed(tmp_path: Path) -> None:
     plan = plan_of(Frame(range=SECOND), INVERTIBLE)
-    shape = Shape(events=2000, batches=20, groups=500, span=200 * SECOND)
+    shape = StreamShape(events=2000, batches=20, groups=500, span=200 * SECOND)
     query = open_query(plan, str(tmp_path))
     kept = []
     for batch in batches_of(generate(plan, shape, 1)):

@@ -26,7 +26,15 @@ from icestream.runtime.version import settings as resources
 from icestream.state import snapshot_schedule
 from icestream.state.files import LocalFiles
 from icestream.state.versions.commits import BASE, VersionStore
-from icestream.testing.sources import SECOND, Item, Marker, Shape, batches_of, generate, shapes
+from icestream.testing.sources import (
+    SECOND,
+    Item,
+    Marker,
+    StreamShape,
+    batches_of,
+    generate,
+    shapes,
+)
 from tests.fixtures.plans import open_query, window_plan
 from tests.oracles.frames import ObviousFrames, frame_rows
 from tests.oracles.grid import differences
@@ -114,7 +122,7 @@ def check(plan: Plan, found: Sequence[Sequence[pa.Table]], items: Sequence[Item]
 )
 @settings(max_examples=25)
 def test_oracle_frames_together_equal_frames_alone(
-    frames: Frames, chosen: set[int], shape: Shape, seed: int, shards: int
+    frames: Frames, chosen: set[int], shape: StreamShape, seed: int, shards: int
 ) -> None:
     plan = plan_of([frames[place] for place in sorted(chosen)])
     assert len(parts_of(plan)) == 1
@@ -131,7 +139,9 @@ def test_crash_frames_together_restore_from_the_log(
     monkeypatch.setattr(snapshot_schedule, "AFTER", snapshot)
     monkeypatch.setattr(snapshot_schedule, "AT_LATEST", snapshot + 1)
     plan = plan_of(BY_KEY)
-    shape = Shape(events=300, batches=9, groups=12, disorder=2 * SECOND, duplicates=0.1, nulls=0.1)
+    shape = StreamShape(
+        events=300, batches=9, groups=12, disorder=2 * SECOND, duplicates=0.1, nulls=0.1
+    )
     items = generate(plan, shape, 4)
 
     def lose_arenas(number: int) -> None:
@@ -144,7 +154,7 @@ def test_crash_frames_together_restore_from_the_log(
 
 def test_oracle_frames_together_at_another_number_of_tasks(tmp_path: Path) -> None:
     plan = plan_of(BY_KEY[:3])
-    items = generate(plan, Shape(events=200, batches=6, groups=20, disorder=SECOND), 5)
+    items = generate(plan, StreamShape(events=200, batches=6, groups=20, disorder=SECOND), 5)
     query, found = open_query(plan, str(tmp_path), shards=3), []
     for number, batch in enumerate(batches_of(items)):
         query.rescale(1 + number % 3)
@@ -162,7 +172,7 @@ def test_bounded_frames_together_log_what_the_longest_logs(
     monkeypatch.setattr(snapshot_schedule, "AT_LATEST", 128)
     together = plan_of([(frame, (COUNT, TOTAL)) for frame in RANGES])
     longest = plan_of([(RANGES[-1], (COUNT, TOTAL))])
-    shape = Shape(events=9000, batches=18, groups=700, span=200 * SECOND, disorder=2 * SECOND)
+    shape = StreamShape(events=9000, batches=18, groups=700, span=200 * SECOND, disorder=2 * SECOND)
     items = generate(together, shape, 6)
     logged, live = [], []
     for plan in (longest, together):
@@ -180,7 +190,7 @@ def test_bounded_frames_together_log_what_the_longest_logs(
 
 
 def test_bounded_what_enters_is_read_once_for_all_frames(tmp_path: Path) -> None:
-    shape = Shape(events=3000, batches=6, groups=9, span=100 * SECOND)
+    shape = StreamShape(events=3000, batches=6, groups=9, span=100 * SECOND)
     read, used = [], []
     for frames in (RANGES[-1:], RANGES):
         plan = plan_of([(frame, (COUNT, TOTAL)) for frame in frames])
@@ -204,7 +214,7 @@ def test_bounded_frames_together_stay_inside_the_quota(
     for module in (operator, tuples):
         monkeypatch.setattr(module, "BLOCK_BYTES", 4096)
     plan = plan_of([(frame, (COUNT, TOTAL, LEAST)) for frame in RANGES])
-    shape = Shape(events=6000, batches=4, groups=1500, span=60 * SECOND, disorder=2 * SECOND)
+    shape = StreamShape(events=6000, batches=4, groups=1500, span=60 * SECOND, disorder=2 * SECOND)
     items = generate(plan, shape, 7)
     quota, most = 256 * 1024, 0
     query, found = open_query(plan, str(tmp_path), budget=quota, shards=1), []
@@ -223,7 +233,7 @@ def test_bounded_frames_together_stay_inside_the_quota(
 def test_a_checkpoint_of_other_frames_is_refused(tmp_path: Path) -> None:
     plan = plan_of(BY_KEY[:2])
     query = open_query(plan, str(tmp_path))
-    query.feed(batches_of(generate(plan, Shape(), 1))[0])
+    query.feed(batches_of(generate(plan, StreamShape(), 1))[0])
     for other in (BY_KEY[:3], BY_KEY[:1], (BY_KEY[0], BY_KEY[2]), (BY_KEY[1], BY_KEY[0])):
         with pytest.raises(CheckpointError, match="another query"):
             open_query(plan_of(other), str(tmp_path))

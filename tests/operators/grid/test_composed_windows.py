@@ -17,14 +17,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.grid.composed_windows import FROM_PANES, Tiled, Tiling
+from icestream.operators.grid.composed_windows import FROM_PANES, PaneTiling, Tiled
 from icestream.plan import lower
 from icestream.plan.grid.cost import KeyCounts
 from icestream.plan.nodes.queries import Plan, View
 from icestream.plan.windows.grid import Cumulative, Grid, Windows
 from icestream.runtime.driver import Delivery
 from icestream.runtime.work.windows import work as window_work
-from icestream.testing.sources import SECOND, Item, Marker, Shape, batches_of, generate, shapes
+from icestream.testing.sources import (
+    SECOND,
+    Item,
+    Marker,
+    StreamShape,
+    batches_of,
+    generate,
+    shapes,
+)
 from tests.fixtures.plans import every_aggregate, open_query, window_plan
 from tests.oracles.grid import ObviousWindows, differences, rows_of
 from tests.suites.window_conformance import QueryConformance, small_sizes
@@ -115,7 +123,7 @@ def test_oracle_windows_made_of_windows_equal_those_of_panes(
     tmp_path: Path, windows: list[Windows | Cumulative], tiny: bool
 ) -> None:
     plan = plan_of(*windows, modes={2: "update"})
-    shape = Shape(
+    shape = StreamShape(
         events=2000,
         groups=1500,
         batches=12,
@@ -161,7 +169,7 @@ class TestWindowsMadeOfWindows(QueryConformance):
 )
 @settings(max_examples=12)
 def test_oracle_random_sets_of_windows(
-    lengths: set[int], offset: int, shape: Shape, seed: int
+    lengths: set[int], offset: int, shape: StreamShape, seed: int
 ) -> None:
     plan = plan_of(tumbling(1), *(tumbling(length, offset) for length in sorted(lengths)))
     items = generate(plan, shape, seed)
@@ -169,7 +177,7 @@ def test_oracle_random_sets_of_windows(
         check(plan, run(plan, Path(folder), items)[0], items)
 
 
-MANY = Shape(
+MANY = StreamShape(
     events=700,
     groups=60,
     batches=9,
@@ -347,7 +355,7 @@ def test_oracle_tiles_cover_every_pane_once(parts: list[tuple[int, int]], phase:
     window = Windows(period, period, phase % period)
     tiles = tuple((Windows(n, n) if n else None, count) for n, count in parts)
     numbers: dict[Windows | Cumulative, int] = {Windows(n, n): n for n in (2, 3, 5)}
-    tiling = Tiling(Tiled(window, tiles), Grid(1), numbers)
+    tiling = PaneTiling(Tiled(window, tiles), Grid(1), numbers)
     expected, at = [], phase % period
     for length, count in parts * 2:
         for _ in range(count):

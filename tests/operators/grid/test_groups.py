@@ -13,7 +13,7 @@ from icestream.kernels.grid.groups import FIELDS
 from icestream.operators.folding.fields import Field, Layout, SlidingLayout
 from icestream.operators.folding.fold import HI, LAST, LO, identity_schema
 from icestream.operators.grid import groups as module
-from icestream.operators.grid.groups import HI_END, Groups
+from icestream.operators.grid.groups import HI_END, ResidentGroups
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
 from icestream.state.keys import KeyCodec
@@ -31,20 +31,20 @@ def keys_of(numbers: list[int], width: int = 1) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=identity_schema(KEYS))
 
 
-def admit(groups: Groups, keys: pa.Table, pane: int = 0) -> list[int]:
+def admit(groups: ResidentGroups, keys: pa.Table, pane: int = 0) -> list[int]:
     hi, lo = (keys.column(name).to_numpy() for name in (HI, LO))
     last = keys.column(LAST).to_numpy() + pane
     return [int(i) for i in groups.admit(hi, lo, last, keys)]
 
 
-def names(groups: Groups) -> list[str]:
+def names(groups: ResidentGroups) -> list[str]:
     found = [keys.column(0).to_pylist() for _, keys in groups.image(0, HI_END)]
     return sorted(name for part in found for name in part)
 
 
-def make(folder: Path, total: int = 1 << 22) -> Groups:
+def make(folder: Path, total: int = 1 << 22) -> ResidentGroups:
     arena = Arena.create(str(folder), Budget(total).account("groups"))
-    return Groups(LAYOUT, CODEC, arena)
+    return ResidentGroups(LAYOUT, CODEC, arena)
 
 
 @given(st.lists(st.lists(st.integers(0, 200), unique=True, max_size=60), max_size=8))
@@ -98,7 +98,7 @@ def test_rows_of_a_snapshot_are_filled_up_with_the_next_front_and_back(tmp_path:
     groups.rows[:, FIELDS] = [7, 8, 9]
     layout = SlidingLayout(LAYOUT.fields)
     arena = Arena.create(str(tmp_path), Budget(1 << 20).account("groups"))
-    other = Groups(layout, CODEC, arena)
+    other = ResidentGroups(layout, CODEC, arena)
     other.load(groups.image(0, HI_END))
     behind = layout.group_identity[LAYOUT.group_width :].tolist()
     assert other.rows.tolist() == [[*row, *behind] for row in groups.rows.tolist()]
@@ -119,7 +119,7 @@ def test_bounded_a_refused_admission_changes_nothing(tmp_path: Path) -> None:
 def test_cleared_groups_give_their_memory_back(tmp_path: Path) -> None:
     budget = Budget(1 << 22)
     arena = Arena.create(str(tmp_path), budget.account("groups"))
-    groups = Groups(LAYOUT, CODEC, arena)
+    groups = ResidentGroups(LAYOUT, CODEC, arena)
     admit(groups, keys_of(list(range(5000)), 20))
     held = budget.held
     groups.clear()
@@ -137,7 +137,7 @@ def test_a_slice_of_an_unknown_group_is_refused(tmp_path: Path) -> None:
 def test_groups_without_keys_are_one_group(tmp_path: Path) -> None:
     codec = KeyCodec(pa.schema([]))
     arena = Arena.create(str(tmp_path), Budget(1 << 20).account("groups"))
-    groups = Groups(LAYOUT, codec, arena)
+    groups = ResidentGroups(LAYOUT, codec, arena)
     ids = pa.Table.from_arrays(
         [pa.array([5], pa.uint64()), pa.array([6], pa.uint64()), pa.array([0])],
         schema=identity_schema(pa.schema([])),

@@ -24,7 +24,7 @@ from icestream.state.versions.commits import COMMITS, SEGMENTS
 from icestream.testing.sources import (
     SECOND,
     Item,
-    Shape,
+    StreamShape,
     batches_of,
     drive,
     generate,
@@ -170,7 +170,7 @@ def test_oracle_windows_equal_the_obvious_computation(
     offset: int,
     slack: int | list[int],
     keys: pa.Schema,
-    shape: Shape,
+    shape: StreamShape,
     seed: int,
 ) -> None:
     plan = window_plan(
@@ -209,7 +209,7 @@ def test_oracle_views_that_share_windows_equal_views_alone(
     tmp_path: Path, store: str, budget: str
 ) -> None:
     plan = views_of(store)
-    shape = Shape(
+    shape = StreamShape(
         events=2000, groups=1200, batches=6, disorder=6 * SECOND, nulls=0.1, empty=0.2, gaps=1
     )
     items = generate(plan, shape, 3)
@@ -235,7 +235,7 @@ def test_oracle_views_that_share_windows_equal_views_alone(
 
 @given(shape=shapes(span=30 * SECOND), seed=st.integers(0, 2**32))
 @settings(max_examples=15)
-def test_oracle_updates_are_the_differences_between_windows(shape: Shape, seed: int) -> None:
+def test_oracle_updates_are_the_differences_between_windows(shape: StreamShape, seed: int) -> None:
     plan = window_plan("9 seconds", "2 seconds", inputs=WHOLE, mode="update")
     with tempfile.TemporaryDirectory() as folder, small_sizes():
         check(plan, generate(plan, shape, seed), folder)
@@ -248,7 +248,7 @@ def test_crash_a_query_of_updates_goes_on_with_appends(
 ) -> None:
     updates = window_plan("5 seconds", "2 seconds", slack=0, inputs=TWO, mode="update")
     appends = replace(updates, views=(replace(updates.views[0], mode="append"),))
-    shape = Shape(events=160, groups=12, batches=12, disorder=SECOND, gaps=2)
+    shape = StreamShape(events=160, groups=12, batches=12, disorder=SECOND, gaps=2)
     batches = list(batches_of(generate(updates, shape, seed)))
     oracle = ObviousWindows(appends)
     with small_sizes(snapshot=snapshot):
@@ -262,7 +262,7 @@ def test_crash_a_query_of_updates_goes_on_with_appends(
 
 @given(shape=shapes(span=30 * SECOND), seed=st.integers(0, 2**32))
 @settings(max_examples=15)
-def test_oracle_both_stores_emit_the_same_rows(shape: Shape, seed: int) -> None:
+def test_oracle_both_stores_emit_the_same_rows(shape: StreamShape, seed: int) -> None:
     tables = []
     for store in ("panes", "tuples"):
         plan = window_plan(
@@ -278,7 +278,7 @@ def test_oracle_both_stores_emit_the_same_rows(shape: Shape, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_oracle_every_aggregate_of_every_type(tmp_path: Path, seed: int) -> None:
     plan = window_plan("12 seconds", "5 seconds", slack="1 second", inputs=EVERY_INPUT)
-    shape = Shape(events=150, batches=4, disorder=9 * SECOND, nulls=0.3 * seed, specials=0.1)
+    shape = StreamShape(events=150, batches=4, disorder=9 * SECOND, nulls=0.3 * seed, specials=0.1)
     check(plan, generate(plan, shape, seed), str(tmp_path))
 
 
@@ -297,7 +297,7 @@ def test_oracle_every_aggregate_equals_duckdb(tmp_path: Path) -> None:
         aggregates=aggregates,
         grouping_sets=((0, 1), (0,), ()),
     )
-    shape = Shape(events=400, disorder=30 * SECOND, nulls=0.2, start=-100 * SECOND)
+    shape = StreamShape(events=400, disorder=30 * SECOND, nulls=0.2, start=-100 * SECOND)
     items = generate(plan, shape, 1)
     batches = [b for splits in batches_of(items) for split in splits for b in split]
     found = rows_of(drive(lambda: open_query(plan, str(tmp_path)), items))
@@ -363,7 +363,7 @@ def test_windows_without_events_are_not_emitted(tmp_path: Path) -> None:
 
 def test_crash_restored_state_emits_the_same_rows(tmp_path: Path) -> None:
     plan = window_plan("10 seconds", "2 seconds", slack=0, inputs=TWO)
-    shape = Shape(events=400, batches=12, disorder=8 * SECOND, groups=30)
+    shape = StreamShape(events=400, batches=12, disorder=8 * SECOND, groups=30)
     items = generate(plan, shape, 5)
     with small_sizes(snapshot=3):
         never = drive(lambda: open_query(plan, str(tmp_path / "never")), items)
@@ -376,7 +376,7 @@ def test_crash_in_more_than_sixty_four_versions(tmp_path: Path) -> None:
     plan = window_plan(
         "6 seconds", "2 seconds", slack=0, aggregates=[Aggregate("max", "value", "m")]
     )
-    shape = Shape(events=300, batches=150, span=300 * SECOND, disorder=3 * SECOND)
+    shape = StreamShape(events=300, batches=150, span=300 * SECOND, disorder=3 * SECOND)
     items = generate(plan, shape, 6)
     with small_sizes(snapshot=5):
         check(plan, restart(items, 40), str(tmp_path), shards=1)

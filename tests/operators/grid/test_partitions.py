@@ -10,7 +10,7 @@ import pytest
 from icestream.core.errors import BudgetError
 from icestream.operators.folding.fields import Field, Layout
 from icestream.operators.folding.fold import HI, LO, identity_schema
-from icestream.operators.grid.groups import HI_END, Groups
+from icestream.operators.grid.groups import HI_END, ResidentGroups
 from icestream.operators.grid.partitions import Partition, Partitions
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
@@ -30,7 +30,7 @@ class Shard:
         self.attach()
 
     def attach(self) -> None:
-        self.groups = Groups(LAYOUT, CODEC, self.arena)
+        self.groups = ResidentGroups(LAYOUT, CODEC, self.arena)
         self.partitions = Partitions(self.arena, self.groups, LAYOUT.front_words, self.budget)
 
     def admit(self, numbers: range, width: int = 1) -> None:

@@ -17,7 +17,7 @@ from icestream.operators.grid.per_event import (
 )
 from icestream.state.blocks.layout import PAGE
 from icestream.state.blocks.repository import Repository, SharedRepository, WindowRepository
-from icestream.state.blocks.store import LogStore, SlotStore, Store
+from icestream.state.blocks.store import BlockStore, LogStore, SlotStore
 from tests.oracles.kernels.frames.blocks import slide_averages_reference
 
 GROUPS = 3
@@ -47,7 +47,7 @@ def columns(drawn: list[tuple[int, int, float, int]]) -> Columns:
     )
 
 
-def a_store(folder: Path, mode: str) -> Store:
+def a_store(folder: Path, mode: str) -> BlockStore:
     if mode == "slots":
         return SlotStore(str(folder), PAGE)
     return LogStore(str(folder), PAGE, 4 * PAGE)

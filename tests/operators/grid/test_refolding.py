@@ -25,7 +25,7 @@ from icestream.state.read_ahead import read_ahead
 from icestream.testing.sources import (
     SECOND,
     Item,
-    Shape,
+    StreamShape,
     batches_of,
     drive,
     generate,
@@ -65,7 +65,7 @@ class TestRawEventsOfEveryAggregate(QueryConformance):
 
 def test_bounded_events_that_are_folded_again_come_through_the_pool(tmp_path: Path) -> None:
     plan = plan_of()
-    shape = Shape(events=600, batches=5, span=60 * SECOND, aborts=0)
+    shape = StreamShape(events=600, batches=5, span=60 * SECOND, aborts=0)
     pools: list[int] = []
 
     def noted(blocks: Generator[Any], pool: int) -> Generator[Any]:
@@ -85,7 +85,7 @@ def test_bounded_events_that_are_folded_again_come_through_the_pool(tmp_path: Pa
 
 @given(shape=shapes(span=30 * SECOND), seed=st.integers(0, 2**32))
 @settings(max_examples=8)
-def test_oracle_every_aggregate_from_raw_events(shape: Shape, seed: int) -> None:
+def test_oracle_every_aggregate_from_raw_events(shape: StreamShape, seed: int) -> None:
     plan = plan_of()
     with tempfile.TemporaryDirectory() as folder, small_sizes():
         check(plan, generate(plan, shape, seed), folder)
@@ -93,7 +93,7 @@ def test_oracle_every_aggregate_from_raw_events(shape: Shape, seed: int) -> None
 
 def test_crash_rebuilt_shards_see_the_events_their_versions_saw(tmp_path: Path) -> None:
     plan = plan_of("7 seconds", "2 seconds")
-    shape = Shape(events=300, groups=20, batches=12, disorder=6 * SECOND, gaps=1)
+    shape = StreamShape(events=300, groups=20, batches=12, disorder=6 * SECOND, gaps=1)
     for snapshot in (3, 30):
         items = restart(generate(plan, shape, snapshot), 3)
         with small_sizes(snapshot=snapshot):
@@ -114,7 +114,7 @@ def test_oracle_views_of_raw_events_equal_views_alone(tmp_path: Path, budget: st
         window_plan(slack="1 second", inputs=TWO, keys=keys, aggregates=(COUNT,), store="tuples"),
         views=views,
     )
-    shape = Shape(events=900, groups=500, batches=6, disorder=4 * SECOND, nulls=0.1, gaps=1)
+    shape = StreamShape(events=900, groups=500, batches=6, disorder=4 * SECOND, nulls=0.1, gaps=1)
     items = generate(plan, shape, 3)
     found: list[list[pa.Table]] = [[] for _ in views]
     with small_sizes(slice_bytes=4096):

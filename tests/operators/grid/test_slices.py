@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icestream.operators.grid.slices import SLICE, Directory, Slices
+from icestream.operators.grid.slices import SLICE, SliceDirectory, Slices
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
 
@@ -29,7 +29,7 @@ def test_parity_directory_beside_a_sorted_list(
 ) -> None:
     folder = tmp_path_factory.mktemp("arena")
     arena = Arena.create(str(folder), Budget(1 << 20).account("test"))
-    directory = Directory(arena)
+    directory = SliceDirectory(arena)
     known: list[tuple[int, int]] = []
     marker = 0
     for action, value in drawn:
@@ -55,7 +55,7 @@ def test_parity_directory_beside_a_sorted_list(
 
 def test_bounded_a_refused_append_changes_nothing(tmp_path: Path) -> None:
     arena = Arena.create(str(tmp_path), Budget(4096).account("test"))
-    directory = Directory(arena)
+    directory = SliceDirectory(arena)
     directory.append(slices([1] * 80, 0))
     before = directory.all.tolist()
     with pytest.raises(Refused):
@@ -66,8 +66,8 @@ def test_bounded_a_refused_append_changes_nothing(tmp_path: Path) -> None:
 def test_slices_come_back_with_the_arena(tmp_path: Path) -> None:
     account = Budget(1 << 20).account("test")
     arena = Arena.create(str(tmp_path), account)
-    Directory(arena).append(slices([2, 1], 5))
+    SliceDirectory(arena).append(slices([2, 1], 5))
     arena.release("kept")
     again = Arena.claim(str(tmp_path), "kept", account)
     assert again is not None
-    assert Directory(again).all["marker"].tolist() == [6, 5]
+    assert SliceDirectory(again).all["marker"].tolist() == [6, 5]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.core.errors import StorageError
-from icestream.operators.grid.suffix_stack import FrontStack
+from icestream.operators.grid.suffix_stack import SuffixStack
 
 
 @given(st.lists(st.none() | st.integers(1, 9), max_size=30))
@@ -19,7 +19,7 @@ def test_parity_stack_beside_a_list(
     tmp_path_factory: pytest.TempPathFactory, drawn: list[int | None]
 ) -> None:
     path = str(tmp_path_factory.mktemp("stack") / "fronts")
-    stack = FrontStack(path, 3, 0)
+    stack = SuffixStack(path, 3, 0)
     known: list[list[list[int]]] = []
     for number, rows in enumerate(drawn):
         if rows is not None:
@@ -29,14 +29,14 @@ def test_parity_stack_beside_a_list(
         elif known:
             expected = known.pop()
             assert stack.pop(len(expected)).tolist() == expected
-        stack = FrontStack(path, 3, stack.size)
+        stack = SuffixStack(path, 3, stack.size)
     stack.clear()
     assert not os.path.exists(path)
     stack.clear()
 
 
 def test_a_stack_takes_the_place_of_another(tmp_path: Path) -> None:
-    one, other = (FrontStack(str(tmp_path / name), 1, 0) for name in ("one", "other"))
+    one, other = (SuffixStack(str(tmp_path / name), 1, 0) for name in ("one", "other"))
     for stack, first in ((one, 0), (other, 5)):
         stack.push(np.arange(first, first + 3).reshape(3, 1))
     one.replace(other)
@@ -50,14 +50,14 @@ def test_a_stack_takes_the_place_of_another(tmp_path: Path) -> None:
 
 
 def test_blocks_may_be_views_of_a_wider_table(tmp_path: Path) -> None:
-    stack = FrontStack(str(tmp_path / "fronts"), 2, 0)
+    stack = SuffixStack(str(tmp_path / "fronts"), 2, 0)
     table = np.arange(20).reshape(4, 5)
     stack.push(table[:, 1:3])
     assert stack.pop(4).tolist() == table[:, 1:3].tolist()
 
 
 def test_a_full_disk_is_a_storage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stack = FrontStack(str(tmp_path / "fronts"), 1, 0)
+    stack = SuffixStack(str(tmp_path / "fronts"), 1, 0)
     monkeypatch.setattr(os, "pwrite", lambda *_: 3)
     with pytest.raises(StorageError, match="disk is full; free disk space"):
         stack.push(np.zeros((1, 1), dtype=np.int64))
@@ -72,7 +72,7 @@ def test_a_full_disk_is_a_storage_error(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_more_than_there_is_cannot_be_taken(tmp_path: Path) -> None:
-    stack = FrontStack(str(tmp_path / "fronts"), 3, 0)
+    stack = SuffixStack(str(tmp_path / "fronts"), 3, 0)
     stack.push(np.zeros((2, 3), dtype=np.int64))
     with pytest.raises(StorageError, match="ends too early"):
         stack.pop(3)

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from icestream.core.arrays import Table
 from icestream.operators.folding.fields import Field, SlidingLayout
-from icestream.operators.grid.groups import Groups
+from icestream.operators.grid.groups import ResidentGroups
 from icestream.operators.grid.partitions import Partition, Partitions
-from icestream.operators.grid.slice_log import Portion, SliceLog
-from icestream.operators.grid.slices import SLICE, Directory, Slices
-from icestream.operators.grid.two_stacks import Relay
+from icestream.operators.grid.slice_log import SliceLog, SlicePortion
+from icestream.operators.grid.slices import SLICE, SliceDirectory, Slices
+from icestream.operators.grid.two_stacks import TwoStacks
 from icestream.plan.windows.grid import Grid, Sliding
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
@@ -40,12 +40,12 @@ class Log:
         self.entries.append(np.array([row], dtype=np.int64))
         return np.array([(pane, len(self.entries) - 1, 1, 1, 1)], dtype=SLICE)
 
-    def portions(self, slices: Slices, _: Partition) -> Iterator[Portion]:
+    def portions(self, slices: Slices, _: Partition) -> Iterator[SlicePortion]:
         """Yield slices, two at a time."""
         for at in range(0, len(slices), 2):
             part = slices[at : at + 2]
             entries = np.concatenate([self.entries[marker] for marker in part["marker"].tolist()])
-            yield Portion(part["pane"].copy(), np.arange(len(part) + 1), entries)
+            yield SlicePortion(part["pane"].copy(), np.arange(len(part) + 1), entries)
 
 
 class Windows:
@@ -56,10 +56,10 @@ class Windows:
         arena = Arena.create(str(folder), Budget(1 << 26).account("groups"))
         self.arena = arena
         codec = KeyCodec(pa.schema([]))
-        self.groups = Groups(LAYOUT, codec, arena)
+        self.groups = ResidentGroups(LAYOUT, codec, arena)
         ids = np.ones(1, dtype=np.uint64)
         self.groups.admit(ids, ids, np.array([2**62]), pa.table({"none": [0]}))
-        self.directory = Directory(arena)
+        self.directory = SliceDirectory(arena)
         self.log = Log()
         self.events: dict[int, list[int]] = {}
         self.start, self.added = 0, reach - slide
@@ -70,7 +70,7 @@ class Windows:
         """Go on with what the header of the arena says."""
         (self.partition,) = self.partitions.visit()
         slices = cast("SliceLog", self.log)
-        self.relay = Relay(self.course, self.groups, self.partition, self.directory, slices)
+        self.relay = TwoStacks(self.course, self.groups, self.partition, self.directory, slices)
 
     def reopen(self, *, stale: bool) -> None:
         """Go on as the next version does, perhaps after the stacks were lost."""

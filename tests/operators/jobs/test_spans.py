@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError, InputError
-from icestream.operators.jobs.spans import Lag, Spans, assign
+from icestream.operators.jobs.spans import Lag, WindowSpans, assign
 from icestream.plan.windows.grid import Windows
 from tests.oracles.jobs import Spanning, windows_of
 
@@ -38,7 +38,7 @@ def test_oracle_windows_of_spans(
 
 def test_a_tuple_over_a_border_is_refused_where_it_must_be_whole() -> None:
     """[7, 12) reaches over 10, [10, 20) fills a window."""
-    spans = Spans((Windows(10, 10),), "whole")
+    spans = WindowSpans((Windows(10, 10),), "whole")
     rows, _, starts = spans.assign(np.array([10]), np.array([20]))
     assert (rows.tolist(), starts.tolist()) == ([0], [10])
     with pytest.raises(InputError, match="reaches over the border"):
@@ -47,14 +47,14 @@ def test_a_tuple_over_a_border_is_refused_where_it_must_be_whole() -> None:
 
 def test_windows_of_one_operator_have_different_lengths() -> None:
     with pytest.raises(DefinitionError, match="different lengths"):
-        Spans((Windows(10, 10), Windows(10, 5)))
+        WindowSpans((Windows(10, 10), Windows(10, 5)))
     with pytest.raises(DefinitionError, match="spanning must be one of"):
-        Spans((Windows(10, 10),), "somewhere")  # type: ignore[arg-type]
+        WindowSpans((Windows(10, 10),), "somewhere")  # type: ignore[arg-type]
 
 
 def test_windows_wait_for_the_tuples_that_may_still_come() -> None:
     lag = Lag(begin=30, end=5)
-    waits = {rule: Spans((Windows(10, 10),), rule).lag(lag) for rule in ("begin", "overlap")}
+    waits = {rule: WindowSpans((Windows(10, 10),), rule).lag(lag) for rule in ("begin", "overlap")}
     assert waits == {"begin": 30, "overlap": 30}
-    assert Spans((Windows(10, 10),), "end").lag(lag) == 5
-    assert Spans((Windows(10, 10),), "inside").lag(lag) == 5
+    assert WindowSpans((Windows(10, 10),), "end").lag(lag) == 5
+    assert WindowSpans((Windows(10, 10),), "inside").lag(lag) == 5

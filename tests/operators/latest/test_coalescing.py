@@ -7,16 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.operators.latest import coalescing
-from icestream.operators.latest.coalescing import Folded, Folder
+from icestream.operators.latest.coalescing import NewestUpdates, UpdateCoalescer
 
 UPDATES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=60)
 
 
-def updates(rows: list[tuple[int, int]], first: int = 0) -> Folded:
+def updates(rows: list[tuple[int, int]], first: int = 0) -> NewestUpdates:
     keys, times = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
     payload = pa.record_batch({"number": pa.array(np.arange(first, first + len(rows)))})
     ones = np.ones_like(times)
-    return Folded.of(
+    return NewestUpdates.of(
         keys.astype(np.uint64), (keys * 7).astype(np.uint64), times, times, ones, payload
     )
 
@@ -28,7 +28,7 @@ def test_oracle_folding_does_not_depend_on_the_pieces(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(coalescing, "ENOUGH_ROWS", data.draw(st.sampled_from([1, 5, 1000])))
-        folder, at = Folder(), 0
+        folder, at = UpdateCoalescer(), 0
         while at < len(rows):
             size = data.draw(st.integers(1, 10))
             folder.take(updates(rows[at : at + size], at))
@@ -46,4 +46,4 @@ def test_oracle_folding_does_not_depend_on_the_pieces(
 
 
 def test_nothing_folds_to_nothing() -> None:
-    assert Folder().finish() is None
+    assert UpdateCoalescer().finish() is None

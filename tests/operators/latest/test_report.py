@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from icestream.kernels.queue.staleness import BINS, PROFILE, bin_edges
-from icestream.operators.latest.report import Stale, Told, told
+from icestream.operators.latest.report import ServingReport, StalenessIntegral, told
 
 
-def ramps(rows: list[tuple[float, float]], extent: float) -> Stale:
+def ramps(rows: list[tuple[float, float]], extent: float) -> StalenessIntegral:
     """Staleness of ramps from one value to another."""
     profile = np.zeros((BINS, PROFILE))
     for begin, end in rows:
@@ -17,13 +17,15 @@ def ramps(rows: list[tuple[float, float]], extent: float) -> Stale:
             place = int(np.searchsorted(bin_edges(), value, side="right"))
             profile[place] += sign, sign * value
     area = sum((end - begin) * (end + begin) / 2 for begin, end in rows)
-    return Stale.of(area, extent, int(max(end for _, end in rows)), profile)
+    return StalenessIntegral.of(area, extent, int(max(end for _, end in rows)), profile)
 
 
 def test_oracle_shards_together_tell_what_one_would() -> None:
-    one = Told(served=3, waiting=1, keys=2, serving=50, stale=ramps([(0, 1000)], 2000))
-    other = Told(served=4, waiting=2, keys=3, serving=70, stale=ramps([(0, 400), (100, 300)], 3000))
-    both = told([Told.from_json(one.to_json()), Told.from_json(other.to_json())])
+    one = ServingReport(served=3, waiting=1, keys=2, serving=50, stale=ramps([(0, 1000)], 2000))
+    other = ServingReport(
+        served=4, waiting=2, keys=3, serving=70, stale=ramps([(0, 400), (100, 300)], 3000)
+    )
+    both = told([ServingReport.from_json(one.to_json()), ServingReport.from_json(other.to_json())])
     whole = ramps([(0, 1000), (0, 400), (100, 300)], 5000)
     assert (both.served, both.waiting, both.keys, both.serving) == (7, 3, 5, 70)
     assert both.stale.average == pytest.approx(whole.average)

@@ -8,7 +8,7 @@ import pytest
 
 from icestream.operators.latest import saved_arrays
 from icestream.operators.latest.saved_arrays import (
-    Kept,
+    SavedArrays,
     State,
     bytes_of,
     records_of,
@@ -42,10 +42,10 @@ def test_arrays_come_back_from_the_arena_and_from_records(
     monkeypatch.setattr(saved_arrays, "RECORD_BYTES", 1000)
     budget = Budget(1 << 20)
     arena = Arena.create(str(tmp_path), budget.account("arena"))
-    assert Kept(arena, budget.account("copies")).load() is None
+    assert SavedArrays(arena, budget.account("copies")).load() is None
     for state in (sample(), {**sample(), "numbers": np.arange(3)}):
-        Kept(arena, budget.account("copies")).save(state)
-        found = Kept(arena, budget.account("copies")).load()
+        SavedArrays(arena, budget.account("copies")).save(state)
+        found = SavedArrays(arena, budget.account("copies")).load()
         assert found is not None
         assert same(found, state)
         assert same(state_of(records_of(state)), state)
@@ -56,4 +56,4 @@ def test_bounded_arrays_are_inside_the_budget(tmp_path: Path) -> None:
     budget = Budget(64 << 10)
     arena = Arena.create(str(tmp_path), budget.account("arena"))
     with pytest.raises(Refused):
-        Kept(arena, budget.account("copies")).save({"large": np.zeros(100_000)})
+        SavedArrays(arena, budget.account("copies")).save({"large": np.zeros(100_000)})

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.kernels.queue.order import APPLICATION
-from icestream.operators.latest.staleness_totals import Books
+from icestream.operators.latest.staleness_totals import StalenessTotals
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.queue.queue import UpdateQueue
@@ -34,7 +34,11 @@ def test_oracle_versions_add_up_to_the_whole(tmp_path: Path) -> None:
             plain.enqueue(key, at, None)
         served = plain.dequeue(4, now)
         report = queue.staleness(now)
-        kinds = zip(Books(arena, queue).close(now), (report.application, report.queue), strict=True)
+        kinds = zip(
+            StalenessTotals(arena, queue).close(now),
+            (report.application, report.queue),
+            strict=True,
+        )
         for kind, ((whole, lately), told) in enumerate(kinds):
             areas[kind] += lately.area
             assert whole.area == pytest.approx(areas[kind])
@@ -63,5 +67,5 @@ def test_an_average_is_never_above_the_largest(tmp_path: Path) -> None:
         queue.enqueue(keys, keys, times, pa.record_batch([np.arange(version)], schema=VALUES))
         taken = queue.dequeue(version, now)
         queue.delivered(taken.hi, taken.lo, now)
-        for stale in chain(*Books(arena, queue).close(now)):
+        for stale in chain(*StalenessTotals(arena, queue).close(now)):
             assert stale.average <= stale.most

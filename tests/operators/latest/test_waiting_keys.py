@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from icestream.kernels.queue import queue as k
-from icestream.operators.latest.coalescing import HI, LO, Folded, folded
-from icestream.operators.latest.waiting_keys import PLACE, Waiting
+from icestream.operators.latest.coalescing import HI, LO, NewestUpdates, folded
+from icestream.operators.latest.waiting_keys import PLACE, WaitingKeys
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.queue.queue import UpdateQueue
@@ -25,7 +25,7 @@ def test_parity_folded_updates_make_the_rates_of_all(tmp_path: object) -> None:
         rows = pa.record_batch([np.arange(count)], schema=VALUES)
         plain.enqueue(keys, keys, times, rows)
         ones = np.ones(count, dtype=np.int64)
-        waiting.take_in(folded(Folded.of(keys, keys, times, times, ones, rows)))
+        waiting.take_in(folded(NewestUpdates.of(keys, keys, times, times, ones, rows)))
         now = (batch + 1) * 1000
         waiting.serve(0, 5, now)
         plain.dequeue(5, now)
@@ -42,10 +42,10 @@ def test_parity_folded_updates_make_the_rates_of_all(tmp_path: object) -> None:
     assert ours.gaps[mine[known]][few] == pytest.approx(gaps[few])
 
 
-def waiting_in(folder: object, schedule: str) -> Waiting:
+def waiting_in(folder: object, schedule: str) -> WaitingKeys:
     budget = Budget(64 << 20)
     arena = Arena.create(str(folder), budget.account("test"))
-    return Waiting(VALUES, schedule, arena, budget.account("work"))
+    return WaitingKeys(VALUES, schedule, arena, budget.account("work"))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_snapshot_that_makes_no_sense_is_refused(
     waiting = waiting_in(tmp_path, "fifo")
     keys, times = np.arange(3, dtype=np.uint64), np.arange(3)
     rows = pa.record_batch([np.arange(3)], schema=VALUES)
-    waiting.take_in(Folded.of(keys, keys, times, times, np.ones(3, dtype=np.int64), rows))
+    waiting.take_in(NewestUpdates.of(keys, keys, times, times, np.ones(3, dtype=np.int64), rows))
     ((known, values),) = (each for each in waiting.portions(10, waiting=True))
     described = dict([*waiting.described(known), *waiting.ordered(known)])
     again = waiting_in(tmp_path, "fifo")

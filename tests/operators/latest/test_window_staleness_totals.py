@@ -12,9 +12,9 @@ from bench.research.window_staleness import application_ramps
 from icestream.kernels.queue.order import APPLICATION, QUEUE
 from icestream.kernels.queue.windows import zones as z
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.latest.report import Told
+from icestream.operators.latest.report import ServingReport
 from icestream.operators.latest.window_aggregate import WindowedUpdates
-from icestream.operators.latest.window_staleness_totals import WindowBooks
+from icestream.operators.latest.window_staleness_totals import WindowStalenessTotals
 from icestream.state.queue.arrays import HeapArrays
 from icestream.state.queue.windows.spec import Semantics, UpdateWindows
 
@@ -22,11 +22,11 @@ SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.int64())])
 SPAN = 40
 
 
-def opened(windows: UpdateWindows) -> tuple[WindowedUpdates, WindowBooks]:
+def opened(windows: UpdateWindows) -> tuple[WindowedUpdates, WindowStalenessTotals]:
     core = WindowedUpdates(
         SCHEMA, keys=["k"], time="t", windows=windows, aggregates=[Aggregate("count", None, "n")]
     )
-    return core, WindowBooks(HeapArrays(), core.queue)
+    return core, WindowStalenessTotals(HeapArrays(), core.queue)
 
 
 @pytest.mark.parametrize("semantics", ["lazy", "eager"])
@@ -82,7 +82,7 @@ def test_oracle_staleness_of_windows_beside_its_definition(semantics: Semantics,
 
 
 def test_the_cost_of_a_window_is_told_beside_its_bounds() -> None:
-    told = Told(served=10, tuples=300, serving=6_000, each=15.0)
+    told = ServingReport(served=10, tuples=300, serving=6_000, each=15.0)
     shown = told.shown_windows(UpdateWindows(60, 20))
     assert shown["windowCost"] == {"tuples": 30.0, "ms": 0.6, "leastMs": 0.45, "mostMs": 0.9}
-    assert "windowCost" not in Told().shown_windows(UpdateWindows(60, 20))
+    assert "windowCost" not in ServingReport().shown_windows(UpdateWindows(60, 20))

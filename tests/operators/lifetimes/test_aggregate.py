@@ -17,7 +17,7 @@ from icestream.core.arrays import Slots
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.lifetimes.aggregate import Mode, TemporalAggregate
+from icestream.operators.lifetimes.aggregate import LifetimeAggregate, Mode
 from icestream.operators.lifetimes.changes import LE
 from icestream.state.groups.spec import GroupRows
 from tests.fixtures import lifetime_events as stories
@@ -56,12 +56,12 @@ CHOICES_OF = (oracle.most(2), oracle.least(1), oracle.count(1), oracle.total(2))
 
 def aggregate(
     functions: Sequence[Aggregate], mode: Mode = "changes", *, empty: bool = False
-) -> TemporalAggregate:
-    return TemporalAggregate(PORT.schema, functions, mode=mode, empty=empty)
+) -> LifetimeAggregate:
+    return LifetimeAggregate(PORT.schema, functions, mode=mode, empty=empty)
 
 
 def check(
-    operator: TemporalAggregate, batches: Sequence[stories.Batch], answer: Callable[[Bag], Bag]
+    operator: LifetimeAggregate, batches: Sequence[stories.Batch], answer: Callable[[Bag], Bag]
 ) -> None:
     """Compare after every chunk in which nothing counts below zero; nothing is taken out unsaid."""
     for step in stories.play(operator, batches):
@@ -72,14 +72,14 @@ def check(
 
 @given(DICE, KINDS)
 @settings(max_examples=40)
-def test_oracle_aggregates_that_can_be_taken_back(dice: Random, kind: stories.Kind) -> None:
+def test_oracle_aggregates_that_can_be_taken_back(dice: Random, kind: stories.ScenarioKind) -> None:
     batches = stories.story(dice, [PORT], kind)
     check(aggregate(SUMS), batches, lambda bag: oracle.aggregate(bag, *SUMS_OF))
 
 
 @given(DICE, KINDS)
 @settings(max_examples=40)
-def test_oracle_aggregates_that_keep_events(dice: Random, kind: stories.Kind) -> None:
+def test_oracle_aggregates_that_keep_events(dice: Random, kind: stories.ScenarioKind) -> None:
     batches = stories.story(dice, [PORT], kind)
     check(aggregate(CHOICES), batches, lambda bag: oracle.aggregate(bag, *CHOICES_OF))
 
@@ -119,7 +119,9 @@ def backwards(value: float) -> tuple[bool, float]:
 
 @given(DICE, KINDS)
 @settings(max_examples=40)
-def test_oracle_choices_by_time_and_by_another_column(dice: Random, kind: stories.Kind) -> None:
+def test_oracle_choices_by_time_and_by_another_column(
+    dice: Random, kind: stories.ScenarioKind
+) -> None:
     functions = (
         Aggregate("first", "size", "first"),
         Aggregate("last", "size", "last"),
@@ -127,7 +129,7 @@ def test_oracle_choices_by_time_and_by_another_column(dice: Random, kind: storie
         Aggregate("min_by", "size", "of_least", ("score",)),
         Aggregate("max_by", "size", "of_most", ("score",)),
     )
-    operator = TemporalAggregate(PORT.schema.append(pa.field("at", pa.int64())), functions)
+    operator = LifetimeAggregate(PORT.schema.append(pa.field("at", pa.int64())), functions)
     answers = (
         chosen(1, by=lambda row: row[3]),
         chosen(1, by=lambda row: -row[3]),
@@ -157,7 +159,9 @@ def with_nothing(bag: Bag, nothing: Payload, *functions: Callable[[list[Payload]
 
 @given(dice=DICE, kind=KINDS)
 @settings(max_examples=25)
-def test_oracle_groups_without_events_may_be_shown(dice: Random, kind: stories.Kind) -> None:
+def test_oracle_groups_without_events_may_be_shown(
+    dice: Random, kind: stories.ScenarioKind
+) -> None:
     batches = stories.story(dice, [PORT], replace(kind, shuffled=False, cuts=False, holes=False))
     operator = aggregate(SUMS, empty=True)
     for step in stories.play(operator, batches):
@@ -173,7 +177,7 @@ def test_choices_over_no_events_are_refused() -> None:
 class Watched(PlainGroups):
     """Counts the rows that are read."""
 
-    def __init__(self, operator: TemporalAggregate) -> None:
+    def __init__(self, operator: LifetimeAggregate) -> None:
         super().__init__(operator.synopses)
         self.rows = 0
 
@@ -189,7 +193,7 @@ def numbers(*events: tuple[int, int, int | None, float | None, int]) -> pa.Recor
     )
 
 
-def told(operator: TemporalAggregate, *chunks: pa.RecordBatch) -> list[pa.RecordBatch]:
+def told(operator: LifetimeAggregate, *chunks: pa.RecordBatch) -> list[pa.RecordBatch]:
     groups = PlainGroups(operator.synopses)
     found = []
     for chunk in chunks:
@@ -199,7 +203,7 @@ def told(operator: TemporalAggregate, *chunks: pa.RecordBatch) -> list[pa.Record
 
 
 def test_bounded_running_aggregates_read_few_edges() -> None:
-    operator = TemporalAggregate(NUMBERS, [Aggregate("sum", "x", "total")])
+    operator = LifetimeAggregate(NUMBERS, [Aggregate("sum", "x", "total")])
     groups = Watched(operator)
     for instant in range(200):
         groups.begin(instant)
@@ -211,7 +215,7 @@ def test_bounded_running_aggregates_read_few_edges() -> None:
 @pytest.mark.parametrize("mode", ["changes", "final"])
 @pytest.mark.parametrize("function", ["sum", "max"])
 def test_bounded_groups_that_are_over_are_gone(function: str, mode: Mode) -> None:
-    operator = TemporalAggregate(NUMBERS, [Aggregate(function, "x", "answer")], mode=mode)
+    operator = LifetimeAggregate(NUMBERS, [Aggregate(function, "x", "answer")], mode=mode)
     groups = PlainGroups(operator.synopses)
     for number in range(20):
         events = [(Event((number, 0), 5 * number + i, 5 * number + 7, (i, 0.5)), 1) for i in (0, 3)]
@@ -230,7 +234,7 @@ def test_only_what_differs_is_told() -> None:
     # a     |=========|                     sum   1    6    5         the third event touches
     # b          |=========|                    |====|====|====|      one segment only
     # c          |====|                             13
-    operator = TemporalAggregate(NUMBERS, [Aggregate("sum", "x", "total")])
+    operator = LifetimeAggregate(NUMBERS, [Aggregate("sum", "x", "total")])
     first = numbers((0, 4, 1, None, 1), (2, 6, 5, None, 1))
     _, second = told(operator, first, numbers((2, 4, 7, None, 1)))
     assert heads(second) == [(2, 4, -1), (2, 4, 1)]
@@ -238,10 +242,10 @@ def test_only_what_differs_is_told() -> None:
 
 
 def test_answers_that_stay_are_not_told() -> None:
-    operator = TemporalAggregate(NUMBERS, [Aggregate("avg", "x", "mean")])
+    operator = LifetimeAggregate(NUMBERS, [Aggregate("avg", "x", "mean")])
     same = numbers((0, 4, 3, None, 1))
     assert len(told(operator, same, same)) == 1
-    largest = TemporalAggregate(NUMBERS, [Aggregate("max", "x", "most")])
+    largest = LifetimeAggregate(NUMBERS, [Aggregate("max", "x", "most")])
     assert len(told(largest, same, numbers((1, 3, 2, None, 1)))) == 1
 
 
@@ -258,7 +262,7 @@ def test_infinities_and_nan_show_while_they_are_alive() -> None:
         (4, 5, math.nan),
     ]
     functions = [Aggregate("sum", "y", "sum"), Aggregate("var_pop", "y", "variance")]
-    operator = TemporalAggregate(NUMBERS, functions)
+    operator = LifetimeAggregate(NUMBERS, functions)
     (found,) = told(operator, numbers(*((le, re, None, y, 1) for le, re, y in events)))
     shown = dict(zip(found.column(LE).to_pylist(), found.column("sum").to_pylist(), strict=True))
     assert {at: str(total) for at, total in shown.items()} == {
@@ -276,13 +280,13 @@ def test_infinities_and_nan_show_while_they_are_alive() -> None:
 def test_keys_are_shown_beside_the_aggregates() -> None:
     functions = [Aggregate("count", None, "n")]
     changes = numbers((0, 4, 3, None, 1), (0, 4, 3, 2.0, 1))
-    (found,) = told(TemporalAggregate(NUMBERS, functions, ["x"]), changes)
+    (found,) = told(LifetimeAggregate(NUMBERS, functions, ["x"]), changes)
     assert found.select(["x", "n"]).to_pylist() == [{"x": 3, "n": 2}]
 
 
 def test_a_column_called_time_is_no_trouble() -> None:
     schema = pa.schema([("time", pa.int64())])
-    operator = TemporalAggregate(schema, [Aggregate("first", "time", "first")])
+    operator = LifetimeAggregate(schema, [Aggregate("first", "time", "first")])
     events = [(Event(G, 0, 9, (5,)), 1), (Event(G, 1, 9, (4,)), 1)]
     (found,) = told(operator, changes_from(events, schema))
     assert found.column("first").to_pylist() == [5]
@@ -291,7 +295,7 @@ def test_a_column_called_time_is_no_trouble() -> None:
 @pytest.mark.parametrize("count", [2, 5, -3])
 def test_a_change_of_many_is_as_many_changes(count: int) -> None:
     functions = [Aggregate("sum", "x", "total"), Aggregate("sum", "y", "sum")]
-    operator = TemporalAggregate(NUMBERS, functions)
+    operator = LifetimeAggregate(NUMBERS, functions)
     base = numbers((0, 9, 1, 0.1, 7))
     one = told(operator, base, numbers((2, 5, 2**60 // 9, 0.25, count)))
     sign = count // abs(count)
@@ -302,13 +306,13 @@ def test_a_change_of_many_is_as_many_changes(count: int) -> None:
 def test_definitions_that_make_no_sense_are_refused() -> None:
     count = Aggregate("count", None, "n")
     with pytest.raises(DefinitionError, match="names of their own"):
-        TemporalAggregate(NUMBERS, [count, count])
+        LifetimeAggregate(NUMBERS, [count, count])
     with pytest.raises(DefinitionError, match="choose 'changes' or 'final'"):
-        TemporalAggregate(NUMBERS, [count], mode="complete")  # type: ignore[arg-type]
+        LifetimeAggregate(NUMBERS, [count], mode="complete")  # type: ignore[arg-type]
 
 
 def test_words_of_float_sums_do_not_grow_old() -> None:
-    operator = TemporalAggregate(NUMBERS, [Aggregate("sum", "y", "sum")])
+    operator = LifetimeAggregate(NUMBERS, [Aggregate("sum", "y", "sum")])
     dice = np.random.default_rng(5)
     values = (dice.normal(size=50) * 10.0 ** dice.integers(-6, 6, 50)).tolist()
     changes = [(le, le + 5, None, value, 1) for le, value in enumerate(values)]

@@ -11,9 +11,9 @@ import pytest
 
 from icestream.core.times import Micros
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.lifetimes.aggregate import TemporalAggregate
-from icestream.operators.lifetimes.append_mode import Settle
-from icestream.operators.lifetimes.changes import TemporalOperator
+from icestream.operators.lifetimes.aggregate import LifetimeAggregate
+from icestream.operators.lifetimes.append_mode import AppendOutput
+from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.operators.lifetimes.ordering import Order
 from icestream.operators.lifetimes.top import TopK
 from icestream.state.groups.options import StoreOptions
@@ -23,21 +23,21 @@ from tests.fixtures import lifetime_events as stories
 from tests.fixtures.group_space import GroupSpace
 
 PORT = stories.port()
-OPERATORS: dict[str, Callable[[], TemporalOperator]] = {
-    "edges": lambda: TemporalAggregate(
+OPERATORS: dict[str, Callable[[], LifetimeOperator]] = {
+    "edges": lambda: LifetimeAggregate(
         PORT.schema, [Aggregate("avg", "score", "mean"), Aggregate("sum", "size", "total")]
     ),
-    "final": lambda: TemporalAggregate(
+    "final": lambda: LifetimeAggregate(
         PORT.schema, [Aggregate("count", "name", "names")], ["size"], mode="final"
     ),
-    "alive": lambda: TemporalAggregate(
+    "alive": lambda: LifetimeAggregate(
         PORT.schema, [Aggregate("max", "score", "most"), Aggregate("first", "size", "first")]
     ),
-    "settled": lambda: TemporalAggregate(
+    "settled": lambda: LifetimeAggregate(
         PORT.schema, [Aggregate("min", "size", "least")], mode="final"
     ),
     "top": lambda: TopK(PORT.schema, 2, [Order("size"), Order("name", descending=False)]),
-    "settle": lambda: Settle(PORT.schema),
+    "settle": lambda: AppendOutput(PORT.schema),
 }
 
 
@@ -60,7 +60,7 @@ def test_parity_cold_groups_give_the_answers_of_plain_ones(
 ) -> None:
     for seed in range(4):
         operator = OPERATORS[name]()
-        batches = stories.story(Random(seed), [PORT], stories.Kind(revisions=15, batches=5))
+        batches = stories.story(Random(seed), [PORT], stories.ScenarioKind(revisions=15, batches=5))
         plain = [step.output.copy() for step in stories.play(operator, batches)]
         folder = tmp_path / str(seed)
         folder.mkdir()

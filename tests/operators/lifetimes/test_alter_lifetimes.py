@@ -16,7 +16,7 @@ from icestream.operators.lifetimes.alter_lifetimes import (
     Lifetime,
     Point,
     Shifted,
-    Windowed,
+    WindowLifetime,
     hopping,
 )
 from tests.fixtures import lifetime_events as stories
@@ -40,7 +40,7 @@ def on_the_grid(reach: int, slide: int) -> Callable[[int, int], tuple[int, int]]
 
 
 CASES: list[tuple[Lifetime, Callable[[int, int], tuple[int, int]]]] = [
-    (Windowed(7), lambda le, _re: (le, le + 7)),
+    (WindowLifetime(7), lambda le, _re: (le, le + 7)),
     (Forever(), lambda le, _re: (le, INFINITY)),
     (Point(), lambda le, _re: (le, le + 1)),
     (Shifted(4), lambda le, re: (le + 4, min(re + 4, INFINITY))),
@@ -79,7 +79,7 @@ def test_altered_changes_leave_the_past_alone(dice: Random, alter: Lifetime) -> 
 def test_lifetimes_end_at_infinity_at_the_latest() -> None:
     edges = [(INFINITY - 3, INFINITY - 1), (INFINITY - 3, INFINITY), (MINUS_INFINITY, INFINITY)]
     changes = changes_from([(Event((0, 0), le, re, ("a",)), 1) for le, re in edges], PLAIN)
-    assert [re for _, re, _ in heads(Windowed(INFINITY)(changes))] == [
+    assert [re for _, re, _ in heads(WindowLifetime(INFINITY)(changes))] == [
         INFINITY,
         INFINITY,
         INFINITY - 1 + MINUS_INFINITY + 1,
@@ -103,7 +103,7 @@ def test_a_window_holds_what_was_alive_in_its_range() -> None:
 
 def test_lengths_are_checked() -> None:
     for wrong in (
-        lambda: Windowed(0),
+        lambda: WindowLifetime(0),
         lambda: Shifted(-1),
         lambda: hopping(0, 5),
         lambda: hopping(5, 0),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.core.times import INFINITY, MINUS_INFINITY
-from icestream.operators.lifetimes.append_mode import Settle
+from icestream.operators.lifetimes.append_mode import AppendOutput
 from tests.fixtures import lifetime_events as stories
 from tests.fixtures.lifetime_kinds import KINDS
 from tests.oracles import lifetimes as oracle
@@ -36,11 +36,13 @@ def counts_no_less(more: Bag, less: Bag) -> bool:
 
 @given(st.randoms(use_true_random=False), KINDS)
 @settings(max_examples=60)
-def test_oracle_settled_events_are_those_that_ended(dice: Random, kind: stories.Kind) -> None:
+def test_oracle_settled_events_are_those_that_ended(
+    dice: Random, kind: stories.ScenarioKind
+) -> None:
     batches = stories.story(dice, [PORT], kind)
     watermarks = [batch.watermark for batch in batches[1:]] + [INFINITY]
     said: Bag = Counter()
-    for step in stories.play(Settle(PORT.schema), batches):
+    for step in stories.play(AppendOutput(PORT.schema), batches):
         if not step.complete:
             assert step.output == said
             continue
@@ -58,7 +60,7 @@ def test_lifetimes_come_out_as_they_came_in() -> None:
     # two of a kind that overlap, one taken out and shortened first:
     #   |==============|        |=========|
     #        |==============|        |==============|
-    settle = Settle(PLAIN)
+    settle = AppendOutput(PLAIN)
     groups = PlainGroups(settle.synopses)
     groups.begin(MINUS_INFINITY)
     came = simple((0, 6, "a", 1), (2, 8, "a", 1), (2, 8, "a", -1), (2, 5, "a", 1))
@@ -71,7 +73,7 @@ def test_lifetimes_come_out_as_they_came_in() -> None:
 
 
 def test_an_event_shortened_to_the_watermark_is_told() -> None:
-    settle = Settle(PLAIN)
+    settle = AppendOutput(PLAIN)
     groups = PlainGroups(settle.synopses)
     groups.begin(0)
     list(settle.on_changes(0, simple((0, INFINITY, "a", 1)), groups, 0))
@@ -83,7 +85,7 @@ def test_an_event_shortened_to_the_watermark_is_told() -> None:
 
 
 def test_bounded_settled_events_leave_the_state() -> None:
-    settle = Settle(PLAIN)
+    settle = AppendOutput(PLAIN)
     groups = PlainGroups(settle.synopses)
     for instant in range(30):
         groups.begin(instant)

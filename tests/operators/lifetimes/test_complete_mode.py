@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from icestream.core.times import INFINITY
 from icestream.operators.lifetimes.changes import changes_of
-from icestream.operators.lifetimes.complete_mode import Current
+from icestream.operators.lifetimes.complete_mode import CompleteOutput
 from tests.fixtures import lifetime_events as stories
 from tests.oracles import lifetimes as oracle
 from tests.oracles.lifetimes import Event, bag_of, changes_from, heads
@@ -26,9 +26,9 @@ def simple(*events: tuple[int, int, str, int]) -> pa.RecordBatch:
 @given(st.randoms(use_true_random=False), st.booleans(), st.sampled_from([0, 4, 12]))
 @settings(max_examples=60)
 def test_oracle_every_version_tells_what_is_alive(dice: Random, holes: bool, pace: int) -> None:
-    current = Current(PORT.schema)
+    current = CompleteOutput(PORT.schema)
     groups = PlainGroups(current.synopses)
-    batches = stories.story(dice, [PORT], stories.Kind(holes=holes, pace=pace))
+    batches = stories.story(dice, [PORT], stories.ScenarioKind(holes=holes, pace=pace))
     watermarks = [batch.watermark for batch in batches[1:]] + [batches[-1].watermark]
     came = []
     for version, (batch, reached) in enumerate(zip(batches, watermarks, strict=True), 1):
@@ -44,7 +44,7 @@ def test_oracle_every_version_tells_what_is_alive(dice: Random, holes: bool, pac
 
 
 def test_a_version_without_news_tells_the_same() -> None:
-    current = Current(PLAIN)
+    current = CompleteOutput(PLAIN)
     groups = PlainGroups(current.synopses)
     groups.begin(0)
     list(current.on_changes(0, simple((2, INFINITY, "a", 1), (9, INFINITY, "b", 1)), groups, 0))
@@ -55,7 +55,7 @@ def test_a_version_without_news_tells_the_same() -> None:
 
 
 def test_bounded_events_that_are_over_are_not_held() -> None:
-    current = Current(PLAIN)
+    current = CompleteOutput(PLAIN)
     groups = PlainGroups(current.synopses)
     for instant in range(30):
         groups.begin(instant)
@@ -67,7 +67,7 @@ def test_bounded_events_that_are_over_are_not_held() -> None:
 
 
 def test_what_is_told_has_the_schema_of_changes() -> None:
-    current = Current(PLAIN)
+    current = CompleteOutput(PLAIN)
     groups = PlainGroups(current.synopses)
     groups.begin(0)
     event = simple((0, 4, "a", 2))

@@ -25,7 +25,7 @@ def changes(payload: pa.RecordBatch, diffs: list[int]) -> pa.RecordBatch:
 
 @given(dice=st.randoms())
 def test_oracle_consolidated_changes_are_the_bag(dice: Random) -> None:
-    for batch in stories.story(dice, [stories.port()], stories.Kind(batches=2, cuts=True)):
+    for batch in stories.story(dice, [stories.port()], stories.ScenarioKind(batches=2, cuts=True)):
         for _, chunk in batch.chunks:
             found = consolidated(chunk)
             assert found.schema == chunk.schema

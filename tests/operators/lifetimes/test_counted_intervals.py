@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icestream.operators.lifetimes.counted_intervals import Segments, Stretches, revised
+from icestream.operators.lifetimes.counted_intervals import CountedIntervals, TimeSegments, revised
 
 EVENTS = st.lists(
     st.tuples(
@@ -22,17 +22,17 @@ Rows = list[tuple[int, int, int, int, int]]
 Held = Counter[tuple[int, int, int]]
 
 
-def stretches(rows: Rows) -> Stretches:
+def stretches(rows: Rows) -> CountedIntervals:
     columns = np.array([(o, k, le, le + size, n) for o, k, le, size, n in rows], dtype=np.int64)
-    return Stretches(*columns.reshape(-1, 5).T)
+    return CountedIntervals(*columns.reshape(-1, 5).T)
 
 
-def rows_of(found: Stretches) -> Rows:
+def rows_of(found: CountedIntervals) -> Rows:
     columns = (found.owner, found.kind, found.le, found.re, found.count)
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def held(found: Stretches) -> Held:
+def held(found: CountedIntervals) -> Held:
     """Return how many of each kind are alive in each group at each instant."""
     counts: Held = Counter()
     for owner, kind, le, re, count in rows_of(found):
@@ -89,7 +89,7 @@ def test_oracle_revisions_leave_the_past_alone(shown: Rows, answer: Rows, waterm
 @given(EVENTS)
 def test_oracle_segments_have_the_totals_of_their_events(events: Rows) -> None:
     levelled = stretches(events).levelled()
-    segments = Segments.of(levelled)
+    segments = TimeSegments.of(levelled)
     expected: Counter[tuple[int, int]] = Counter()
     for (owner, _, instant), count in held(levelled).items():
         expected[owner, instant] += max(0, count)

@@ -34,7 +34,7 @@ def pushed(
 
 
 @given(dice=st.randoms(), kind=KINDS)
-def test_oracle_difference_in_any_chunks(dice: Random, kind: stories.Kind) -> None:
+def test_oracle_difference_in_any_chunks(dice: Random, kind: stories.ScenarioKind) -> None:
     difference = StreamDifference(ONE.schema)
     for step in stories.play(difference, stories.story(dice, [ONE, TWO], kind)):
         left, right = step.inputs
@@ -45,7 +45,7 @@ def test_oracle_difference_in_any_chunks(dice: Random, kind: stories.Kind) -> No
 @pytest.mark.parametrize("seed", range(12))
 def test_oracle_difference_over_long_stories(seed: int, present: bool) -> None:
     dice = Random(seed)
-    kind = stories.Kind(
+    kind = stories.ScenarioKind(
         batches=8, revisions=14, groups=5, shuffled=seed % 2 == 0, cuts=seed % 4 < 2
     )
     operator = StreamDifference(ONE.schema, present=present)
@@ -98,7 +98,7 @@ def test_left_rows_are_read_only_when_the_cover_changes() -> None:
 def test_bounded_expired_rows_are_gone(dice: Random) -> None:
     difference = StreamDifference(ONE.schema)
     groups = PlainGroups(difference.synopses)
-    kind = stories.Kind(cuts=True, shuffled=True)
+    kind = stories.ScenarioKind(cuts=True, shuffled=True)
     story = stories.story(dice, [ONE, TWO], kind)
     assert all(step.watermark < INFINITY for step in stories.play(difference, story, groups))
     for watermark in (*range(story[-1].watermark, 60, 5), INFINITY - 1):

@@ -9,7 +9,7 @@ import pytest
 
 from icestream.core.times import MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.lifetimes.event_rows import EventRows, EventWords, Flags, Found
+from icestream.operators.lifetimes.event_rows import EventRows, EventWords, Flags, StoredEvents
 from icestream.operators.lifetimes.lift import Lifting
 
 PAYLOAD = pa.schema([("x", pa.int64()), ("y", pa.float64())])
@@ -33,10 +33,10 @@ def events(name: str, rows: list[tuple[int, int, int, int, float, int]]) -> Even
     return EventWords(lifetimes[0], lifetimes[1], lifetimes[2], lifetimes[3], words, row)
 
 
-def found(rows: EventWords) -> Found:
+def found(rows: EventWords) -> StoredEvents:
     told = np.full(3, MINUS_INFINITY)
     beside = pa.RecordBatch.from_pylist([{}] * len(rows.owner), schema=pa.schema([]))
-    return Found(rows, told, told, np.zeros(3, np.int64), beside, np.zeros(3, np.int64))
+    return StoredEvents(rows, told, told, np.zeros(3, np.int64), beside, np.zeros(3, np.int64))
 
 
 def every(rows: EventWords) -> Flags:

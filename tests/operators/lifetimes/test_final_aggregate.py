@@ -17,7 +17,7 @@ from icestream.core.arrays import Slots
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.lifetimes.aggregate import TemporalAggregate
+from icestream.operators.lifetimes.aggregate import LifetimeAggregate
 from icestream.operators.lifetimes.changes import DIFF, LE
 from icestream.state.groups.spec import GroupRows
 from tests.fixtures import lifetime_events as stories
@@ -63,8 +63,8 @@ CASES: dict[str, tuple[Functions, Answers]] = {
 }
 
 
-def final(functions: Functions, *, grows: bool = False) -> TemporalAggregate:
-    return TemporalAggregate(PORT.schema, functions).told_once(grows=grows)
+def final(functions: Functions, *, grows: bool = False) -> LifetimeAggregate:
+    return LifetimeAggregate(PORT.schema, functions).told_once(grows=grows)
 
 
 def only_added(batches: Sequence[stories.Batch]) -> list[stories.Batch]:
@@ -80,7 +80,7 @@ def only_added(batches: Sequence[stories.Batch]) -> list[stories.Batch]:
     ]
 
 
-def check(operator: TemporalAggregate, batches: Sequence[stories.Batch], answers: Answers) -> None:
+def check(operator: LifetimeAggregate, batches: Sequence[stories.Batch], answers: Answers) -> None:
     """Compare what was said at each watermark: all that ended, nothing twice, nothing revised."""
     watermarks = [batch.watermark for batch in batches[1:]] + [INFINITY]
     said: Bag = Counter()
@@ -108,7 +108,9 @@ def assert_between(ended: Bag, said: Bag, truth: Bag, watermark: int) -> None:
 @pytest.mark.parametrize("name", CASES)
 @given(dice=DICE, kind=KINDS)
 @settings(max_examples=8)
-def test_oracle_final_segments_come_once(name: str, dice: Random, kind: stories.Kind) -> None:
+def test_oracle_final_segments_come_once(
+    name: str, dice: Random, kind: stories.ScenarioKind
+) -> None:
     functions, answers = CASES[name]
     check(final(functions), stories.story(dice, [PORT], kind), answers)
 
@@ -117,7 +119,7 @@ def test_oracle_final_segments_come_once(name: str, dice: Random, kind: stories.
 def test_oracle_final_segments_of_events_that_stay(name: str) -> None:
     functions, answers = CASES[name]
     for seed in range(12):
-        kind = stories.Kind(revisions=14, groups=1 + seed % 3, pace=4 * (seed % 4))
+        kind = stories.ScenarioKind(revisions=14, groups=1 + seed % 3, pace=4 * (seed % 4))
         batches = only_added(stories.story(Random(seed), [PORT], kind))
         check(final(functions, grows=True), batches, answers)
 
@@ -125,7 +127,7 @@ def test_oracle_final_segments_of_events_that_stay(name: str) -> None:
 class Watched(PlainGroups):
     """Counts the rows that are read and added."""
 
-    def __init__(self, operator: TemporalAggregate) -> None:
+    def __init__(self, operator: LifetimeAggregate) -> None:
         super().__init__(operator.synopses)
         self.reads = self.added = 0
 
@@ -145,13 +147,13 @@ def numbers(*events: tuple[int, int, int | None, float | None, int]) -> pa.Recor
     )
 
 
-def of_numbers(function: str, column: str = "x", *, grows: bool = True) -> TemporalAggregate:
+def of_numbers(function: str, column: str = "x", *, grows: bool = True) -> LifetimeAggregate:
     functions = [Aggregate(function, column, "answer")]
-    return TemporalAggregate(NUMBERS, functions).told_once(grows=grows)
+    return LifetimeAggregate(NUMBERS, functions).told_once(grows=grows)
 
 
 def played(
-    operator: TemporalAggregate, *steps: tuple[list[pa.RecordBatch], int]
+    operator: LifetimeAggregate, *steps: tuple[list[pa.RecordBatch], int]
 ) -> list[tuple[int, int, Any]]:
     """Return (le, re, answer) of what is told, given chunks and watermarks."""
     groups, before = PlainGroups(operator.synopses), MINUS_INFINITY
@@ -238,7 +240,7 @@ def test_bounded_events_that_end_together_become_one_row(function: str, grows: b
 
 
 def test_keys_are_shown_beside_final_answers() -> None:
-    operator = TemporalAggregate(NUMBERS, [Aggregate("count", None, "n")], ["x"])
+    operator = LifetimeAggregate(NUMBERS, [Aggregate("count", None, "n")], ["x"])
     operator = operator.told_once(grows=True)
     groups = PlainGroups(operator.synopses)
     groups.begin(MINUS_INFINITY)
@@ -253,4 +255,4 @@ def test_keys_are_shown_beside_final_answers() -> None:
 def test_answers_over_no_events_are_never_final() -> None:
     functions = [Aggregate("count", None, "n")]
     with pytest.raises(DefinitionError, match="a mode that revises them"):
-        TemporalAggregate(NUMBERS, functions, mode="final", empty=True)
+        LifetimeAggregate(NUMBERS, functions, mode="final", empty=True)

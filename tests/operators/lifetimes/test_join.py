@@ -57,7 +57,7 @@ def pushed(
 
 
 @given(dice=st.randoms(), kind=KINDS)
-def test_oracle_join_in_any_chunks(dice: Random, kind: stories.Kind) -> None:
+def test_oracle_join_in_any_chunks(dice: Random, kind: stories.ScenarioKind) -> None:
     join = StreamJoin(ONE.schema, TWO.schema)
     exact = not kind.cuts and not kind.holes
     for step in stories.play(join, stories.story(dice, [ONE, TWO], kind)):
@@ -68,7 +68,7 @@ def test_oracle_join_in_any_chunks(dice: Random, kind: stories.Kind) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_oracle_join_over_long_stories(seed: int) -> None:
     dice = Random(seed)
-    kind = stories.Kind(
+    kind = stories.ScenarioKind(
         batches=8, revisions=14, groups=5, shuffled=seed % 2 == 0, cuts=seed % 4 < 2
     )
     for step in stories.play(
@@ -80,7 +80,7 @@ def test_oracle_join_over_long_stories(seed: int) -> None:
 
 
 @given(dice=st.randoms(), kind=KINDS)
-def test_oracle_self_join(dice: Random, kind: stories.Kind) -> None:
+def test_oracle_self_join(dice: Random, kind: stories.ScenarioKind) -> None:
     join = StreamJoin(ONE.schema, ONE.schema, [str(place) for place in range(6)])
     story = [
         stories.Batch(
@@ -175,7 +175,7 @@ def test_bounded_cancelled_rows_are_summed_up() -> None:
 def test_bounded_expired_rows_are_gone(dice: Random) -> None:
     join = StreamJoin(ONE.schema, TWO.schema)
     groups = PlainGroups(join.synopses)
-    story = stories.story(dice, [ONE, TWO], stories.Kind(cuts=True, shuffled=True))
+    story = stories.story(dice, [ONE, TWO], stories.ScenarioKind(cuts=True, shuffled=True))
     assert all(step.watermark < INFINITY for step in stories.play(join, story, groups))
     for watermark in (*range(story[-1].watermark, 60, 5), INFINITY - 1):
         kept = stories.rows_kept(groups, 4, watermark)

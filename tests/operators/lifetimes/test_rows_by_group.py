@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.operators.lifetimes.changes import changes_schema
-from icestream.operators.lifetimes.rows_by_group import BySlot, Rows, clipped, first_rows, keep
+from icestream.operators.lifetimes.rows_by_group import (
+    LazyRows,
+    RowsByGroup,
+    clipped,
+    first_rows,
+    keep,
+)
 from icestream.state.groups.spec import GroupRows, Synopsis
 from tests.fixtures import lifetime_events as stories
 from tests.oracles import lifetimes as oracle
@@ -21,7 +27,7 @@ NUMBERS = pa.schema([("x", pa.int64())])
 
 @given(st.lists(st.integers(0, 6), min_size=1), st.randoms(use_true_random=False))
 def test_rows_of_a_portion_are_found_in_order(slots: list[int], dice: Random) -> None:
-    by_slot = BySlot(np.array(slots))
+    by_slot = RowsByGroup(np.array(slots))
     assert by_slot.distinct.tolist() == sorted(set(slots))
     portion = dice.sample(sorted(set(slots)), dice.randint(1, len(set(slots))))
     rows, owners = by_slot.within(np.array(portion))
@@ -38,7 +44,7 @@ def test_rows_of_a_portion_are_found_in_order(slots: list[int], dice: Random) ->
 
 @given(st.randoms(use_true_random=False), st.integers(-20, 20))
 def test_clipping_keeps_what_lies_ahead(dice: Random, watermark: int) -> None:
-    (batch, *_) = stories.story(dice, [PORT], stories.Kind(shuffled=True))
+    (batch, *_) = stories.story(dice, [PORT], stories.ScenarioKind(shuffled=True))
     for _, changes in batch.chunks:
         left, le, re = clipped(changes, watermark)
         assert left.schema == changes_schema(PORT.schema)
@@ -59,8 +65,8 @@ def values_of(found: GroupRows, owner: int) -> list[int]:
     return mine
 
 
-def wanted(found: GroupRows) -> Rows:
-    return Rows(found.owners, lambda places: found.rows.take(pa.array(places)))
+def wanted(found: GroupRows) -> LazyRows:
+    return LazyRows(found.owners, lambda places: found.rows.take(pa.array(places)))
 
 
 def test_bounded_kept_rows_are_at_most_twice_those_needed() -> None:

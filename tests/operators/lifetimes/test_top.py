@@ -68,7 +68,9 @@ def best_first(by: Sequence[Order]) -> Callable[[Payload], Any]:
     return key
 
 
-def check(dice: Random, k: int, by: Sequence[Order], kind: stories.Kind, *, partial: bool) -> None:
+def check(
+    dice: Random, k: int, by: Sequence[Order], kind: stories.ScenarioKind, *, partial: bool
+) -> None:
     operator = TopK(PORT.schema, k, by, partial=partial)
     for step in stories.play(operator, stories.story(dice, [PORT], kind)):
         if step.complete or not (kind.shuffled or kind.holes):
@@ -81,7 +83,7 @@ def check(dice: Random, k: int, by: Sequence[Order], kind: stories.Kind, *, part
 def test_oracle_top_k_of_random_changes(
     dice: Random, k: int, by: Sequence[Order], cuts: bool, pace: int
 ) -> None:
-    kind = stories.Kind(groups=2, revisions=14, batches=5, cuts=cuts, holes=cuts, pace=pace)
+    kind = stories.ScenarioKind(groups=2, revisions=14, batches=5, cuts=cuts, holes=cuts, pace=pace)
     check(dice, k, by, kind, partial=True)
 
 
@@ -90,14 +92,14 @@ def test_oracle_top_k_of_random_changes(
 def test_oracle_top_k_of_shuffled_changes(
     dice: Random, k: int, by: Sequence[Order], cuts: bool, pace: int
 ) -> None:
-    kind = stories.Kind(3, 14, groups=2, cuts=cuts, holes=cuts, pace=pace, shuffled=True)
+    kind = stories.ScenarioKind(3, 14, groups=2, cuts=cuts, holes=cuts, pace=pace, shuffled=True)
     check(dice, k, by, kind, partial=True)
 
 
 @given(DICE, st.sampled_from([1, 3]), ORDERS)
 @settings(max_examples=25)
 def test_reading_everything_changes_nothing(dice: Random, k: int, by: Sequence[Order]) -> None:
-    check(dice, k, by, stories.Kind(groups=2, revisions=14), partial=False)
+    check(dice, k, by, stories.ScenarioKind(groups=2, revisions=14), partial=False)
 
 
 @pytest.mark.parametrize("patience", [0, 2])
@@ -106,7 +108,7 @@ def test_oracle_events_that_are_owed_are_cleared_up(
     seed: int, patience: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(top, "_PATIENCE", patience)
-    kind = stories.Kind(groups=1, revisions=20, shuffled=seed % 2 == 0)
+    kind = stories.ScenarioKind(groups=1, revisions=20, shuffled=seed % 2 == 0)
     check(Random(seed), 2, [Order("size")], kind, partial=True)
 
 
@@ -163,7 +165,7 @@ def test_bounded_events_taken_out_again_and_again_read_few_in_all() -> None:
 def test_oracle_top_k_of_last_changes(dice: Random, k: int, by: Sequence[Order], pace: int) -> None:
     operator = TopK(PORT.schema, k, by)
     groups = PlainGroups(operator.synopses)
-    batches = stories.story(dice, [PORT], stories.Kind(groups=2, revisions=14, pace=pace))
+    batches = stories.story(dice, [PORT], stories.ScenarioKind(groups=2, revisions=14, pace=pace))
     came: list[pa.RecordBatch] = []
     told: list[pa.RecordBatch] = []
     for batch, over in zip(batches, [*(b.watermark for b in batches[1:]), INFINITY], strict=True):

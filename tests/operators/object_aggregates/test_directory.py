@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icestream.operators.object_aggregates.directory import SLICE, Directory
+from icestream.operators.object_aggregates.directory import SLICE, NodeDirectory
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
 
@@ -32,14 +32,14 @@ SLICES = st.lists(
 def test_parity_directory_beside_a_sorted_list(batches: list[list[Described]], least: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         arena = Arena.create(folder, Budget(1 << 20).account("arena"))
-        directory, listed = Directory(arena), list[Described]()
+        directory, listed = NodeDirectory(arena), list[Described]()
         for batch in batches:
             directory.append(np.array(batch, dtype=SLICE))
             listed = sorted([*listed, *batch], key=lambda each: each[:2])
             assert directory.all.tolist() == listed
         directory.keep(directory.all["place"] >= least)
         listed = [each for each in listed if each[1] >= least]
-        again = Directory(arena)
+        again = NodeDirectory(arena)
         for level in range(4):
             places = sorted({each[1] for each in listed if each[0] == level})
             assert again.nodes(level) == places
@@ -52,7 +52,7 @@ def test_parity_directory_beside_a_sorted_list(batches: list[list[Described]], l
 def test_bounded_refused_slices_change_nothing() -> None:
     with tempfile.TemporaryDirectory() as folder:
         arena = Arena.create(folder, Budget(4096).account("arena"))
-        directory = Directory(arena)
+        directory = NodeDirectory(arena)
         few = np.zeros(3, dtype=SLICE)
         directory.append(few)
         with pytest.raises(Refused):

@@ -30,7 +30,7 @@ from icestream.state.versions.commits import SEGMENTS
 from icestream.testing.sources import (
     SECOND,
     Item,
-    Shape,
+    StreamShape,
     batches_of,
     drive,
     generate,
@@ -163,7 +163,7 @@ def test_oracle_windows_equal_the_obvious_computation(
     offset: int,
     slack: int | list[int],
     keys: pa.Schema,
-    shape: Shape,
+    shape: StreamShape,
     seed: int,
 ) -> None:
     plan = window_plan(
@@ -195,7 +195,9 @@ def test_parity_words_beside_the_pane_operator(tmp_path: Path) -> None:
     both = window_plan(
         "20 seconds", "3 seconds", slack="2 seconds", inputs=EVERY_INPUT, aggregates=aggregates
     )
-    items = generate(words, Shape(events=300, nulls=0.1, specials=0.1, disorder=5 * SECOND), 1)
+    items = generate(
+        words, StreamShape(events=300, nulls=0.1, specials=0.1, disorder=5 * SECOND), 1
+    )
     panes = drive(lambda: open_query(words, str(tmp_path / "words")), items)
     objects = drive(lambda: open_query(both, str(tmp_path / "both")), items)
     for pane_rows, rows in zip(panes, objects, strict=True):

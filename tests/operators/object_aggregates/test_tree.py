@@ -12,7 +12,7 @@ from icestream.operators.object_aggregates.directory import SLICE
 from icestream.operators.object_aggregates.tree import (
     FAN,
     LEVELS,
-    Piece,
+    SliceRange,
     first_pane,
     highest_level,
     nodes_of,
@@ -95,4 +95,4 @@ def test_a_piece_is_halved_until_it_fits() -> None:
     pieces = [piece for portion in portions([(7, slices)], 300) for piece in portion]
     assert len(pieces) == 4
     assert sum(piece.bytes for piece in pieces) == 1000
-    assert Piece(7, slices).whole
+    assert SliceRange(7, slices).whole

@@ -11,7 +11,7 @@ from icestream.core.arrays import Slots
 from icestream.operators.lifetimes.changes import DIFF
 from icestream.operators.process.grouping import portions_of
 from tests.oracles.plain_groups import PlainGroups
-from tests.oracles.process import Step, changes_of_steps
+from tests.oracles.process import InputRow, changes_of_steps
 
 
 class Scattered(PlainGroups):
@@ -31,7 +31,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(0, 2
 def test_portions_cover_a_chunk_in_time_order(
     rows: list[tuple[int, int, int]], kind: type[PlainGroups], expand: bool
 ) -> None:
-    steps = [Step(user, time, "", number) for number, (user, time, _) in enumerate(rows)]
+    steps = [InputRow(user, time, "", number) for number, (user, time, _) in enumerate(rows)]
     changes = changes_of_steps(steps)
     diffs = pa.array([diff for _, _, diff in rows], type=pa.int64())
     changes = changes.set_column(changes.schema.get_field_index(DIFF), DIFF, diffs)

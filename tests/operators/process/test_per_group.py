@@ -25,8 +25,8 @@ from tests.oracles.process import (
     OPS,
     PAYLOAD,
     Batch,
+    InputRow,
     Scripted,
-    Step,
     changes_of_steps,
     counted,
     run,
@@ -43,7 +43,7 @@ def lives(draw: st.DrawFn) -> list[Batch]:
         steps = draw(
             st.lists(
                 st.builds(
-                    Step,
+                    InputRow,
                     st.integers(1, 5),
                     st.integers(watermark, watermark + 12),
                     st.sampled_from(OPS),
@@ -101,7 +101,7 @@ def test_oracle_chunks_do_not_show(batches: list[Batch]) -> None:
 def test_oracle_what_outlives_its_time_is_gone(batches: list[Batch], ttl: int) -> None:
     spread = [
         (
-            [[Step(s.user, s.time * 500, s.op, s.a * 500) for s in chunk] for chunk in chunks],
+            [[InputRow(s.user, s.time * 500, s.op, s.a * 500) for s in chunk] for chunk in chunks],
             after * 500,
         )
         for chunks, after in batches
@@ -142,7 +142,7 @@ class Recording(PlainGroups):
         return len(PlainGroups.read(self, self.names.index(synopsis), slot).owners)
 
 
-def calls(groups: Recording, one: UserDefined, steps: list[Step]) -> set[tuple[str, str]]:
+def calls(groups: Recording, one: UserDefined, steps: list[InputRow]) -> set[tuple[str, str]]:
     groups.calls = []
     list(one.on_changes(0, changes_of_steps(steps), groups, 0))
     return set(groups.calls)
@@ -152,7 +152,7 @@ def test_appending_and_replacing_never_read() -> None:
     one = operator()
     groups = Recording(one.synopses)
     ops = ("append", "put list", "put", "remove", "insert", "teach", "forget", "empty", "wipe")
-    steps = [Step(user, 1, op, 1) for user in range(4) for op in ops]
+    steps = [InputRow(user, 1, op, 1) for user in range(4) for op in ops]
     assert not [call for call in calls(groups, one, steps) if call[0] == "read"]
 
 
@@ -163,7 +163,7 @@ def test_a_variable_is_read_once_for_all_groups() -> None:
     list(
         one.on_changes(
             0,
-            changes_of_steps([Step(u, t, op, 1) for u in range(9) for t, op in enumerate(ops)]),
+            changes_of_steps([InputRow(u, t, op, 1) for u in range(9) for t, op in enumerate(ops)]),
             groups,
             0,
         )
@@ -176,9 +176,9 @@ def test_reading_writes_nothing() -> None:
     one = operator()
     groups = Recording(one.synopses)
     writes = ("count", "append", "put", "insert", "learn", "timer")
-    calls(groups, one, [Step(u, 1, op, 100) for u in range(3) for op in writes])
+    calls(groups, one, [InputRow(u, 1, op, 100) for u in range(3) for op in writes])
     reads = ("list", "get", "items", "table", "object", "timers")
-    found = calls(groups, one, [Step(u, 1, op, 100) for u in range(3) for op in reads])
+    found = calls(groups, one, [InputRow(u, 1, op, 100) for u in range(3) for op in reads])
     assert {kind for kind, _ in found} == {"read"}
 
 
@@ -186,7 +186,7 @@ def test_bounded_a_map_does_not_grow_with_its_updates() -> None:
     one = operator()
     groups = Recording(one.synopses)
     for turn in range(100):
-        calls(groups, one, [Step(1, 1, "get", turn), Step(1, 1, "put", turn)])
+        calls(groups, one, [InputRow(1, 1, "get", turn), InputRow(1, 1, "put", turn)])
         assert groups.rows("flags", 1) <= 2 * 3 + 8
 
 
@@ -195,7 +195,7 @@ def test_bounded_deltas_weigh_no_more_than_the_object() -> None:
     groups = Recording(one.synopses)
     kinds = set()
     for turn in range(100):
-        kinds |= calls(groups, one, [Step(1, 1, "learn", turn % 10)])
+        kinds |= calls(groups, one, [InputRow(1, 1, "learn", turn % 10)])
         assert groups.rows("known", 1) <= 1 + len(";".join(f"{i}={i}" for i in range(5)))
     assert {("append", "known"), ("rewrite", "known")} <= kinds
 
@@ -204,7 +204,7 @@ def test_bounded_deltas_appended_blindly_are_folded_when_read() -> None:
     one = operator()
     groups = Recording(one.synopses)
     for turn in range(100):
-        calls(groups, one, [Step(1, 1, "teach", turn), Step(1, 1, "object", 0)])
+        calls(groups, one, [InputRow(1, 1, "teach", turn), InputRow(1, 1, "object", 0)])
         assert groups.rows("known", 1) <= 1 + len(";".join(f"{i}=9{i}" for i in range(5)))
 
 
@@ -228,11 +228,11 @@ def test_rows_expire_when_the_watermark_reaches_them(watermark: int, alive: int)
     )
 )
 def test_oracle_objects_survive_as_deltas(turns: list[tuple[str, int, bool]]) -> None:
-    chunks: list[list[Step]] = [[]]
+    chunks: list[list[InputRow]] = [[]]
     for op, a, ends in turns:
-        chunks[-1].append(Step(1, 1, op, a))
+        chunks[-1].append(InputRow(1, 1, op, a))
         chunks += [[]] if ends else []
-    chunks.append([Step(1, 1, "object", 0)])
+    chunks.append([InputRow(1, 1, "object", 0)])
     one = operator()
     batches: list[Batch] = [(chunks, 0)]
     assert counted(run(one, PlainGroups(one.synopses), batches)) == simulate(batches)
@@ -241,11 +241,11 @@ def test_oracle_objects_survive_as_deltas(turns: list[tuple[str, int, bool]]) ->
 def test_a_covered_row_never_comes_back() -> None:
     # put at 9 lives to 10009, put at 1 covers it and alone would live to 10001
     one = operator(10)
-    chunks: list[list[Step]] = [[Step(1, 9, "put", 3)], [Step(1, 1, "put", 6)]]
+    chunks: list[list[InputRow]] = [[InputRow(1, 9, "put", 3)], [InputRow(1, 1, "put", 6)]]
     batches: list[Batch] = [
         (chunks, 10_005),
-        ([[Step(1, 10_005, "get", 3)]], 10_009),
-        ([[Step(1, 10_009, "get", 3)]], 10_009),
+        ([[InputRow(1, 10_005, "get", 3)]], 10_009),
+        ([[InputRow(1, 10_009, "get", 3)]], 10_009),
     ]
     seen = {(row[0], row[-1]) for row in counted(run(one, PlainGroups(one.synopses), batches))}
     assert {(10_005, "get (6,)"), (10_009, "get None")} <= seen
@@ -267,7 +267,7 @@ class Failing(StatefulProcessor):
             yield self.made
 
 
-STEPS = [Step(1, 1, "", 0), Step(2, 1, "", 0)]
+STEPS = [InputRow(1, 1, "", 0), InputRow(2, 1, "", 0)]
 
 
 def fail(made: Any) -> list[pa.RecordBatch]:
@@ -361,7 +361,7 @@ class Net(StatefulProcessor):
 
 def test_a_processor_may_handle_changes_and_revise_its_answers() -> None:
     one = UserDefined(Net(), "user long", PAYLOAD)
-    changes = changes_of_steps([Step(1, 1, "", 0), Step(1, 2, "", 0)])
+    changes = changes_of_steps([InputRow(1, 1, "", 0), InputRow(1, 2, "", 0)])
     out = changes.set_column(changes.schema.get_field_index(DIFF), DIFF, pa.array([3, -1]))
     made = counted(one.on_changes(0, out, PlainGroups(one.synopses), 0))
     assert made == {(0, 1, -1, 1, 1, 0): 1, (0, 3, 1, 1, 1, 2): 1}
@@ -369,7 +369,7 @@ def test_a_processor_may_handle_changes_and_revise_its_answers() -> None:
 
 def test_events_that_come_twice_are_handed_over_twice() -> None:
     one = operator()
-    changes = changes_of_steps([Step(1, 1, "count", 5), Step(1, 2, "count", 1)])
+    changes = changes_of_steps([InputRow(1, 1, "count", 5), InputRow(1, 2, "count", 1)])
     twice = changes.set_column(changes.schema.get_field_index(DIFF), DIFF, pa.array([2, 1]))
     made = counted(one.on_changes(0, twice, PlainGroups(one.synopses), 0))
     assert {row[-1] for row in made} == {"count (1, 5.0)", "count (2, 10.0)", "count (3, 11.0)"}
@@ -384,10 +384,12 @@ class Seeded(Scripted):
 def test_initial_state_comes_by_the_second_input() -> None:
     one = UserDefined(Seeded(), "user long", PAYLOAD, initial="user long, total double")
     groups = PlainGroups(one.synopses)
-    head = changes_of_steps([Step(1, 0, "", 0)]).select(["__le", "__re", "__diff", "__hi", "__lo"])
+    head = changes_of_steps([InputRow(1, 0, "", 0)]).select(
+        ["__le", "__re", "__diff", "__hi", "__lo"]
+    )
     seed = head.append_column("user", pa.array([1])).append_column("total", pa.array([7.0]))
     assert not list(one.on_changes(1, seed, groups, 0))
-    made = counted(one.on_changes(0, changes_of_steps([Step(1, 1, "count", 1)]), groups, 0))
+    made = counted(one.on_changes(0, changes_of_steps([InputRow(1, 1, "count", 1)]), groups, 0))
     assert {row[-1] for row in made} == {"count (11, 8.0)"}
     with pytest.raises(DefinitionError, match="no initial state"):
         list(operator().on_changes(1, seed, groups, 0))
@@ -399,7 +401,7 @@ def test_nothing_is_pickled_unless_asked_for(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(pickle, "dumps", refuse)
     one = operator()
-    batches: list[Batch] = [([[Step(1, t, op, 1) for t, op in enumerate(OPS)]], 30)]
+    batches: list[Batch] = [([[InputRow(1, t, op, 1) for t, op in enumerate(OPS)]], 30)]
     assert counted(run(one, PlainGroups(one.synopses), batches)) == simulate(batches)
 
 
@@ -418,7 +420,9 @@ class Diary(StatefulProcessor):
 
 def test_objects_are_pickled_when_asked_for() -> None:
     one = UserDefined(Diary(), "user long", PAYLOAD)
-    batches: list[Batch] = [([[Step(1, 1, "", 0)], [Step(1, 2, "", 0), Step(1, 3, "", 0)]], 3)]
+    batches: list[Batch] = [
+        ([[InputRow(1, 1, "", 0)], [InputRow(1, 2, "", 0), InputRow(1, 3, "", 0)]], 3)
+    ]
     made = counted(run(one, PlainGroups(one.synopses), batches))
     assert {row[-1] for row in made} == {1, 3}
 

@@ -17,8 +17,8 @@ from tests.oracles.process import (
     OPS,
     PAYLOAD,
     Batch,
+    InputRow,
     Scripted,
-    Step,
     changes_of_steps,
     counted,
     simulate,
@@ -33,7 +33,9 @@ def life(seed: int, batches: int, groups: int, unit: int) -> list[Batch]:
         start = 20 * number
         times = np.sort(random.integers(start, start + 25, 60)).tolist()
         steps = [
-            Step(int(random.integers(1, groups)), time * unit, str(random.choice(OPS)), a * unit)
+            InputRow(
+                int(random.integers(1, groups)), time * unit, str(random.choice(OPS)), a * unit
+            )
             for time, a in zip(times, random.integers(0, 10, 60).tolist(), strict=True)
         ]
         made.append(([steps[:30], steps[30:]], (start + 20) * unit))

@@ -14,10 +14,10 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY
 from icestream.operators.process.operator import UserDefined
 from icestream.operators.process.per_group import StatefulProcessor
-from icestream.operators.process.timers import TimerBook, timer_synopses
+from icestream.operators.process.timers import TimerTable, timer_synopses
 from icestream.operators.process.vectorised import VectorisedProcessor
 from tests.oracles.plain_groups import PlainGroups
-from tests.oracles.process import PAYLOAD, Batch, Step, counted, run
+from tests.oracles.process import PAYLOAD, Batch, InputRow, counted, run
 
 KEYS = pa.schema([("user", pa.int64())])
 USERS = np.arange(4)
@@ -54,7 +54,7 @@ def test_oracle_a_book_of_timers_is_a_set_for_each_group(chunks: list[list[Any]]
     groups = store()
     plain: dict[int, set[int]] = {user: set() for user in USERS.tolist()}
     for chunk in chunks:
-        book = TimerBook(groups, 0, USERS, 2)
+        book = TimerTable(groups, 0, USERS, 2)
         for method, pairs in chunk:
             for owner, at in [] if method == "pending" else pairs:
                 change = plain[owner].discard if "delete" in method else plain[owner].add
@@ -122,8 +122,8 @@ class Alarms(VectorisedProcessor):
 
 
 LIFE: list[Batch] = [
-    ([[Step(1, 12, "", 0), Step(2, 10, "", 2), Step(1, 10, "", 0)]], 30),
-    ([[Step(1, 31, "", 9)]], 39),
+    ([[InputRow(1, 12, "", 0), InputRow(2, 10, "", 2), InputRow(1, 10, "", 0)]], 30),
+    ([[InputRow(1, 31, "", 9)]], 39),
     ([], 40),
 ]
 
@@ -162,7 +162,7 @@ def test_a_timer_may_only_set_later_ones(processor: Any) -> None:
 @pytest.mark.parametrize("processor", [Alarm(50), Alarms(50)])
 def test_a_timer_in_the_past_fires_at_the_watermark(processor: Any) -> None:
     one = UserDefined(processor, "user long", PAYLOAD)
-    life: list[Batch] = [([[Step(1, 9, "", -5)]], 9)]
+    life: list[Batch] = [([[InputRow(1, 9, "", -5)]], 9)]
     made = counted(run(one, PlainGroups(one.synopses), life, watermark=8))
     assert [row[0] for row in made] == [8]
 
@@ -178,7 +178,7 @@ def test_keys_are_kept_while_timers_wait() -> None:
         found: list[Any] = groups.read(2, slots).rows.column("user").to_pylist()
         return found
 
-    list(run(one, groups, [([[Step(1, 25, "", 0), Step(2, 25, "", 20)]], 24)]))
+    list(run(one, groups, [([[InputRow(1, 25, "", 0), InputRow(2, 25, "", 20)]], 24)]))
     assert kept() == [1, 2]
     list(one.on_watermark(groups, 30))
     assert kept() == [2]
@@ -207,6 +207,6 @@ class Spark(StatefulProcessor):
 
 def test_the_names_of_spark_count_in_milliseconds() -> None:
     one = UserDefined(Spark(), "user long", PAYLOAD)
-    life: list[Batch] = [([[Step(1, 4000, "", 0)]], 7000)]
+    life: list[Batch] = [([[InputRow(1, 4000, "", 0)]], 7000)]
     made = counted(run(one, PlainGroups(one.synopses), life, watermark=3999))
     assert sorted((row[0], row[-1]) for row in made) == [(4000, "3 [5]"), (5000, "7 5")]

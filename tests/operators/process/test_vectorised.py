@@ -25,7 +25,7 @@ from icestream.operators.process.per_group import StatefulProcessor
 from icestream.operators.process.vectorised import VectorisedProcessor
 from icestream.state.groups.spec import GroupRows
 from tests.oracles.plain_groups import PlainGroups
-from tests.oracles.process import PAYLOAD, Batch, Step, changes_of_steps, counted, run
+from tests.oracles.process import PAYLOAD, Batch, InputRow, changes_of_steps, counted, run
 
 OUTPUT = "user long, what string"
 
@@ -171,7 +171,7 @@ def lives(draw: st.DrawFn) -> list[Batch]:
     watermark = 0
     for _ in range(draw(st.integers(1, 4))):
         step = st.builds(
-            Step,
+            InputRow,
             st.integers(1, 6),
             st.integers(watermark, watermark + 9),
             st.just(""),
@@ -188,7 +188,7 @@ def lives(draw: st.DrawFn) -> list[Batch]:
 def test_parity_both_forms_give_equal_results(batches: list[Batch], ttl: int | None) -> None:
     scale = 1000 if ttl else 1
     spread: list[Batch] = [
-        ([[Step(s.user, s.time * scale, "", s.a) for s in c] for c in chunks], after * scale)
+        ([[InputRow(s.user, s.time * scale, "", s.a) for s in c] for c in chunks], after * scale)
         for chunks, after in batches
     ]
     made = []
@@ -261,7 +261,7 @@ class Recording(PlainGroups):
 
 
 def steps(*rows: tuple[int, int]) -> pa.RecordBatch:
-    return changes_of_steps([Step(user, time, "", 3) for time, (user, _) in enumerate(rows)])
+    return changes_of_steps([InputRow(user, time, "", 3) for time, (user, _) in enumerate(rows)])
 
 
 def test_vectorised_writes_never_read() -> None:
@@ -292,7 +292,9 @@ class Emitting(VectorisedProcessor):
 
 def emit(make: Any, emits: str = "group") -> list[tuple[Any, ...]]:
     one = UserDefined(Emitting(make, emits), "user long", PAYLOAD, name="sums")
-    changes = changes_of_steps([Step(1, 5, "", 3), Step(2, 6, "", 4), Step(1, 7, "", 5)])
+    changes = changes_of_steps(
+        [InputRow(1, 5, "", 3), InputRow(2, 6, "", 4), InputRow(1, 7, "", 5)]
+    )
     return sorted(counted(one.on_changes(0, changes, Recording(one.synopses), 0)))
 
 
@@ -375,7 +377,7 @@ def test_bounded_a_map_does_not_grow_with_its_updates() -> None:
     one = UserDefined(Updating(), "user long", PAYLOAD)
     groups = Recording(one.synopses)
     for turn in range(40):
-        changes = changes_of_steps([Step(1, 1, "", turn % 2)])
+        changes = changes_of_steps([InputRow(1, 1, "", turn % 2)])
         assert sorted(counted(one.on_changes(0, changes, groups, 0)))[0][-1] == int(turn > 1)
         assert groups.rows(0) <= 2 * 2 + 8
 

@@ -17,7 +17,7 @@ from icestream.plan.windows.session import Session
 from icestream.runtime.local import LocalQuery
 from icestream.state import snapshot_schedule
 from icestream.state.versions.commits import SEGMENTS
-from icestream.testing.sources import SECOND, Item, Shape, batches_of, drive, generate, shapes
+from icestream.testing.sources import SECOND, Item, StreamShape, batches_of, drive, generate, shapes
 from tests.fixtures.plans import EVERY_INPUT, open_query, window_plan
 from tests.oracles.arrivals import Row
 from tests.oracles.grid import differences, rows_of
@@ -92,7 +92,7 @@ def check(plan: Plan, items: Sequence[Item], folder: str, shards: int = 2) -> Ob
 )
 @settings(max_examples=30)
 def test_oracle_queries_equal_the_obvious_computation(
-    gap: int, slack: int | list[int], keys: pa.Schema, shape: Shape, seed: int
+    gap: int, slack: int | list[int], keys: pa.Schema, shape: StreamShape, seed: int
 ) -> None:
     plan = window_plan(windows=Session(gap), slack=slack, keys=keys, inputs=TWO)
     with tempfile.TemporaryDirectory() as folder:
@@ -102,7 +102,7 @@ def test_oracle_queries_equal_the_obvious_computation(
 @pytest.mark.parametrize("seed", range(2))
 def test_oracle_every_aggregate_of_every_type(tmp_path: Path, seed: int) -> None:
     plan = window_plan(windows=Session(2 * SECOND), slack="1 second", inputs=EVERY_INPUT)
-    shape = Shape(events=150, batches=4, disorder=9 * SECOND, nulls=0.3 * seed, specials=0.1)
+    shape = StreamShape(events=150, batches=4, disorder=9 * SECOND, nulls=0.3 * seed, specials=0.1)
     assert check(plan, generate(plan, shape, seed), str(tmp_path)).late > 0
 
 

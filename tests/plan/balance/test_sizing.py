@@ -11,8 +11,8 @@ from icestream.plan.balance.rebalancing import spread
 from icestream.plan.balance.sizing import (
     GROW_AFTER,
     SHRINK_AFTER,
+    BatchMeasurements,
     Bounds,
-    Measured,
     Sizing,
     room_of,
     sized,
@@ -29,8 +29,8 @@ def measured(
     interval: float | None = None,
     cores: int = 16,
     tasks: int = 1,
-) -> Measured:
-    return Measured(loads, spread(loads, tasks), batch, interval, cores)
+) -> BatchMeasurements:
+    return BatchMeasurements(loads, spread(loads, tasks), batch, interval, cores)
 
 
 def run(sizing: Sizing, bounds: Bounds, loads: Sequence[float], batches: int) -> list[Sizing]:

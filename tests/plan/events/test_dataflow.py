@@ -13,7 +13,7 @@ from icestream.plan.events.dataflow import Dataflow, described
 from icestream.plan.events.explain import explained_dataflow
 from icestream.plan.nodes.queries import check_same_plan
 from tests.fixtures import dataflow_plans as plans
-from tests.fixtures.dataflow_plans import RATINGS, Stream, dataflow
+from tests.fixtures.dataflow_plans import RATINGS, PlanStream, dataflow
 
 ALL: dict[str, Callable[[], Dataflow]] = {
     "running aggregate": plans.running_aggregate,
@@ -31,7 +31,7 @@ ALL: dict[str, Callable[[], Dataflow]] = {
 def counted(condition: str = "rating > 2", function: str = "count", key: str = "user") -> Dataflow:
     column = None if function == "count" else "rating"
     made = Aggregate(function, column, "n")
-    return dataflow(Stream.of(RATINGS).where(condition).apply([key], lambda g: g.agg(made)))
+    return dataflow(PlanStream.of(RATINGS).where(condition).apply([key], lambda g: g.agg(made)))
 
 
 def test_every_step_shows_in_the_description() -> None:
@@ -52,7 +52,7 @@ def test_every_step_shows_in_the_description() -> None:
     [
         counted("rating > 3"),
         counted(key="item"),
-        dataflow(Stream.of(RATINGS).apply(["user"], lambda g: g.where("rating > 2").agg(
+        dataflow(PlanStream.of(RATINGS).apply(["user"], lambda g: g.where("rating > 2").agg(
             Aggregate("count", None, "n")))),
         replace(counted(), late="keep"),
         replace(counted(), key_groups=8),

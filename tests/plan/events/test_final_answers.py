@@ -8,14 +8,14 @@ from icestream.operators.dataflow.steps import Stateful
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes.queries import Source
-from tests.fixtures.dataflow_plans import RATINGS, SECOND, Stream, dataflow
+from tests.fixtures.dataflow_plans import RATINGS, SECOND, PlanStream, dataflow
 from tests.fixtures.plans import INSTANT
 
 COUNT = Aggregate("count", None, "n")
 
 
-def counted() -> Stream:
-    ratings = Stream.of(RATINGS).window(SECOND)
+def counted() -> PlanStream:
+    ratings = PlanStream.of(RATINGS).window(SECOND)
     return ratings.apply(["user"], lambda group: group.agg(COUNT))
 
 
@@ -29,7 +29,7 @@ def test_aggregates_wait_where_only_final_rows_are_made_of_them() -> None:
     assert stateful(dataflow(busy, "append")) == ["aggregate, told once"]
     united = counted().union(counted())
     assert stateful(dataflow(united, "append")) == ["aggregate, told once"] * 2
-    items = Stream.of(RATINGS).apply(
+    items = PlanStream.of(RATINGS).apply(
         ["user"], lambda group: group.apply(["item"], lambda inner: inner.agg(COUNT))
     )
     assert stateful(dataflow(items, "append")) == ["aggregate, told once"]
@@ -43,7 +43,7 @@ def test_aggregates_that_are_revised_tell_it_at_once(mode: str) -> None:
 @pytest.mark.parametrize("mode", ["update", "complete"])
 def test_objects_are_told_once_or_refused(mode: str) -> None:
     names = Aggregate("collect_list", "item", "items")
-    items = Stream.of(RATINGS).window(SECOND).apply(["user"], lambda group: group.agg(names))
+    items = PlanStream.of(RATINGS).window(SECOND).apply(["user"], lambda group: group.agg(names))
     assert stateful(dataflow(items, "append")) == ["aggregate, told once"]
     with pytest.raises(DefinitionError, match=r"collect_list\(item\) over lifetimes is told once"):
         dataflow(items, mode)

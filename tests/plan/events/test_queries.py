@@ -14,12 +14,12 @@ from icestream.operators.dataflow.steps import (
     Stateful,
     Step,
 )
-from icestream.operators.lifetimes.append_mode import Settle
+from icestream.operators.lifetimes.append_mode import AppendOutput
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes.queries import Source
 from tests.fixtures import dataflow_plans as plans
-from tests.fixtures.dataflow_plans import CLICKS, RATINGS, Stream, dataflow
+from tests.fixtures.dataflow_plans import CLICKS, RATINGS, PlanStream, dataflow
 from tests.fixtures.plans import INSTANT
 
 COUNT = Aggregate("count", None, "n")
@@ -30,18 +30,18 @@ def kinds(steps: tuple[Step, ...]) -> list[str]:
 
 
 def test_a_node_that_is_used_twice_is_one_step() -> None:
-    def twice(group: Stream) -> Stream:
+    def twice(group: PlanStream) -> PlanStream:
         kept = group.where("rating > 2")
         left = kept.select("user", "item AS item1")
         return left.join(kept.select("user AS user2", "item AS item2"), hidden=["user2"])
 
-    (steps,) = dataflow(Stream.of(RATINGS).apply(["user"], twice)).components
+    (steps,) = dataflow(PlanStream.of(RATINGS).apply(["user"], twice)).components
     assert sum("where" in step.text for step in steps if isinstance(step, Map)) == 1
     assert sum(isinstance(step, Receive) for step in steps) == 1
 
 
 def test_what_is_done_to_an_ungrouped_stream_twice_is_one_step_too() -> None:
-    counted = Stream.of(RATINGS).apply(["user"], lambda g: g.agg(COUNT)).where("n > 1")
+    counted = PlanStream.of(RATINGS).apply(["user"], lambda g: g.agg(COUNT)).where("n > 1")
     twice = counted.apply(["user"], lambda a, b: a.join(
         b.select("user AS user2", "n AS n2"), hidden=["user2"]), counted)  # fmt: skip
     first, _ = dataflow(twice).components
@@ -65,12 +65,12 @@ def test_edges_lead_forward() -> None:
 
 def test_components_are_put_in_order_whatever_the_order_they_were_met_in() -> None:
     # the left side of the last join comes from a source, the right one from another component
-    counted = Stream.of(RATINGS).apply(["user"], lambda g: g.agg(COUNT))
+    counted = PlanStream.of(RATINGS).apply(["user"], lambda g: g.agg(COUNT))
 
-    def both(left: Stream, right: Stream) -> Stream:
+    def both(left: PlanStream, right: PlanStream) -> PlanStream:
         return left.join(right.select("user AS user2", "n"), hidden=["user2"])
 
-    flow = dataflow(Stream.of(RATINGS).apply(["user"], both, counted))
+    flow = dataflow(PlanStream.of(RATINGS).apply(["user"], both, counted))
     assert [(e.source, e.origin, e.target) for e in flow.edges if e.origin is not None] == [
         (None, 0, 1)
     ]
@@ -84,13 +84,15 @@ def test_a_scope_inside_another_is_a_grouping_of_the_same_component() -> None:
 
 
 def test_inputs_of_different_groupings_meet_in_one() -> None:
-    def both(group: Stream) -> Stream:
+    def both(group: PlanStream) -> PlanStream:
         by_item = group.apply(["item"], lambda inner: inner.agg(COUNT))
         others = group.select("user AS user2", "rating")
         return by_item.join(others.select("user2 AS user", "user2", "rating").select(
             "user AS other", "rating"), hidden=["other"])  # fmt: skip
 
-    flow = Stream.of(RATINGS).apply(["user"], lambda g: both(g.select("user", "item", "rating")))
+    flow = PlanStream.of(RATINGS).apply(
+        ["user"], lambda g: both(g.select("user", "item", "rating"))
+    )
     (steps,) = dataflow(flow).components
     (join,) = [s for s in steps if isinstance(s, Stateful) and "join" in s.text]
     assert {steps[number].grouping for number in join.inputs} == {join.grouping}
@@ -109,8 +111,10 @@ def test_a_union_of_sources_is_an_edge_for_each() -> None:
 
 
 def test_a_union_of_results_is_emitted_by_each_component() -> None:
-    count = Stream.of(RATINGS).apply(["user"], lambda g: g.agg(COUNT))
-    other = Stream.of(RATINGS).apply(["item"], lambda g: g.agg(COUNT)).select("item AS user", "n")
+    count = PlanStream.of(RATINGS).apply(["user"], lambda g: g.agg(COUNT))
+    other = (
+        PlanStream.of(RATINGS).apply(["item"], lambda g: g.agg(COUNT)).select("item AS user", "n")
+    )
     flow = dataflow(count.union(other))
     assert len(flow.components) == 2
     assert all(isinstance(steps[-1], Emit) for steps in flow.components)
@@ -122,14 +126,14 @@ def test_only_rows_that_may_be_revised_are_held_back_in_append_mode(
 ) -> None:
     def held(flow: Dataflow) -> bool:
         steps = flow.components[-1]
-        return any(isinstance(s, Stateful) and isinstance(s.operator, Settle) for s in steps)
+        return any(isinstance(s, Stateful) and isinstance(s.operator, AppendOutput) for s in steps)
 
     assert held(plans.best(mode)) == settles
     assert not held(plans.self_join(mode))
 
 
 def test_views_are_emitted_each_in_its_mode() -> None:
-    rated = Stream.of(RATINGS).apply(["user"], lambda g: g.agg(COUNT))
+    rated = PlanStream.of(RATINGS).apply(["user"], lambda g: g.agg(COUNT))
     outputs = ((rated.node, "update"), (rated.where("n > 3").node, "append"))
     flow = compiled(outputs, {0: 0}, (Source("s", 0),), (RATINGS,), INSTANT)
     assert [view.mode for view in flow.views] == ["update", "append"]
@@ -138,8 +142,8 @@ def test_views_are_emitted_each_in_its_mode() -> None:
 
 
 def test_sources_are_numbered_as_told() -> None:
-    rated = Stream.of(RATINGS, 7).apply(
-        ["user"], lambda a, b: a.difference(b), Stream.of(CLICKS, 3)
+    rated = PlanStream.of(RATINGS, 7).apply(
+        ["user"], lambda a, b: a.difference(b), PlanStream.of(CLICKS, 3)
     )
     two = (Source("clicks", 0), Source("ratings", 0))
     flow = compiled(((rated.node, "update"),), {3: 0, 7: 1}, two, (CLICKS, RATINGS), INSTANT)

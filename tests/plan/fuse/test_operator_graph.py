@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
 from icestream.plan.fuse.fusion import fused_by_rates
-from icestream.plan.fuse.operator_graph import Edge, Job, Kind, Operator
+from icestream.plan.fuse.operator_graph import GraphEdge, GraphOperator, Job, OperatorKind
 
 NAMES = ("a", "b", "c")
 
@@ -20,13 +20,13 @@ SAME = {each: each for each in NAMES}
 
 def operator(
     name: str,
-    kind: Kind = Kind.MAP,
+    kind: OperatorKind = OperatorKind.MAP,
     partition: str = "abc",
     *,
     unchanged: Mapping[str, str] = SAME,
     any_partition: bool = False,
-) -> Operator:
-    return Operator(
+) -> GraphOperator:
+    return GraphOperator(
         name, kind, NAMES, NAMES, frozenset(partition), unchanged, any_partition=any_partition
     )
 
@@ -40,13 +40,17 @@ def lending() -> Job:
     each = {name: name for name in row}
     return Job(
         (
-            Operator("op1", Kind.MAP, row, rated, frozenset(row), each),
-            Operator("op2", Kind.COMPUTE, rated, ("area", "x"), by_area, keep, distinct=_areas()),
-            Operator("op3", Kind.COMPUTE, rated, ("area", "y"), by_area, keep, distinct=_areas()),
-            Operator("op4", Kind.COMPUTE, ("area", "x"), ("x",), frozenset()),
-            Operator("op5", Kind.COMPUTE, ("area", "y"), ("y",), frozenset()),
+            GraphOperator("op1", OperatorKind.MAP, row, rated, frozenset(row), each),
+            GraphOperator(
+                "op2", OperatorKind.COMPUTE, rated, ("area", "x"), by_area, keep, distinct=_areas()
+            ),
+            GraphOperator(
+                "op3", OperatorKind.COMPUTE, rated, ("area", "y"), by_area, keep, distinct=_areas()
+            ),
+            GraphOperator("op4", OperatorKind.COMPUTE, ("area", "x"), ("x",), frozenset()),
+            GraphOperator("op5", OperatorKind.COMPUTE, ("area", "y"), ("y",), frozenset()),
         ),
-        (Edge(0, 1, 100), Edge(0, 2, 100), Edge(1, 3, 10), Edge(2, 4, 10)),
+        (GraphEdge(0, 1, 100), GraphEdge(0, 2, 100), GraphEdge(1, 3, 10), GraphEdge(2, 4, 10)),
     )
 
 
@@ -57,16 +61,16 @@ def _areas() -> dict[str, int]:
 def test_kinds_have_the_properties_of_the_table() -> None:
     found = {
         kind: (operator("x", kind).stateful, operator("x", kind).flexible)
-        for kind in (Kind.MAP, Kind.COMPUTE, Kind.CONSOLIDATE)
+        for kind in (OperatorKind.MAP, OperatorKind.COMPUTE, OperatorKind.CONSOLIDATE)
     }
     assert found == {
-        Kind.MAP: (False, True),
-        Kind.COMPUTE: (True, True),
-        Kind.CONSOLIDATE: (False, False),
+        OperatorKind.MAP: (False, True),
+        OperatorKind.COMPUTE: (True, True),
+        OperatorKind.CONSOLIDATE: (False, False),
     }
-    join = operator("join", Kind.BUILT_IN)
+    join = operator("join", OperatorKind.BUILT_IN)
     assert (join.stateful, join.flexible) == (True, False)
-    window = operator("window", Kind.BUILT_IN, any_partition=True)
+    window = operator("window", OperatorKind.BUILT_IN, any_partition=True)
     assert (window.stateful, window.flexible) == (True, True)
 
 
@@ -82,21 +86,27 @@ def test_the_lending_job_is_fused_by_area() -> None:
 
 def test_a_value_computed_anew_under_the_old_name_is_another_attribute() -> None:
     changed = operator("change", unchanged={"b": "b"})
-    job = Job((changed, operator("next", Kind.COMPUTE, "a")), (Edge(0, 1, 1.0),))
+    job = Job((changed, operator("next", OperatorKind.COMPUTE, "a")), (GraphEdge(0, 1, 1.0),))
     assert job.graph.common((0, 1)) == 0
     assert fused_by_rates(job.graph) == ((0,), (1,))
     # by b, which it leaves alone, they can
-    job = Job((changed, operator("next", Kind.COMPUTE, "ab")), (Edge(0, 1, 1.0),))
+    job = Job((changed, operator("next", OperatorKind.COMPUTE, "ab")), (GraphEdge(0, 1, 1.0),))
     assert job.attributes(1, job.graph.common((0, 1))) == {"b"}
 
 
 def test_a_renamed_attribute_is_the_same_and_sides_of_a_join_meet() -> None:
-    left = Operator("left", Kind.COMPUTE, ("user",), ("who",), frozenset({"user"}), {"who": "user"})
-    join = Operator("join", Kind.BUILT_IN, ("key", "v"), ("key",), frozenset({"key"}), {})
-    top = Operator("right", Kind.COMPUTE, ("id",), ("id", "v"), frozenset({"id"}), {"id": "id"})
+    left = GraphOperator(
+        "left", OperatorKind.COMPUTE, ("user",), ("who",), frozenset({"user"}), {"who": "user"}
+    )
+    join = GraphOperator(
+        "join", OperatorKind.BUILT_IN, ("key", "v"), ("key",), frozenset({"key"}), {}
+    )
+    top = GraphOperator(
+        "right", OperatorKind.COMPUTE, ("id",), ("id", "v"), frozenset({"id"}), {"id": "id"}
+    )
     job = Job(
         (left, top, join),
-        (Edge(0, 2, 5.0, {"who": "key"}), Edge(1, 2, 4.0, {"id": "key", "v": "v"})),
+        (GraphEdge(0, 2, 5.0, {"who": "key"}), GraphEdge(1, 2, 4.0, {"id": "key", "v": "v"})),
     )
     assert fused_by_rates(job.graph) == ((0, 1, 2),)
     tracks = job.graph.common((0, 1, 2))
@@ -104,15 +114,19 @@ def test_a_renamed_attribute_is_the_same_and_sides_of_a_join_meet() -> None:
 
 
 def test_built_in_operators_on_the_same_key_share_a_component() -> None:
-    def join(name: str, by: str) -> Operator:
-        return operator(name, Kind.BUILT_IN, by)
+    def join(name: str, by: str) -> GraphOperator:
+        return operator(name, OperatorKind.BUILT_IN, by)
 
-    window = operator("window", Kind.BUILT_IN, "a", any_partition=True)
-    job = Job((join("one", "a"), join("two", "a"), window), (Edge(0, 1, 2.0), Edge(1, 2, 1.0)))
+    window = operator("window", OperatorKind.BUILT_IN, "a", any_partition=True)
+    job = Job(
+        (join("one", "a"), join("two", "a"), window), (GraphEdge(0, 1, 2.0), GraphEdge(1, 2, 1.0))
+    )
     assert fused_by_rates(job.graph) == ((0, 1, 2),)
     assert not job.flexible((0, 1, 2))
     assert job.stateful((0, 1, 2))
-    job = Job((join("one", "a"), join("two", "b"), window), (Edge(0, 1, 2.0), Edge(1, 2, 1.0)))
+    job = Job(
+        (join("one", "a"), join("two", "b"), window), (GraphEdge(0, 1, 2.0), GraphEdge(1, 2, 1.0))
+    )
     assert fused_by_rates(job.graph) == ((0,), (1,), (2,))
 
 
@@ -120,10 +134,15 @@ def test_an_operator_has_one_attribute_of_a_track() -> None:
     # one side carries a as a, the other b as a: a row of the first would be needed in two places
     split = operator("split", partition="ab")
     one, other = operator("one", partition="ab"), operator("other", partition="ab")
-    meet = operator("meet", Kind.COMPUTE, "a")
+    meet = operator("meet", OperatorKind.COMPUTE, "a")
     job = Job(
         (split, one, other, meet),
-        (Edge(0, 1, 4), Edge(0, 2, 3), Edge(1, 3, 2, {"a": "a"}), Edge(2, 3, 1, {"b": "a"})),
+        (
+            GraphEdge(0, 1, 4),
+            GraphEdge(0, 2, 3),
+            GraphEdge(1, 3, 2, {"a": "a"}),
+            GraphEdge(2, 3, 1, {"b": "a"}),
+        ),
     )
     assert len({tuple(job.attributes(0, 1 << track)) for track in range(3)}) == 3
     assert job.graph.common((0, 1, 2, 3)) == 0
@@ -131,10 +150,14 @@ def test_an_operator_has_one_attribute_of_a_track() -> None:
 
 
 def test_operators_of_one_source_share_an_exchange() -> None:
-    source = Operator("source", Kind.MAP, (), ("a",), frozenset())
+    source = GraphOperator("source", OperatorKind.MAP, (), ("a",), frozenset())
     job = Job(
-        (source, operator("one", Kind.COMPUTE, "a"), operator("other", Kind.COMPUTE, "a")),
-        (Edge(0, 1, 1.0), Edge(0, 2, 1.0)),
+        (
+            source,
+            operator("one", OperatorKind.COMPUTE, "a"),
+            operator("other", OperatorKind.COMPUTE, "a"),
+        ),
+        (GraphEdge(0, 1, 1.0), GraphEdge(0, 2, 1.0)),
     )
     assert job.graph.common((1, 2))
 
@@ -142,12 +165,12 @@ def test_operators_of_one_source_share_an_exchange() -> None:
 @pytest.mark.parametrize(
     ("edges", "message"),
     [
-        ((Edge(0, 1), Edge(1, 0)), "circle"),
-        ((Edge(0, 2),), "not there"),
-        ((Edge(0, 1, carries={"z": "a"}),), "cannot carry"),
+        ((GraphEdge(0, 1), GraphEdge(1, 0)), "circle"),
+        ((GraphEdge(0, 2),), "not there"),
+        ((GraphEdge(0, 1, carries={"z": "a"}),), "cannot carry"),
     ],
 )
-def test_a_job_that_cannot_be_is_refused(edges: tuple[Edge, ...], message: str) -> None:
+def test_a_job_that_cannot_be_is_refused(edges: tuple[GraphEdge, ...], message: str) -> None:
     with pytest.raises(DefinitionError, match=message):
         Job((operator("one"), operator("other")), edges)
 
@@ -176,7 +199,7 @@ def jobs(draw: st.DrawFn) -> Job:
         for origin in sorted(draw(st.sets(st.integers(0, target - 1), max_size=2))):
             taken = draw(st.permutations(NAMES))
             carries = dict(zip(draw(st.permutations(NAMES)), taken, strict=True))
-            edges.append(Edge(origin, target, float(draw(st.integers(1, 9))), carries))
+            edges.append(GraphEdge(origin, target, float(draw(st.integers(1, 9))), carries))
     return Job(tuple(operators), tuple(edges))
 
 

@@ -17,9 +17,9 @@ from icestream.core.units import parse_interval
 from icestream.plan.grid import compose as module
 from icestream.plan.grid.compose import (
     Composition,
-    Making,
-    Part,
     Recipe,
+    TileRun,
+    TileSteps,
     compose,
     factor_windows,
     possibilities,
@@ -93,9 +93,9 @@ def test_uniform_tilings_alone_would_need_90_partial_results() -> None:
     five, ten, fifteen, twenty = tumbling(5, 10, 15, 20)
     assert ways == {
         five: (),
-        ten: (Part(five, 2),),
-        fifteen: (Part(five, 3),),
-        twenty: (Part(five, 4), Part(ten, 2)),
+        ten: (TileRun(five, 2),),
+        fifteen: (TileRun(five, 3),),
+        twenty: (TileRun(five, 4), TileRun(ten, 2)),
     }
     fewest = [min((p.count for p in ways[w]), default=5) * 60 // (w.range // MINUTE) for w in ways]
     assert sum(fewest) == 90
@@ -109,12 +109,12 @@ def test_the_twenty_minutes_can_be_five_and_fifteen_only_where_fifteen_lies_in_t
     )
     five, ten, fifteen, twenty = tumbling(5, 10, 15, 20)
     recipe = compose([five, ten, fifteen, twenty], dear_tens, grid=Grid(MINUTE)).recipes[-1]
-    assert recipe.makings == (Making((Part(five, 4),)),)
+    assert recipe.makings == (TileSteps((TileRun(five, 4),)),)
     cheap_fifteens = compose([five, fifteen, twenty], ONE_EACH, grid=Grid(MINUTE)).recipes[-1]
     assert cheap_fifteens.makings == (
-        Making((Part(fifteen, 1), Part(five, 1))),
-        Making((Part(five, 4),)),
-        Making((Part(five, 1), Part(fifteen, 1))),
+        TileSteps((TileRun(fifteen, 1), TileRun(five, 1))),
+        TileSteps((TileRun(five, 4),)),
+        TileSteps((TileRun(five, 1), TileRun(fifteen, 1))),
     )
 
 
@@ -145,7 +145,7 @@ def test_a_long_slide_enters_and_leaves_by_whole_windows() -> None:
     assert found.recipes[-1] == Recipe(
         hourly,
         "slide",
-        (Making((Part(short, 1),), (Part(short, 1),)),),
+        (TileSteps((TileRun(short, 1),), (TileRun(short, 1),)),),
         2 / 3600,
         wanted=True,
     )
@@ -159,7 +159,7 @@ def test_fields_without_an_inverse_slide_by_panes_or_are_made_anew() -> None:
     assert hour.method == "anew"
     assert hour.inputs <= set(found.factors)
     assert day.method == "slide"
-    assert day.makings == (Making((Part(None, 60),), (Part(None, 60),)),)
+    assert day.makings == (TileSteps((TileRun(None, 60),), (TileRun(None, 60),)),)
     assert day.rows == pytest.approx(3 * 60 / 60)
 
 
@@ -227,7 +227,7 @@ def test_oracle_one_upstream_tiles_exactly_when_the_condition_says_so(
     assert (None in counts) == (tiles_of(upstream, window) is None)
 
 
-def weight(parts: Sequence[Part], keys: KeyCounts, pane: int) -> float:
+def weight(parts: Sequence[TileRun], keys: KeyCounts, pane: int) -> float:
     return sum(p.count * keys.rows(p.source.range if p.source else pane) for p in parts)
 
 
@@ -336,7 +336,7 @@ class Execution:
     first: int
     made: dict[tuple[Windows, int], Counter[int]] = field(default_factory=dict)
 
-    def tiles(self, parts: Sequence[Part], start: int, until: int) -> Iterator[Counter[int]]:
+    def tiles(self, parts: Sequence[TileRun], start: int, until: int) -> Iterator[Counter[int]]:
         at = start
         for part in parts:
             for _ in range(part.count):

@@ -12,16 +12,16 @@ from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
 from icestream.plan.grid.cost import (
     KeyCounts,
-    Rows,
+    RowWindows,
     Separate,
-    Statistics,
+    WindowStatistics,
     check,
     estimate,
     estimate_rows,
 )
 from icestream.plan.grid.space_formulas import (
     BLOCK_BYTES,
-    Space,
+    SpaceEstimate,
     space_of_panes,
     space_of_tuples,
     traffic,
@@ -34,7 +34,7 @@ SLIDE = parse_interval("10 seconds")
 GIGABYTE = 2**30
 
 #: the call centre as printed: 8 groupings with 1,000 groups per pane and 10,000 per day each
-CALLS = Statistics(
+CALLS = WindowStatistics(
     rate=1000,
     tuple_bytes=94,
     keys=KeyCounts(((SLIDE, 8 * 1000), (DAY, 8 * 10_000))),
@@ -223,7 +223,7 @@ def test_versions_are_kept_until_a_snapshot_is_worth_it() -> None:
 def test_windows_of_rows_do_not_depend_on_the_rate() -> None:
     stats = replace(CALLS, groupings=1, keys=KeyCounts(((100, 50), (10_000, 400))))
     slow, fast = (
-        estimate_rows([Rows(10_000, 100)], replace(stats, rate=rate)) for rate in (1, 1e6)
+        estimate_rows([RowWindows(10_000, 100)], replace(stats, rate=rate)) for rate in (1, 1e6)
     )
     assert slow.panes.space == fast.panes.space
     assert slow.tuples.space == fast.tuples.space
@@ -242,7 +242,7 @@ def test_time_and_rows_agree_where_a_window_holds_as_many_events() -> None:
         replace(stats, keys=KeyCounts(((second, 50), (60 * second, 400)))),
     )
     counted = estimate_rows(
-        [Rows(6000, 100)], replace(stats, keys=KeyCounts(((100, 50), (6000, 400))))
+        [RowWindows(6000, 100)], replace(stats, keys=KeyCounts(((100, 50), (6000, 400))))
     )
     assert timed == counted
 
@@ -254,16 +254,16 @@ def test_cumulative_windows_are_estimated_by_their_size() -> None:
 
 
 def test_the_estimate_is_held_against_what_happened() -> None:
-    assert check(Space(90, 10), Space(180, 20)) == 2
-    assert check(Space(0, 0), Space(0, 0)) == 1
-    assert check(Space(0, 0), Space(1, 0)) == math.inf
+    assert check(SpaceEstimate(90, 10), SpaceEstimate(180, 20)) == 2
+    assert check(SpaceEstimate(0, 0), SpaceEstimate(0, 0)) == 1
+    assert check(SpaceEstimate(0, 0), SpaceEstimate(1, 0)) == math.inf
 
 
 def test_nothing_to_estimate_is_refused() -> None:
     with pytest.raises(DefinitionError, match="no window to estimate"):
         estimate([], CALLS)
     with pytest.raises(DefinitionError, match="at least one row"):
-        Rows(10, 0)
+        RowWindows(10, 0)
 
 
 @pytest.mark.parametrize("points", [(), ((0, 1.0),), ((2, 1.0), (1, 1.0)), ((1, 1.0), (1, 2.0))])
@@ -325,7 +325,7 @@ def test_more_of_anything_never_costs_less(
 ) -> None:
     def totals(factor: int) -> list[float]:
         grow = {what: factor}
-        stats = Statistics(
+        stats = WindowStatistics(
             rate=rate * grow.get("rate", 1),
             tuple_bytes=40 * grow.get("tuple_bytes", 1),
             keys=KeyCounts(

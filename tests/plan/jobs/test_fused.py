@@ -20,11 +20,11 @@ from icestream.plan.fuse.running_fusion import RunningFusion, Together
 from icestream.plan.jobs.building import JobStream, JobWindow
 from icestream.plan.jobs.fused import operators_of, planned_job
 from icestream.runtime.exchange.change_sender import Routing
-from icestream.runtime.exchange.parcels import Shelf
+from icestream.runtime.exchange.parcels import ParcelReader
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.version.task import OpenShard, ShardReport, ShardTask
 from icestream.testing.moving_shards import rescale, separate_disks
-from icestream.testing.sources import SECOND, Item, Shape, batches_of, drive
+from icestream.testing.sources import SECOND, Item, StreamShape, batches_of, drive
 from tests.fixtures.job_plans import job_dataflow, tuples_of
 from tests.oracles.jobs import Spanning, counted, told, tuples_in
 from tests.suites.dataflow_conformance import (
@@ -171,7 +171,7 @@ def flow_of(job: JobStream, **options: Any) -> Dataflow:
 
 def loans(flow: Dataflow, seed: int, **shape: Any) -> list[Item]:
     given = {"events": 300, "batches": 6, "disorder": 7 * SECOND, "empty": 0.2, "gaps": 1}
-    return stream_of(flow, Shape(**(given | shape)), seed)
+    return stream_of(flow, StreamShape(**(given | shape)), seed)
 
 
 def events_in(items: Sequence[Item]) -> list[Spanning]:
@@ -375,7 +375,7 @@ def test_changes_on_an_aligned_edge_stay_in_their_shard(configuration: str, tmp_
 
     run = ShardTask.run
 
-    def running(self: ShardTask, shelf: Shelf) -> ShardReport:
+    def running(self: ShardTask, shelf: ParcelReader) -> ShardReport:
         running_shards.append(self.shard)
         return run(self, shelf)
 
@@ -449,7 +449,7 @@ def test_oracle_a_union_of_operators(tmp_path: Path) -> None:
         return forms.compute(forms.loans().union(others), "add", key="area", window="5 seconds")
 
     flow = job_dataflow(job(many=True), columns=[LOANS, LOANS], slack=SLACK)
-    items = stream_of(flow, Shape(events=200, batches=4, disorder=5 * SECOND), 7)
+    items = stream_of(flow, StreamShape(events=200, batches=4, disorder=5 * SECOND), 7)
     events: dict[int, list[Spanning]] = {0: [], 1: []}
     for batch in batches_of(items):
         for split in batch:

@@ -7,7 +7,7 @@ from icestream.core.errors import DefinitionError
 from icestream.plan.joins.multi_join import joined, refuse_after_joins, told
 from icestream.plan.nodes.events import Joined, Mapped
 from icestream.plan.nodes.spilling import Spilling
-from tests.fixtures.dataflow_plans import Stream
+from tests.fixtures.dataflow_plans import PlanStream
 from tests.fixtures.join_plans import SCHEMAS, deferred
 
 K = pa.schema([("k", pa.int64()), ("x", pa.int64())])
@@ -15,11 +15,11 @@ L = pa.schema([("k", pa.int64()), ("y", pa.int64())])
 M = pa.schema([("m", pa.int64()), ("z", pa.string())])
 
 
-def streams() -> list[Stream]:
-    return [Stream.of(schema, number) for number, schema in enumerate((K, L, M))]
+def streams() -> list[PlanStream]:
+    return [PlanStream.of(schema, number) for number, schema in enumerate((K, L, M))]
 
 
-def made(*streams: Stream, on: object) -> Joined:
+def made(*streams: PlanStream, on: object) -> Joined:
     node = deferred(*streams, on=on).node  # type: ignore[arg-type]
     assert isinstance(node, Joined)
     return node

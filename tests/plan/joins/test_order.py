@@ -18,7 +18,7 @@ from icestream.plan.joins import order as join_order
 from icestream.plan.joins.order import Tree
 from icestream.plan.nodes.events import Joined, upstream
 from icestream.plan.nodes.spilling import Spilling
-from tests.fixtures.dataflow_plans import Stream, dataflow
+from tests.fixtures.dataflow_plans import PlanStream, dataflow
 from tests.fixtures.join_plans import NAMES, SCHEMAS, batch_of, deferred, sources, tree
 from tests.suites.dataflow_conformance import open_dataflow
 
@@ -29,7 +29,7 @@ def joins(flow: Dataflow) -> list[JoinMany]:
     return [s for steps in flow.components for s in steps if isinstance(s, JoinMany)]
 
 
-def chained() -> Stream:
+def chained() -> PlanStream:
     """Join three streams by one key, then two others one by one."""
     a, b, c, d, e = sources(None)
     abc = deferred(a, b, c, on=[("a1", "b1", "c1")], spilling=CHEAPEST)
@@ -66,7 +66,7 @@ def test_columns_of_one_name_keep_joins_in_their_order() -> None:
         pa.schema([("k", pa.int64()), ("y", pa.int64())]),
         pa.schema([("z", pa.int64())]),
     ]
-    one, two, three = (Stream.of(schema, number) for number, schema in enumerate(schemas))
+    one, two, three = (PlanStream.of(schema, number) for number, schema in enumerate(schemas))
     both = deferred(one, two, on="k", spilling=CHEAPEST)
     flow = dataflow(deferred(both, three, on=[("x", "z")], spilling=CHEAPEST), "append", schemas)
     assert flow.edges[0].keys == flow.edges[1].keys == ("k",)

@@ -8,11 +8,11 @@ from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.explain import explained_dataflow
 from icestream.plan.joins import tree as join_tree
 from icestream.plan.nodes.spilling import Spilling
-from tests.fixtures.dataflow_plans import Stream, dataflow
+from tests.fixtures.dataflow_plans import PlanStream, dataflow
 from tests.fixtures.join_plans import SCHEMAS, deferred, sources, tree
 
 
-def flow_of(rows: Stream, count: int) -> Dataflow:
+def flow_of(rows: PlanStream, count: int) -> Dataflow:
     return dataflow(rows, "append", SCHEMAS[:count])
 
 

@@ -11,8 +11,8 @@ from icestream.operators.dataflow.steps import regrouped
 from icestream.operators.folding.fold import HI
 from icestream.operators.lifetimes.changes import changes_of
 from icestream.runtime.exchange import change_sender
-from icestream.runtime.exchange.change_sender import Routing, Sending, Sends
-from icestream.runtime.exchange.parcels import Parcels, Shelf
+from icestream.runtime.exchange.change_sender import ChangeSender, ChangeTargets, Routing
+from icestream.runtime.exchange.parcels import ParcelReader, Parcels
 from icestream.testing.simulated_disk import SimulatedDisk
 
 PAYLOAD = pa.schema([("k", pa.int64())])
@@ -29,19 +29,19 @@ def changes(keys: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.RecordBatch:
     return regrouped(bare, ("k",))
 
 
-def sends(disk: SimulatedDisk) -> Sends:
+def sends(disk: SimulatedDisk) -> ChangeTargets:
     routes = tuple(group * SHARDS // KEY_GROUPS for group in range(KEY_GROUPS))
-    return Sends(disk, "exchange", routes, SHARDS, TARGETS)
+    return ChangeTargets(disk, "exchange", routes, SHARDS, TARGETS)
 
 
 def received(disk: SimulatedDisk, path: str, shard: int, edge: int) -> list[int]:
-    parcels = Parcels(Shelf(disk, [path]), shard, 0)
+    parcels = Parcels(ParcelReader(disk, [path]), shard, 0)
     return [key for batch in parcels.changes(edge, 0, END) for key in batch.column("k").to_pylist()]
 
 
 def test_every_change_goes_to_one_shard_of_the_edges_component() -> None:
     disk, keys = SimulatedDisk(), np.arange(200) % 37
-    out = Sending(sends(disk), "a")
+    out = ChangeSender(sends(disk), "a")
     for edge in range(2):
         out.take(edge, changes(keys))
     path = out.finish()
@@ -64,7 +64,7 @@ def test_the_same_changes_make_the_same_parcel(monkeypatch: pytest.MonkeyPatch) 
     disk = SimulatedDisk()
     parcels = []
     for name in ("a", "b"):
-        out = Sending(sends(disk), name)
+        out = ChangeSender(sends(disk), name)
         for number, batch in enumerate(batches):
             out.take(number % 2, batch)
         path = out.finish()
@@ -76,14 +76,14 @@ def test_the_same_changes_make_the_same_parcel(monkeypatch: pytest.MonkeyPatch) 
 def test_records_of_a_shard_are_in_the_order_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_sender, "ENOUGH_ROWS", 8)
     disk = SimulatedDisk()
-    out = Sending(sends(disk), "a")
+    out = ChangeSender(sends(disk), "a")
     everything = changes(np.arange(100) % 23)
     for first in range(0, 100, 7):
         out.take(0, everything.slice(first, 7))
     path = out.finish()
     assert path is not None
     for shard in range(SHARDS, 2 * SHARDS):
-        parcels = Parcels(Shelf(disk, [path]), shard, 0)
+        parcels = Parcels(ParcelReader(disk, [path]), shard, 0)
         firsts, _ = parcels.ranges(0)
         for number, batch in enumerate(parcels.changes(0, 0, END)):
             identities = batch.column(HI).to_numpy()
@@ -96,7 +96,7 @@ def test_records_of_a_shard_are_in_the_order_of_groups(monkeypatch: pytest.Monke
 
 def test_nothing_to_send_makes_no_file(tmp_path: Path) -> None:
     disk = SimulatedDisk()
-    out = Sending(sends(disk), "a")
+    out = ChangeSender(sends(disk), "a")
     out.take(0, changes(np.arange(0)))
     assert out.finish() is None
     assert disk.files() == {}

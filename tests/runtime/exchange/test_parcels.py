@@ -6,7 +6,7 @@ import pytest
 
 from icestream.core.errors import DamageError
 from icestream.runtime.exchange import parcels as exchange_parcels
-from icestream.runtime.exchange.parcels import ExchangeWriter, Parcels, Sent, Shelf
+from icestream.runtime.exchange.parcels import ExchangeWriter, ParcelReader, Parcels, Sent
 from icestream.testing.simulated_disk import SimulatedDisk
 
 
@@ -29,7 +29,7 @@ def test_parcels_are_read_in_the_order_of_splits(monkeypatch: pytest.MonkeyPatch
             out.keys(shard, names(100 * split + 10 * shard, 5))
             out.entries(shard, table(1000 * split + 100 * shard, 5))
         assert out.finish() == Sent(None, None)
-    shelf = Shelf(disk, [f"x/{split}" for split in range(3)])
+    shelf = ParcelReader(disk, [f"x/{split}" for split in range(3)])
     for shard in (0, 1, 2):
         parcels = Parcels(shelf, shard, 3)
         for _ in range(2):  # repeatable
@@ -54,7 +54,7 @@ def test_a_shelf_opens_every_parcel_once_for_all_shards() -> None:
         for shard in range(5):
             out.entries(shard, table(shard, 4))
         out.finish()
-    shelf = Shelf(disk, paths)
+    shelf = ParcelReader(disk, paths)
     assert disk.open_handles == 0
     for shard in range(5):
         assert len(list(Parcels(shelf, shard, 3).entries())) == 3
@@ -72,7 +72,7 @@ def test_bounded_files_that_a_shelf_has_open(monkeypatch: pytest.MonkeyPatch) ->
         out = ExchangeWriter(disk, path, disk, "root", path)
         out.entries(0, table(0, 4))
         out.finish()
-    shelf = Shelf(disk, paths)
+    shelf = ParcelReader(disk, paths)
     for _ in range(2):
         found = 0
         for _ in Parcels(shelf, 0, 3).entries():
@@ -114,4 +114,4 @@ def test_a_flipped_bit_in_a_parcel_is_noticed() -> None:
     out.finish()
     disk.flip("x/0", 60, 4)
     with pytest.raises(DamageError, match="x/0"):
-        list(Parcels(Shelf(disk, ["x/0"]), 0, 3).entries())
+        list(Parcels(ParcelReader(disk, ["x/0"]), 0, 3).entries())

@@ -10,7 +10,7 @@ from pyarrow import ipc
 
 from icestream.core.errors import InputError
 from icestream.runtime.ingest.arrow import ArrowReader, rows_of_paths
-from icestream.runtime.ingest.file_splits import Piece
+from icestream.runtime.ingest.file_splits import FileSplit
 
 WANTED = pa.schema([("x", pa.int64())])
 
@@ -21,8 +21,8 @@ def write(path: Path, table: pa.Table, rows: int | None = None, **options: Any) 
     return path
 
 
-def whole(path: Path) -> Piece:
-    return Piece(str(path), 0, path.stat().st_size)
+def whole(path: Path) -> FileSplit:
+    return FileSplit(str(path), 0, path.stat().st_size)
 
 
 @pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
@@ -35,7 +35,7 @@ def test_pieces_of_an_arrow_file_share_its_batches_without_overlap(
         found = [
             value
             for start, end in itertools.pairwise(cuts)
-            for batch in ArrowReader().batches(Piece(str(path), start, end - start), WANTED)
+            for batch in ArrowReader().batches(FileSplit(str(path), start, end - start), WANTED)
             for value in batch.column("x").to_pylist()
         ]
         assert found == list(range(100))

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from icestream.runtime.ingest import csv
 from icestream.runtime.ingest.csv import CsvReader, blocks
-from icestream.runtime.ingest.file_splits import Piece
+from icestream.runtime.ingest.file_splits import FileSplit
 from icestream.runtime.ingest.reader import UnlikeSpark
 
 CONF = {
@@ -29,8 +29,8 @@ def columns_of(text: str) -> StructType:
     return cast("StructType", StructType.fromDDL(text))
 
 
-def whole(path: Path) -> Piece:
-    return Piece(str(path), 0, path.stat().st_size)
+def whole(path: Path) -> FileSplit:
+    return FileSplit(str(path), 0, path.stat().st_size)
 
 
 def reader_of(names: list[str], zone: str = "UTC", **options: str) -> CsvReader:
@@ -174,7 +174,7 @@ def test_pieces_of_a_csv_file_share_its_lines_without_overlap(
     for step in (1, 7, 50, 333, size):
         cuts = [*range(0, size, step), size]
         found = [
-            b"".join(blocks(Piece(str(path), start, end - start)))
+            b"".join(blocks(FileSplit(str(path), start, end - start)))
             for start, end in itertools.pairwise(cuts)
         ]
         assert b"".join(found).decode() == text
@@ -188,7 +188,7 @@ def test_only_the_first_piece_has_the_header(tmp_path: Path) -> None:
     size = path.stat().st_size
     reader = reader_of(["x"], header="true")
     wanted = pa.schema([("x", pa.int64())])
-    halves = (Piece(str(path), 0, size // 2), Piece(str(path), size // 2, size - size // 2))
+    halves = (FileSplit(str(path), 0, size // 2), FileSplit(str(path), size // 2, size - size // 2))
     found = [
         value
         for half in halves

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.runtime.ingest import file_splits
-from icestream.runtime.ingest.file_splits import Piece, local_path, shared_out
+from icestream.runtime.ingest.file_splits import FileSplit, local_path, shared_out
 
 
 @given(
@@ -19,7 +19,7 @@ from icestream.runtime.ingest.file_splits import Piece, local_path, shared_out
 def test_shares_hold_all_bytes_once_and_are_even(
     ranges: list[tuple[int, int]], workers: int, least: int, most: int
 ) -> None:
-    whole = [Piece(f"{n}", start, length) for n, (start, length) in enumerate(ranges)]
+    whole = [FileSplit(f"{n}", start, length) for n, (start, length) in enumerate(ranges)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(file_splits, "LEAST_SHARE", least)
         patch.setattr(file_splits, "MOST_SHARE", most)
@@ -32,12 +32,12 @@ def test_shares_hold_all_bytes_once_and_are_even(
     assert len(shares) == 1 or min(sizes) >= least
 
 
-def _bytes(piece: Piece) -> range:
+def _bytes(piece: FileSplit) -> range:
     return range(piece.start, piece.end)
 
 
 def test_files_that_fit_are_not_cut() -> None:
-    whole = [Piece(f"{n}", 0, 8 << 20) for n in range(16)]
+    whole = [FileSplit(f"{n}", 0, 8 << 20) for n in range(16)]
     shares = shared_out(whole, 2)
     assert [[piece.path for piece in share] for share in shares] == [
         [f"{n}" for n in range(first, last)] for first, last in pairwise((0, 8, 16))

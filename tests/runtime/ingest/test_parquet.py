@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from icestream.runtime.ingest.file_splits import Piece
+from icestream.runtime.ingest.file_splits import FileSplit
 from icestream.runtime.ingest.parquet import ParquetReader, row_groups
 from icestream.runtime.ingest.reader import UnlikeSpark
 
 INSTANT = pa.timestamp("us", "UTC")
 
 
-def whole(path: Path) -> Piece:
-    return Piece(str(path), 0, path.stat().st_size)
+def whole(path: Path) -> FileSplit:
+    return FileSplit(str(path), 0, path.stat().st_size)
 
 
 def test_pieces_of_a_file_share_its_row_groups_without_overlap(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_pieces_of_a_file_share_its_row_groups_without_overlap(tmp_path: Path) -
             found = [
                 group
                 for start, end in itertools.pairwise(cuts)
-                for group in row_groups(file, Piece(str(path), start, end - start))
+                for group in row_groups(file, FileSplit(str(path), start, end - start))
             ]
             assert found == list(range(10))
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from icestream.runtime.spark.placement import Handles, seated, tidy_host
+from icestream.runtime.spark.placement import CachedPartitions, seated, tidy_host
 from icestream.state.arena import Arena, is_working
 from icestream.state.budget import Budget
 
@@ -48,7 +48,7 @@ def test_a_host_leaves_arenas_alone_that_come_while_it_is_tidied(tmp_path: Path)
     assert listed(arenas) == [come[0].name]
 
 
-class Counted(Handles):
+class Counted(CachedPartitions):
     """Handles that are counted, not made."""
 
     def __init__(self, executors: int) -> None:

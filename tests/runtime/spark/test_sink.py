@@ -15,7 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
 from icestream.core.errors import DefinitionError
-from icestream.runtime.spark.sink import FILE_FORMATS, Once, Sink, TableSink, make_sink, no_rows
+from icestream.runtime.spark.sink import (
+    FILE_FORMATS,
+    DeliveryMarks,
+    Sink,
+    TableSink,
+    make_sink,
+    no_rows,
+)
 from icestream.state.files import LocalFiles
 from tests.fixtures.parquet_feed import Feed
 
@@ -139,7 +146,7 @@ def test_crash_a_version_that_failed_is_not_marked(
     spark: SparkSession, tmp_path: Path, versions: list[DataFrame]
 ) -> None:
     recorder = _Recorder()
-    once = Once(recorder, LocalFiles(), f"{tmp_path}/delivered")
+    once = DeliveryMarks(recorder, LocalFiles(), f"{tmp_path}/delivered")
     for version in (5, 5, 6, 6):
         once.deliver(versions[0], version)
     with pytest.raises(OSError, match="down"):

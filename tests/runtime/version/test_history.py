@@ -12,7 +12,7 @@ from icestream.runtime.version.history import (
     LINKS,
     NEWER,
     OLDER,
-    History,
+    QueryHistory,
     history_folder,
     known_checkpoints,
     lives,
@@ -31,7 +31,7 @@ def lines(folder: Path, name: str = NEWER) -> list[dict[str, Any]]:
 
 
 def test_a_history_tells_what_it_was_what_it_did_and_how_it_ended(tmp_path: Path) -> None:
-    history = History(str(tmp_path / "chk"), {"name": "orders", "shards": 2})
+    history = QueryHistory(str(tmp_path / "chk"), {"name": "orders", "shards": 2})
     history.start()
     history.progress({"version": 1, "rows": np.int64(3), "rate": np.float64(0.5)})
     history.end(ValueError("no more"))
@@ -44,14 +44,14 @@ def test_a_history_tells_what_it_was_what_it_did_and_how_it_ended(tmp_path: Path
 
 def test_runs_of_a_query_follow_each_other(tmp_path: Path) -> None:
     for _ in range(2):
-        history = History(str(tmp_path), {})
+        history = QueryHistory(str(tmp_path), {})
         history.start()
         history.end(None)
     assert [each["kind"] for each in lines(tmp_path)] == ["start", "end"] * 2
 
 
 def test_bounded_a_history_forgets_its_oldest_half(tmp_path: Path) -> None:
-    history = History(str(tmp_path), {"name": "q"}, half_bytes=4000)
+    history = QueryHistory(str(tmp_path), {"name": "q"}, half_bytes=4000)
     history.start()
     for version in range(1, 500):
         history.progress({"version": version})
@@ -66,7 +66,7 @@ def test_bounded_a_history_forgets_its_oldest_half(tmp_path: Path) -> None:
 
 
 def test_a_history_is_private(tmp_path: Path) -> None:
-    history = History(str(tmp_path / "chk"), {})
+    history = QueryHistory(str(tmp_path / "chk"), {})
     history.start()
     folder = tmp_path / "chk" / "history"
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -75,7 +75,7 @@ def test_a_history_is_private(tmp_path: Path) -> None:
 
 def test_crash_a_disk_that_refuses_ends_the_history_only(tmp_path: Path) -> None:
     (tmp_path / "history").write_text("a file where the folder would be")
-    history = History(str(tmp_path), {})
+    history = QueryHistory(str(tmp_path), {})
     history.start()
     history.progress({"version": 1})
     history.end(None)
@@ -83,11 +83,11 @@ def test_crash_a_disk_that_refuses_ends_the_history_only(tmp_path: Path) -> None
 
 
 def test_crash_a_line_that_was_cut_off_does_not_spoil_the_next(tmp_path: Path) -> None:
-    history = History(str(tmp_path), {})
+    history = QueryHistory(str(tmp_path), {})
     history.start()
     with (tmp_path / "history" / NEWER).open("ab") as file:
         file.write(b'{"kind":"progr')
-    again = History(str(tmp_path), {})
+    again = QueryHistory(str(tmp_path), {})
     again.start()
     text = (tmp_path / "history" / NEWER).read_text().splitlines()
     assert len(text) == 3
@@ -96,7 +96,7 @@ def test_crash_a_line_that_was_cut_off_does_not_spoil_the_next(tmp_path: Path) -
 
 def test_queries_are_found_by_their_user(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        History(str(tmp_path / name), {}).start()
+        QueryHistory(str(tmp_path / name), {}).start()
         stamp = {"a": 1_000, "b": 2_000}[name]
         for link in (tmp_path / "state" / "icestream" / "queries").iterdir():
             if link.read_text().strip().endswith(name):
@@ -111,12 +111,12 @@ def test_bounded_links_of_old_queries_are_dropped(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for number in range(LINKS + 20):
         (folder / f"{number}").write_text("/nowhere\n")
-    History(str(tmp_path / "new"), {}).start()
+    QueryHistory(str(tmp_path / "new"), {}).start()
     assert len(list(folder.iterdir())) == LINKS
 
 
 def test_a_checkpoint_elsewhere_has_its_history_with_the_user(tmp_path: Path, state: Path) -> None:
-    History("s3://bucket/chk", {}).start()
+    QueryHistory("s3://bucket/chk", {}).start()
     assert history_folder("s3://bucket/chk").is_relative_to(state)
     assert known_checkpoints() == ["s3://bucket/chk"]
 

@@ -24,7 +24,7 @@ from icestream.runtime.version.scaling import next_sizing, placed, spare_shards,
 from icestream.runtime.version.settings import LEAST_QUOTA, Settings
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.testing.moving_shards import SeparateDisks, separate_disks
-from icestream.testing.sources import Shape, batches_of, generate
+from icestream.testing.sources import StreamShape, batches_of, generate
 from tests.fixtures.checkpoints import KINDS, events
 from tests.fixtures.parquet_feed import Feed, rows
 from tests.fixtures.plans import QuickFiles, open_query, window_plan
@@ -85,7 +85,7 @@ class Loaded(SeparateDisks):
 def test_oracle_tasks_follow_the_load_between_bounds(tmp_path: Path) -> None:
     course = [0.0] * 2 + [0.5] * 4 + [0.0] * (SHRINK_AFTER + 6)
     plan = window_plan("4 seconds", "2 seconds")
-    batches = batches_of(generate(plan, Shape(events=400, batches=len(course)), 3))
+    batches = batches_of(generate(plan, StreamShape(events=400, batches=len(course)), 3))
     found: list[dict[str, Any]] = []
     tables: dict[str, list[pa.Table]] = {}
     for name in ("scaled", "still"):

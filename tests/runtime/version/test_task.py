@@ -14,7 +14,7 @@ from icestream.runtime.work.windows.shard import WindowShard
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
 from icestream.state.log.segments import SegmentTable
-from icestream.testing.crash_runs import Process, Rehearsal, Script, staged
+from icestream.testing.crash_runs import CrashRuns, Process, Script, staged
 from icestream.testing.simulated_disk import SimulatedDisk
 
 SCRIPT = Script(batches=12)
@@ -24,7 +24,7 @@ SCRIPT = Script(batches=12)
 def test_crash_a_shard_whose_arena_is_lost_emits_the_same_rows(tmp_path: Path, tight: bool) -> None:
     script = Script(batches=8, keys=400, events=800, shards=1, budget=60 << 10) if tight else SCRIPT
     with staged(tight=tight):
-        rehearsal = Rehearsal(script, str(tmp_path))
+        rehearsal = CrashRuns(script, str(tmp_path))
         rehearsal.undisturbed()
         local = tmp_path / "losing"
         process = Process(script, SimulatedDisk(), str(local))

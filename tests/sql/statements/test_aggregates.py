@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.sql.statements.aggregates import ABSENT, NAMES, SIGNATURES, Call
-from icestream.sql.statements.names import Scope
+from icestream.sql.statements.aggregates import ABSENT, NAMES, SIGNATURES, AggregateCall
+from icestream.sql.statements.names import NameScope
 from icestream.sql.statements.statement import describe
 
-SCOPE = Scope({"s": ["ts", "x", "y", "flag", "price", "volume"]}, functions=["Spread"])
+SCOPE = NameScope({"s": ["ts", "x", "y", "flag", "price", "volume"]}, functions=["Spread"])
 
 
-def call(text: str) -> Call:
+def call(text: str) -> AggregateCall:
     [statement] = describe(f"SELECT {text} FROM s [TUMBLE 1 HOUR]", SCOPE)
     [found] = statement.aggregates.values()
     return found
@@ -85,7 +85,7 @@ CALLS: dict[str, tuple[str, tuple[str, ...], tuple[Any, ...]]] = {
 @pytest.mark.parametrize("text", CALLS)
 def test_names_stand_for_functions(text: str) -> None:
     function, arguments, parameters = CALLS[text]
-    assert call(text) == Call(function, arguments, parameters)
+    assert call(text) == AggregateCall(function, arguments, parameters)
 
 
 def test_every_name_is_tested() -> None:
@@ -98,22 +98,26 @@ def test_no_name_is_both_there_and_absent() -> None:
 
 
 def test_the_users_functions_come_first() -> None:
-    assert call("spread(price, volume * 2)") == Call("spread", ("price", "volume * 2"), (), True)
+    assert call("spread(price, volume * 2)") == AggregateCall(
+        "spread", ("price", "volume * 2"), (), True
+    )
 
 
 FILTERED = {
-    "COUNT(*) FILTER (WHERE x > 1)": Call("count", ("CASE WHEN x > 1 THEN 1 END",)),
-    "SUM(y) FILTER (WHERE x > 1 OR flag)": Call("sum", ("CASE WHEN x > 1 OR flag THEN y END",)),
-    "corr(x, y) FILTER (WHERE flag)": Call(
+    "COUNT(*) FILTER (WHERE x > 1)": AggregateCall("count", ("CASE WHEN x > 1 THEN 1 END",)),
+    "SUM(y) FILTER (WHERE x > 1 OR flag)": AggregateCall(
+        "sum", ("CASE WHEN x > 1 OR flag THEN y END",)
+    ),
+    "corr(x, y) FILTER (WHERE flag)": AggregateCall(
         "corr", ("CASE WHEN flag THEN x END", "CASE WHEN flag THEN y END")
     ),
-    "first(x) FILTER (WHERE flag) IGNORE NULLS": Call(
+    "first(x) FILTER (WHERE flag) IGNORE NULLS": AggregateCall(
         "first", ("CASE WHEN flag THEN x END",), (True,)
     ),
-    "COUNT(DISTINCT x) FILTER (WHERE flag)": Call(
+    "COUNT(DISTINCT x) FILTER (WHERE flag)": AggregateCall(
         "count_distinct", ("CASE WHEN flag THEN x END",)
     ),
-    "percentile_cont(0.5) WITHIN GROUP (ORDER BY x) FILTER (WHERE flag)": Call(
+    "percentile_cont(0.5) WITHIN GROUP (ORDER BY x) FILTER (WHERE flag)": AggregateCall(
         "percentile", ("CASE WHEN flag THEN x END",), (0.5,)
     ),
 }  # fmt: skip

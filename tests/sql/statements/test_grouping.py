@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.sql.statements.names import Scope
+from icestream.sql.statements.names import NameScope
 from icestream.sql.statements.statement import Description, describe
 
-SCOPE = Scope({"s": ["ts", "a", "b", "c", "d"]})
+SCOPE = NameScope({"s": ["ts", "a", "b", "c", "d"]})
 
 
 def grouped(clause: str, select: str = "COUNT(*)") -> Description:

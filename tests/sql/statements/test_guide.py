@@ -9,11 +9,11 @@ import pytest
 
 from icestream.core.errors import DefinitionError
 from icestream.sql.statements.aggregates import NAMES, SIGNATURES
-from icestream.sql.statements.names import Scope
+from icestream.sql.statements.names import NameScope
 from icestream.sql.statements.statement import describe
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "guide" / "cql.md").read_text()
-SCOPE = Scope(
+SCOPE = NameScope(
     {
         "Stock": ["Time", "Symbol", "Price", "Volume"],
         "calls": ["timestamp", "serviceId", "busyTime"],

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.sql.statements.names import Scope
+from icestream.sql.statements.names import NameScope
 from icestream.sql.statements.statement import Description, describe
 
-SCOPE = Scope(
+SCOPE = NameScope(
     {"Stock": ["at", "Symbol", "price", "Price per item", "pair", "date"]},
     functions=["spread"],
     scalars=["upper", "date_trunc"],
@@ -44,7 +44,7 @@ def test_columns_are_written_as_the_stream_spells_them() -> None:
 
 
 def test_exact_spelling_comes_first() -> None:
-    scope = Scope({"s": ["a", "A"]})
+    scope = NameScope({"s": ["a", "A"]})
     [statement] = describe("SELECT sum(a) AS x, sum(A) AS y FROM s [ROWS 5]", scope)
     assert [each.arguments for each in statement.aggregates.values()] == [("a",), ("A",)]
 
@@ -108,4 +108,4 @@ def test_unknown_names_come_with_a_guess(text: str) -> None:
 
 def test_without_streams_the_error_says_how_to_give_them() -> None:
     with pytest.raises(DefinitionError, match=r"no streams were given: ice.sql\(text, s=stream\)"):
-        describe("SELECT count(*) FROM s [ROWS 5]", Scope({}))
+        describe("SELECT count(*) FROM s [ROWS 5]", NameScope({}))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.sql.statements.names import Scope
+from icestream.sql.statements.names import NameScope
 from icestream.sql.statements.statement import describe
 from icestream.sql.statements.windows import RowsWindow
 
-SCOPE = Scope({"s": ["ts", "a", "b", "xs"], "t": ["ts", "a"]})
+SCOPE = NameScope({"s": ["ts", "a", "b", "xs"], "t": ["ts", "a"]})
 
 #: a statement, what it is told to do, and the words that points at
 REFUSED: dict[str, tuple[str, str]] = {

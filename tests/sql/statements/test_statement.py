@@ -7,15 +7,15 @@ from unittest.mock import ANY
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.sql.statements.aggregates import Call
-from icestream.sql.statements.names import Scope
+from icestream.sql.statements.aggregates import AggregateCall
+from icestream.sql.statements.names import NameScope
 from icestream.sql.statements.statement import Condition, Description, Named, describe
 from icestream.sql.statements.windows import RangeWindow, RowsWindow
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
 
-SCOPE = Scope(
+SCOPE = NameScope(
     {
         "calls": ["timestamp", "serviceId", "waitTime", "busyTime"],
         "Stock": ["Time", "Symbol", "Price", "Volume"],
@@ -39,7 +39,7 @@ def test_an_average_over_the_last_hour_every_second() -> None:
         where=None,
         keys=(),
         sets=None,
-        aggregates={"AVG(waitTime)": Call("avg", ("waitTime",))},
+        aggregates={"AVG(waitTime)": AggregateCall("avg", ("waitTime",))},
         having=None,
         columns=(Named("window", "`window`"), Named("AVG(waitTime)", "`AVG(waitTime)`")),
         text=ANY,
@@ -57,9 +57,9 @@ def test_statistics_of_the_last_day_by_service() -> None:
     assert statement.window == RangeWindow(24 * HOUR, 10 * SECOND)
     assert statement.keys == (Named("serviceId", "serviceId"),)
     assert list(statement.aggregates.values()) == [
-        Call("count", ()),
-        Call("sum", ("busyTime",)),
-        Call("avg", ("busyTime",)),
+        AggregateCall("count", ()),
+        AggregateCall("sum", ("busyTime",)),
+        AggregateCall("avg", ("busyTime",)),
     ]
     assert list(shown(statement)) == ["window", "COUNT(*)", "SUM(busyTime)", "AVG(busyTime)"]
 
@@ -70,8 +70,8 @@ def test_the_price_weighted_by_volume_at_every_event() -> None:
     )
     assert statement.window == RangeWindow(HOUR)
     assert statement.aggregates == {
-        "sum(Volume * Price)": Call("sum", ("Volume * Price",)),
-        "sum(Volume)": Call("sum", ("Volume",)),
+        "sum(Volume * Price)": AggregateCall("sum", ("Volume * Price",)),
+        "sum(Volume)": AggregateCall("sum", ("Volume",)),
     }
     assert shown(statement) == {
         "time": "`time`",
@@ -93,7 +93,7 @@ def test_one_average_over_windows_of_three_lengths() -> None:
     windows = [RangeWindow(hours * HOUR) for hours in (1, 6, 12)]
     assert [each.window for each in statements] == windows
     assert {tuple(each.aggregates.values()) for each in statements} == {
-        (Call("avg", ("waitTime",)),)
+        (AggregateCall("avg", ("waitTime",)),)
     }
 
 
@@ -103,9 +103,9 @@ def test_aggregates_are_computed_once() -> None:
         "AS m FROM Stock [ROWS 5] HAVING count(1) > 3 AND total > 2"
     )
     assert statement.aggregates == {
-        "total": Call("sum", ("Price",)),
-        "count(*)": Call("count", ()),
-        "AVG(price)": Call("avg", ("Price",)),
+        "total": AggregateCall("sum", ("Price",)),
+        "count(*)": AggregateCall("count", ()),
+        "AVG(price)": AggregateCall("avg", ("Price",)),
     }
     assert shown(statement)["mean"] == "`total` / `count(*)`"
     assert shown(statement)["m"] == "`AVG(price)`"
@@ -159,7 +159,7 @@ def test_names_of_the_window_are_fields_of_its_column() -> None:
 
 def test_inside_of_aggregates_names_are_those_of_the_event() -> None:
     statement = read("SELECT max(time), time AS at FROM Stock [ROWS 5]")
-    assert statement.aggregates == {"max(time)": Call("max", ("`Time`",))}
+    assert statement.aggregates == {"max(time)": AggregateCall("max", ("`Time`",))}
     assert shown(statement)["at"] == "`time`"
 
 
@@ -184,7 +184,7 @@ def test_what_a_row_cannot_show_is_refused(text: str, message: str) -> None:
 
 def test_keys_alone_show_the_groups_there_are() -> None:
     statement = read("SELECT Symbol FROM Stock [TUMBLE 1 HOUR] GROUP BY Symbol")
-    assert statement.aggregates == {"count": Call("count", ())}
+    assert statement.aggregates == {"count": AggregateCall("count", ())}
     assert list(shown(statement)) == ["window", "Symbol"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import Place
+from icestream.core.text import TextSpan
 from icestream.sql.statements.text import statements
 
 
@@ -40,7 +40,7 @@ def test_what_is_never_closed_is_shown_where_it_opens(opening: str) -> None:
 def test_errors_give_the_line_in_the_whole_text() -> None:
     _, text = statements("SELECT 1;\nSELECT a,\n\tb + missing\nFROM s")
     start = text.whole.index("missing")
-    error = text.error(Place(start, start + 7), "it is not there")
+    error = text.error(TextSpan(start, start + 7), "it is not there")
     assert str(error).splitlines() == [
         "it is not there",
         "  line 3:  b + missing",

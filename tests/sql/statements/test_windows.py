@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import Place
+from icestream.core.text import TextSpan
 from icestream.core.units import format_interval, parse_interval
 from icestream.sql.statements.text import statements
 from icestream.sql.statements.windows import (
     CumulativeWindow,
     RangeWindow,
-    Rows,
+    RowSlide,
     RowsWindow,
     SessionWindow,
     Window,
@@ -29,21 +29,21 @@ DAY = 24 * HOUR
 
 def window(clause: str) -> Window:
     [text] = statements(f"FROM s [{clause}]")
-    return parse_window(text, Place(8, 8 + len(clause)))[0]
+    return parse_window(text, TextSpan(8, 8 + len(clause)))[0]
 
 
 CLAUSES: dict[str, Window] = {
     "RANGE 1 HOUR SLIDE 1 SECOND": RangeWindow(HOUR, SECOND),
     "RANGE 24 HOURS SLIDE 10 SECONDS": RangeWindow(DAY, 10 * SECOND),
-    "range 1 hour slide 5 rows": RangeWindow(HOUR, Rows(5)),
-    "RANGE 1 HOUR SLIDE 1 ROW": RangeWindow(HOUR, Rows(1)),
+    "range 1 hour slide 5 rows": RangeWindow(HOUR, RowSlide(5)),
+    "RANGE 1 HOUR SLIDE 1 ROW": RangeWindow(HOUR, RowSlide(1)),
     "TUMBLE 10 SECONDS": RangeWindow(10 * SECOND, 10 * SECOND),
     "ROWS 100": RowsWindow(100),
-    "ROWS 100 SLIDE 10": RowsWindow(100, Rows(10)),
-    "ROWS 100 SLIDE 10 ROWS": RowsWindow(100, Rows(10)),
+    "ROWS 100 SLIDE 10": RowsWindow(100, RowSlide(10)),
+    "ROWS 100 SLIDE 10 ROWS": RowsWindow(100, RowSlide(10)),
     "ROWS 100 SLIDE 10 SECONDS": RowsWindow(100, 10 * SECOND),
     "PARTITION BY k ROWS 3": RowsWindow(3, None, ("k",)),
-    "PARTITION BY a, `b ``c` ROWS 3 SLIDE 2": RowsWindow(3, Rows(2), ("a", "b `c")),
+    "PARTITION BY a, `b ``c` ROWS 3 SLIDE 2": RowsWindow(3, RowSlide(2), ("a", "b `c")),
     "PARTITION BY a ROWS 3 SLIDE 1 MINUTE": RowsWindow(3, MINUTE, ("a",)),
     "CUMULATE 1 DAY STEP 1 MINUTE": CumulativeWindow(DAY, MINUTE),
     "SESSION 30 MINUTES": SessionWindow(30 * MINUTE),

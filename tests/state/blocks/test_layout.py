@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 
 from icestream.core.errors import DamageError, DefinitionError
-from icestream.state.blocks.layout import PAGE, Frames, Layout
+from icestream.state.blocks.layout import PAGE, BlockLayout, Frames
 
 COLUMNS = (("time", "i8"), ("price", "f8"), ("symbol", "i4"), ("volume", "i4"))
 
 
 def test_a_block_of_64_kb_takes_what_the_formula_says() -> None:
-    layout = Layout(COLUMNS)
+    layout = BlockLayout(COLUMNS)
     assert layout.tuple_bytes == 24
     assert layout.factor == (64 << 10) // 24
 
 
 def test_columns_do_not_overlap() -> None:
-    frames = Frames(Layout(COLUMNS, PAGE), 3)
+    frames = Frames(BlockLayout(COLUMNS, PAGE), 3)
     for number, column in enumerate(frames.columns):
         column[:] = number + np.arange(3)[:, None]
     for number, column in enumerate(frames.columns):
@@ -25,14 +25,14 @@ def test_columns_do_not_overlap() -> None:
 
 
 def test_frames_are_aligned_to_pages() -> None:
-    frames = Frames(Layout(COLUMNS, PAGE), 3)
+    frames = Frames(BlockLayout(COLUMNS, PAGE), 3)
     for frame in range(3):
         assert np.frombuffer(frames.block(frame), np.uint8).ctypes.data % PAGE == 0
 
 
 @pytest.mark.parametrize("byte", [0, 9, 16, PAGE - 1])
 def test_a_changed_block_is_damage(byte: int) -> None:
-    frames = Frames(Layout(COLUMNS, PAGE), 1)
+    frames = Frames(BlockLayout(COLUMNS, PAGE), 1)
     frames.columns[1][0] = 2.5
     frames.seal(0, 7)
     frames.check(0, 7, "blocks")
@@ -42,7 +42,7 @@ def test_a_changed_block_is_damage(byte: int) -> None:
 
 
 def test_a_block_of_another_number_is_damage() -> None:
-    frames = Frames(Layout(COLUMNS, PAGE), 1)
+    frames = Frames(BlockLayout(COLUMNS, PAGE), 1)
     frames.seal(0, 7)
     with pytest.raises(DamageError, match="window block 8"):
         frames.check(0, 8, "blocks")
@@ -60,4 +60,4 @@ def test_a_block_of_another_number_is_damage() -> None:
 )
 def test_what_does_not_fit_is_refused(layout: tuple[object, ...], told: str) -> None:
     with pytest.raises(DefinitionError, match=told):
-        Layout(*layout)  # type: ignore[arg-type]
+        BlockLayout(*layout)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.core.errors import StorageError
-from icestream.state.blocks.layout import PAGE, Layout
+from icestream.state.blocks.layout import PAGE, BlockLayout
 from icestream.state.blocks.repository import Repository, SharedRepository, WindowRepository
 from icestream.state.blocks.request_formulas import (
     bytes_per_second,
@@ -20,7 +20,7 @@ from icestream.state.blocks.request_formulas import (
     shared_requests_per_block,
     steady_shared_requests_per_block,
 )
-from icestream.state.blocks.store import LogStore, SlotStore, Store
+from icestream.state.blocks.store import BlockStore, LogStore, SlotStore
 from icestream.state.budget import Budget, Refused
 from tests.oracles.window_blocks import Window, inside, walk
 
@@ -39,11 +39,11 @@ def clock(drawn: list[int]) -> list[int]:
     return times
 
 
-def layout(factor: int) -> Layout:
-    return Layout(COLUMNS, PAGE, factor)
+def layout(factor: int) -> BlockLayout:
+    return BlockLayout(COLUMNS, PAGE, factor)
 
 
-def a_store(folder: Path, mode: str) -> Store:
+def a_store(folder: Path, mode: str) -> BlockStore:
     if mode == "slots":
         return SlotStore(str(folder), PAGE)
     return LogStore(str(folder), PAGE, 4 * PAGE)

@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.core.errors import DamageError, StorageError
-from icestream.state.blocks.layout import PAGE, Frames, Layout
-from icestream.state.blocks.store import LogStore, SlotStore, Store, move_in, move_out
+from icestream.state.blocks.layout import PAGE, BlockLayout, Frames
+from icestream.state.blocks.store import BlockStore, LogStore, SlotStore, move_in, move_out
 
-LAYOUT = Layout((("time", "i8"),), PAGE)
-MakeStore = Callable[[str], Store]
+LAYOUT = BlockLayout((("time", "i8"),), PAGE)
+MakeStore = Callable[[str], BlockStore]
 
 
-def log(folder: str) -> Store:
+def log(folder: str) -> BlockStore:
     return LogStore(folder, PAGE, 3 * PAGE)
 
 
-def slots(folder: str) -> Store:
+def slots(folder: str) -> BlockStore:
     return SlotStore(folder, PAGE)
 
 

@@ -12,11 +12,13 @@ from icestream.core.arrays import Ids
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
 from icestream.state.groups import directory
-from icestream.state.groups.directory import Directory, is_empty_entry, slot_order
+from icestream.state.groups.directory import GroupDirectory, is_empty_entry, slot_order
 
 
-def directory_in(folder: Path, limit: int = 1 << 20) -> Directory:
-    return Directory(Arena.create(str(folder), Budget(1 << 22).account("arena")), "g", 2, limit)
+def directory_in(folder: Path, limit: int = 1 << 20) -> GroupDirectory:
+    return GroupDirectory(
+        Arena.create(str(folder), Budget(1 << 22).account("arena")), "g", 2, limit
+    )
 
 
 def identities(numbers: list[int]) -> tuple[Ids, Ids]:

@@ -18,7 +18,7 @@ from icestream.state.budget import Budget
 from icestream.state.groups import extents as chained
 from icestream.state.groups.extents import ExtentLog, Extents, extents_of
 from icestream.state.groups.options import ROWS
-from icestream.state.groups.unsealed import Tail
+from icestream.state.groups.unsealed import UnsealedRecords
 from icestream.state.rows import RowCodec
 from tests.fixtures.group_space import GroupSpace, Task
 
@@ -177,7 +177,7 @@ def test_records_that_extents_do_not_fill_are_refused() -> None:
 
 
 def test_a_tail_reads_what_it_kept(tmp_path: Path) -> None:
-    tail = Tail(Arena.create(str(tmp_path), Budget(1 << 20).account("arena")), "g")
+    tail = UnsealedRecords(Arena.create(str(tmp_path), Budget(1 << 20).account("arena")), "g")
     first, other, second = (5 << 32) + 7, (5 << 32) + 20, 6 << 32
     for marker, size in ((first, 3), (second, 4), (other, 2)):
         tail.keep(marker, np.arange(size) + marker)

@@ -9,13 +9,13 @@ import pytest
 
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
-from icestream.state.groups.directory import Directory
+from icestream.state.groups.directory import GroupDirectory
 from icestream.state.groups.heap import Heap
 
 
 def heap_in(folder: Path, limit: int, quota: int = 1 << 22) -> Heap:
     arena = Arena.create(str(folder), Budget(quota).account("arena"))
-    directory = Directory(arena, "g", 1, 1 << 20)
+    directory = GroupDirectory(arena, "g", 1, 1 << 20)
     directory.open(np.arange(3, dtype=np.uint64), np.arange(3, dtype=np.uint64), 1)
     return Heap(arena, "g", directory, 8, limit)
 

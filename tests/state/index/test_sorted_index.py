@@ -180,7 +180,7 @@ def test_bounded_a_run_reads_a_few_pages_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_parity_a_run_beside_a_dictionary(tmp_path: Path, seed: int) -> None:
     entries = {key: (1, due) for key, (_, due) in draw(np.random.default_rng(seed), 60).items()}
-    shape = sorted_run.Shape(WIDTH, (3,), 3, 2)
+    shape = sorted_run.EntryFormat(WIDTH, (3,), 3, 2)
     writer = sorted_run.RunWriter(str(tmp_path / "run"), shape, 100)
     for row in table_of(entries):
         writer.add(row[None])

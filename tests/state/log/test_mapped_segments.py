@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from icestream.state.files import LocalFiles
-from icestream.state.log.mapped_segments import Maps
+from icestream.state.log.mapped_segments import MappedSegments
 from icestream.state.log.reader import Log
 from icestream.state.log.writer import SegmentWriter
 
@@ -26,7 +26,7 @@ def log_in(folder: Path, segments: int, codec: str | None = None) -> Log:
 
 def test_a_segment_is_mapped_once(tmp_path: Path) -> None:
     log = log_in(tmp_path, 4)
-    maps = Maps(log)
+    maps = MappedSegments(log)
     with mock.patch.object(log, "mapped", wraps=log.mapped) as mapped:
         assert maps.add((2, 0))
         assert maps.add((2, 3))
@@ -46,7 +46,7 @@ def test_a_segment_is_mapped_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", [None, "zstd"])
 def test_bounded_few_segments_are_mapped(tmp_path: Path, codec: str | None) -> None:
-    maps = Maps(log_in(tmp_path, 6, codec), most=4)
+    maps = MappedSegments(log_in(tmp_path, 6, codec), most=4)
     assert maps.add(range(6)) == (codec is None)
     assert maps.table.shape[1] == (4 if codec is None else 0)
     assert maps.words(5) is None

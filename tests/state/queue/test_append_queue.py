@@ -14,7 +14,7 @@ from icestream.state.budget import Budget, Refused
 from icestream.state.queue.append_queue import AppendQueue
 from icestream.state.queue.arrays import HeapArrays
 from icestream.state.queue.reader import Dequeued
-from tests.oracles.queue import PlainAppendQueue, Served
+from tests.oracles.queue import DequeuedUpdate, PlainAppendQueue
 
 FIXED = pa.schema([("n", pa.int64())])
 RAGGED = pa.schema([("n", pa.int64()), ("s", pa.string())])
@@ -36,7 +36,7 @@ def rows_of(numbers: list[int], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
-def assert_same(served: Dequeued, expected: list[Served], schema: pa.Schema) -> None:
+def assert_same(served: Dequeued, expected: list[DequeuedUpdate], schema: pa.Schema) -> None:
     assert served.hi.tolist() == [each.update.key for each in expected]
     assert served.since.tolist() == [each.since for each in expected]
     assert served.arrived.tolist() == [each.update.arrived for each in expected]
@@ -49,7 +49,7 @@ def play(
 ) -> int:
     """Do the same to both, comparing on the way; return the instant it ends."""
     clock, number, draws = 1000, 0, 0
-    flying: list[tuple[Dequeued, list[Served]]] = []
+    flying: list[tuple[Dequeued, list[DequeuedUpdate]]] = []
     for kind, what in steps:
         if kind == "enqueue":
             keys, arrived, numbers = [], [], []
@@ -61,7 +61,7 @@ def play(
                 shed = False
                 if queue.shed and not late:
                     draws += 1
-                    line = k.Line(
+                    line = k.LineArrays(
                         np.array([0, 0, 0, 0, draws - 1, 5, 0, 0]), np.array([queue.shed])
                     )
                     shed = k.is_shed(line)

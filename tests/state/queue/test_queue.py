@@ -18,7 +18,7 @@ from icestream.state.queue.order import SCHEDULES
 from icestream.state.queue.pages import PagePool
 from icestream.state.queue.queue import UpdateQueue
 from icestream.state.queue.reader import Dequeued
-from tests.oracles.queue import PlainUpdateQueue, Served
+from tests.oracles.queue import DequeuedUpdate, PlainUpdateQueue
 
 FIXED = pa.schema([("n", pa.int64()), ("x", pa.float64())])
 RAGGED = pa.schema([("n", pa.int64()), ("s", pa.string())])
@@ -49,7 +49,7 @@ def keys_of(served: Dequeued) -> list[int]:
     return [back[int(hi)] for hi in served.hi]
 
 
-def assert_same(served: Dequeued, expected: list[Served], schema: pa.Schema) -> None:
+def assert_same(served: Dequeued, expected: list[DequeuedUpdate], schema: pa.Schema) -> None:
     assert keys_of(served) == [each.update.key for each in expected]
     assert served.since.tolist() == [each.since for each in expected]
     assert served.arrived.tolist() == [each.update.arrived for each in expected]
@@ -76,7 +76,7 @@ def play(
 ) -> int:
     """Do the same to both, comparing on the way; return the instant it ends."""
     clock, number = 1000, 0
-    flying: list[tuple[Dequeued, list[Served]]] = []
+    flying: list[tuple[Dequeued, list[DequeuedUpdate]]] = []
     for kind, what in steps:
         if kind == "enqueue":
             batch = []

@@ -27,7 +27,7 @@ import icestream as ice
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
 from icestream.demo.call_centre.display import (
-    Status,
+    CallCenterStatus,
     kpi_table,
     live_page,
     plain_line,
@@ -38,7 +38,7 @@ from icestream.demo.call_centre.kpis import DEMO, GROUPINGS
 from icestream.demo.call_centre.schema import SPARK_SCHEMA
 from icestream.demo.replay import Replay
 from icestream.demo.results import NewestWindow
-from icestream.demo.running import Query, demo_folder, demo_session, follow, wide_console
+from icestream.demo.running import DemoQuery, demo_folder, demo_session, follow, wide_console
 
 _SLACK = "2 seconds"
 #: files in all and events per batch to aim at, when replaying at full speed
@@ -86,7 +86,7 @@ def demo(
         rate = max(1, events * 1_000_000 // (parse_interval(window) * 13 // 12))
     stream = AgentInteractions(rate=rate, seed=seed, disorder=parse_interval(_SLACK))
     until = stream.begin + events * 1_000_000 // rate
-    status = Status(events, stream.begin, until, window, slide, by)
+    status = CallCenterStatus(events, stream.begin, until, window, slide, by)
     seconds = _file_seconds(status, fast_forward)
     files = max(1, round(_EVENTS_PER_BATCH / (seconds * rate)))
     with ExitStack() as ending:
@@ -122,7 +122,7 @@ def _refuse_nonsense(events: int, fast_forward: float | None, by: str) -> None:
         raise DefinitionError(msg)
 
 
-def _file_seconds(status: Status, fast_forward: float | None) -> int:
+def _file_seconds(status: CallCenterStatus, fast_forward: float | None) -> int:
     """Choose the event time per file: about a second of replay, or a part of the whole."""
     if fast_forward is not None:
         return max(1, round(fast_forward))
@@ -131,7 +131,7 @@ def _file_seconds(status: Status, fast_forward: float | None) -> int:
 
 def _start(
     spark: SparkSession, home: Path, files: int, *, memory: str, window: str, slide: str, by: str
-) -> Query:
+) -> DemoQuery:
     """Start the query of the key figures over the files in `events`."""
     frame = (
         spark.readStream.schema(SPARK_SCHEMA)
@@ -162,10 +162,10 @@ def _start(
 class _View:
     """What is shown of the running query."""
 
-    query: Query
+    query: DemoQuery
     replay: Replay
     newest: NewestWindow
-    status: Status
+    status: CallCenterStatus
     began: float
     started: float = field(default_factory=time.monotonic)
 
@@ -188,7 +188,7 @@ class _View:
         return plain_line(self.status)
 
 
-def _show_end(console: Console, status: Status, keep: Path | None) -> None:
+def _show_end(console: Console, status: CallCenterStatus, keep: Path | None) -> None:
     """Show the figures of the last window and what the run took."""
     console.print(plain_line(status), soft_wrap=True, highlight=False)
     console.print()

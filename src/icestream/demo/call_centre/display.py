@@ -1,7 +1,7 @@
 """What the demo shows: a live page on a terminal, lines elsewhere, and a summary at the end.
 
-Idea: `Status` is plain data, filled from the query's progress reports; everything here turns a
-`Status` into text and touches nothing else, so it is tested without a query.
+Idea: `CallCenterStatus` is plain data, filled from the query's progress reports; everything here
+turns a `CallCenterStatus` into text and touches nothing else, so it is tested without a query.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from icestream.demo.progress import Progress, show_speed, show_time, show_waterm
 
 
 @dataclass(slots=True)
-class Status(Progress):
+class CallCenterStatus(Progress):
     """How far the demo is."""
 
     #: events the demo will process in all, and event time they cover
@@ -42,13 +42,13 @@ class Status(Progress):
     rows: list[dict[str, Any]] = field(default_factory=list)
 
 
-def _event_time(status: Status) -> Micros:
+def _event_time(status: CallCenterStatus) -> Micros:
     """Give the event time the query has reached, by the share of events it has processed."""
     done = status.processed / status.events
     return status.begin + round((status.until - status.begin) * done)
 
 
-def live_page(status: Status) -> RenderableType:
+def live_page(status: CallCenterStatus) -> RenderableType:
     """Draw the page that is refreshed while the query runs."""
     grid = bars()
     span = status.until - status.begin
@@ -78,7 +78,7 @@ def live_page(status: Status) -> RenderableType:
     return Group(panel, kpi_table(status, most=10)) if status.rows else panel
 
 
-def plain_line(status: Status) -> str:
+def plain_line(status: CallCenterStatus) -> str:
     """Write the status as a line, for output that is no terminal."""
     return (
         f"{status.elapsed:5.0f} s  event time {show_time(_event_time(status))}  "
@@ -88,7 +88,7 @@ def plain_line(status: Status) -> str:
     )
 
 
-def kpi_table(status: Status, *, most: int) -> Table:
+def kpi_table(status: CallCenterStatus, *, most: int) -> Table:
     """Draw the figures of the newest window, for the groups with the most calls."""
     full = status.window_end - parse_interval(status.window) >= status.begin
     title = f"The {status.window} up to {show_time(status.window_end)} UTC"
@@ -109,7 +109,7 @@ def kpi_table(status: Status, *, most: int) -> Table:
     return table
 
 
-def summary_table(status: Status, *, kept: str | None) -> Table:
+def summary_table(status: CallCenterStatus, *, kept: str | None) -> Table:
     """Draw what the run took: events, time, memory and disk."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")

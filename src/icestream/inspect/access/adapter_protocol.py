@@ -55,7 +55,7 @@ class StateRows:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReadRequest:
     """What to read: tables, and the key of one group if only that is wanted."""
 
     tables: frozenset[StateTable]
@@ -76,7 +76,7 @@ def key_row(keys: pa.Schema, texts: Mapping[str, str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(values, schema=keys)
 
 
-class Readable(Protocol):
+class StateAdapter(Protocol):
     """An adapter: how the state of one kind of operator is read."""
 
     @property
@@ -90,7 +90,12 @@ class Readable(Protocol):
         ...
 
     def read(
-        self, shard: int, space: Shard, history: Sequence[PastVersion], commit: Commit, asked: Asked
+        self,
+        shard: int,
+        space: Shard,
+        history: Sequence[PastVersion],
+        commit: Commit,
+        asked: ReadRequest,
     ) -> Iterator[StateRows]:
         """Restore a shard and yield the rows of some tables."""
         ...

@@ -16,7 +16,7 @@ from typing import Any
 
 from icestream.core.errors import CheckpointError, DamageError, IcestreamError
 from icestream.plan import state_schema as legends
-from icestream.plan.state_schema import Legend
+from icestream.plan.state_schema import StateSchema
 from icestream.state.files import Files, LocalFiles
 from icestream.state.versions.commits import (
     COMMITS,
@@ -65,7 +65,7 @@ class Checkpoint:
         return self.store.plan()[0]
 
     @cached_property
-    def legend(self) -> Legend:
+    def legend(self) -> StateSchema:
         """Return what the state consists of."""
         found = self.store.plan()[1]
         if found is None:

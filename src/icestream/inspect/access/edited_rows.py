@@ -30,7 +30,7 @@ _DIGITS = 32
 
 
 @dataclass(frozen=True)
-class Edited:
+class EditedRows:
     """Rows in the order of their groups."""
 
     rows: pa.RecordBatch
@@ -71,7 +71,7 @@ class Edited:
         return wrong
 
 
-def edited(given: pa.Table, table: StateTable, commit: Commit) -> Edited:
+def edited(given: pa.Table, table: StateTable, commit: Commit) -> EditedRows:
     """Return rows by group and shard; InputError names what is wrong with them."""
     rows = _cast(given, table.columns)
     hi, lo = _identities(given, table.keys)
@@ -85,7 +85,7 @@ def edited(given: pa.Table, table: StateTable, commit: Commit) -> Edited:
     shards = np.zeros(len(hi), dtype=np.int64)
     routes_of(hi, len(routes), routes, shards, np.zeros_like(routes))
     shards += table.shards.start
-    return Edited(rows.take(pa.array(order)), hi, lo, shards, begins)
+    return EditedRows(rows.take(pa.array(order)), hi, lo, shards, begins)
 
 
 def _cast(given: pa.Table, columns: pa.Schema) -> pa.RecordBatch:
@@ -146,4 +146,4 @@ def _parsed(names: pa.ChunkedArray, rows: Ints) -> tuple[Ids, Ids]:
     return whole[:, 0].astype(np.uint64), whole[:, 1].astype(np.uint64)
 
 
-__all__ = ["Edited", "edited"]
+__all__ = ["EditedRows", "edited"]

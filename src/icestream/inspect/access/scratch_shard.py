@@ -105,7 +105,7 @@ class ScratchFiles:
 
 
 @dataclass(frozen=True)
-class Target:
+class SegmentTarget:
     """Where the segments of a shard go that is changed, not only looked at."""
 
     files: Files
@@ -119,7 +119,7 @@ class ScratchShard:
     """What operators are given: the log of a checkpoint, and an arena and segments of their own."""
 
     def __init__(
-        self, target: Target, folder: str, arena: Arena, budget: Budget, *, durable: bool
+        self, target: SegmentTarget, folder: str, arena: Arena, budget: Budget, *, durable: bool
     ) -> None:
         """Read segments from `folder`, and write there; sync them if they are to last."""
         self.arena = arena
@@ -181,7 +181,11 @@ class ScratchShard:
 
 @contextmanager
 def restorable(
-    checkpoint: Checkpoint, commit: Commit, shard: int, memory: int, target: Target | None = None
+    checkpoint: Checkpoint,
+    commit: Commit,
+    shard: int,
+    memory: int,
+    target: SegmentTarget | None = None,
 ) -> Iterator[tuple[ScratchShard, list[PastVersion]]]:
     """Open a shard in a temporary folder, with the history its state is restored from.
 
@@ -190,7 +194,7 @@ def restorable(
     with tempfile.TemporaryDirectory(prefix="icestream-state-") as folder:
         budget = Budget(memory)
         files = ScratchFiles(checkpoint.files, os.path.join(folder, "written"))
-        scratch = Target(files, commit.next_ordinal, _ATTEMPT)
+        scratch = SegmentTarget(files, commit.next_ordinal, _ATTEMPT)
         arena = Arena.create(folder, budget.account("groups"))
         try:
             space = ScratchShard(

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from icestream.core.errors import CheckpointError
-from icestream.inspect.access.adapter_protocol import Readable
+from icestream.inspect.access.adapter_protocol import StateAdapter
 from icestream.inspect.adapters.dataflow import DataflowState
 from icestream.inspect.adapters.latest import UpdateState
 from icestream.inspect.adapters.latest_windows import UpdateWindowState
 from icestream.inspect.adapters.windows import WindowState
-from icestream.plan.state_schema import Groups, Legend, Nothing, Waiting
+from icestream.plan.state_schema import DataflowSchema, NoSchema, StateSchema, UpdateSchema
 from icestream.state.versions.commits import Commit
 
 
-def readable(legend: Legend, commit: Commit) -> Readable:
+def readable(legend: StateSchema, commit: Commit) -> StateAdapter:
     """Return the adapter for a legend, as of a version; CheckpointError if there is none."""
-    if isinstance(legend, Nothing):
+    if isinstance(legend, NoSchema):
         msg = f"there is no state to read in this checkpoint: {legend.why}"
         raise CheckpointError(msg)
-    if isinstance(legend, Groups):
+    if isinstance(legend, DataflowSchema):
         return DataflowState(legend, commit)
-    if isinstance(legend, Waiting):
+    if isinstance(legend, UpdateSchema):
         windowed = legend.windowed is not None
         return UpdateWindowState(legend, commit) if windowed else UpdateState(legend, commit)
     return WindowState(legend, commit)

@@ -22,16 +22,16 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids
 from icestream.core.errors import DefinitionError
-from icestream.inspect.access.adapter_protocol import Asked, StateRows, StateTable, key_row
+from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable, key_row
 from icestream.kernels.multi_join import resident as k
 from icestream.kernels.multi_join.rows import gather_payloads
 from icestream.operators.multi_join.generations import MARKER, Generations
 from icestream.operators.multi_join.logged_rows import LoggedRows
-from icestream.operators.multi_join.recovery import History
+from icestream.operators.multi_join.recovery import JoinRecovery
 from icestream.operators.multi_join.resident import Resident
 from icestream.operators.multi_join.spec import partitions_of
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.plan.state_schema import Component, Grouping, Groups, Join
+from icestream.plan.state_schema import ComponentSchema, DataflowSchema, GroupingSchema, JoinSchema
 from icestream.state.groups.options import StoreOptions
 from icestream.state.groups.store import GroupStore
 from icestream.state.identities import identities
@@ -50,11 +50,11 @@ _RECORD_BYTES = 65536
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTable:
     """A kind of rows by group, and the store that keeps it."""
 
     table: StateTable
-    grouping: Grouping
+    grouping: GroupingSchema
     options: StoreOptions
     #: groupings of the component, the number of this one among them, and of the synopsis in it
     groupings: int
@@ -68,7 +68,7 @@ class Stored:
         return _store(self.grouping, self.scope, self.groupings, self.options, space, history)
 
 
-def stored(legend: Groups, commit: Commit, table: StateTable) -> Stored:
+def stored(legend: DataflowSchema, commit: Commit, table: StateTable) -> StoredTable:
     """Find the store of a table; DefinitionError if rows of a join are meant."""
     shards = len(commit.bases) // max(1, len(legend.components))
     component = legend.components[table.shards.start // shards]
@@ -76,7 +76,7 @@ def stored(legend: Groups, commit: Commit, table: StateTable) -> Stored:
         for place, synopsis in enumerate(grouping.synopses):
             where = f"component {table.shards.start // shards}, grouping {scope}"
             if (table.operator, table.name) == (where, f"{place}: {synopsis.name}"):
-                return Stored(
+                return StoredTable(
                     table,
                     grouping,
                     legend.options,
@@ -92,7 +92,7 @@ def stored(legend: Groups, commit: Commit, table: StateTable) -> Stored:
 class DataflowState:
     """The state of a dataflow."""
 
-    def __init__(self, legend: Groups, commit: Commit) -> None:
+    def __init__(self, legend: DataflowSchema, commit: Commit) -> None:
         """Know the components and their shards."""
         self._legend = legend
         self._shards = len(commit.bases) // max(1, len(legend.components))
@@ -107,7 +107,7 @@ class DataflowState:
             else ()
         )
 
-    def _tables(self, number: int, component: Component) -> Iterator[StateTable]:
+    def _tables(self, number: int, component: ComponentSchema) -> Iterator[StateTable]:
         shards = range(number * self._shards, (number + 1) * self._shards)
         if component.join is not None:
             join = component.join
@@ -123,7 +123,12 @@ class DataflowState:
                 yield StateTable(where, name, text, each.keys, synopsis.schema, shards)
 
     def read(
-        self, shard: int, space: Shard, history: Sequence[PastVersion], commit: Commit, asked: Asked
+        self,
+        shard: int,
+        space: Shard,
+        history: Sequence[PastVersion],
+        commit: Commit,
+        asked: ReadRequest,
     ) -> Iterator[StateRows]:
         """Restore the stores or the join of a shard, and yield their rows."""
         del commit
@@ -143,12 +148,12 @@ class DataflowState:
     def _grouped(
         self,
         scope: int,
-        grouping: Grouping,
+        grouping: GroupingSchema,
         tables: list[StateTable],
         shard: int,
         space: Shard,
         history: Sequence[PastVersion],
-        asked: Asked,
+        asked: ReadRequest,
     ) -> Iterator[StateRows]:
         groupings = len(self._legend.components[shard // self._shards].groupings)
         store = _store(grouping, scope, groupings, self._legend.options, space, history)
@@ -165,7 +170,9 @@ class DataflowState:
                         yield StateRows(table, shard, found.rows, identity)
 
 
-def _identities(store: GroupStore, grouping: Grouping, asked: Asked) -> Iterator[tuple[Ids, Ids]]:
+def _identities(
+    store: GroupStore, grouping: GroupingSchema, asked: ReadRequest
+) -> Iterator[tuple[Ids, Ids]]:
     """Yield the groups of a store, or the one that is asked for, in chunks that it can name."""
     if asked.key is not None:
         yield KeyCodec(grouping.keys).identify(key_row(grouping.keys, asked.key))
@@ -185,7 +192,7 @@ def every_group(store: GroupStore) -> list[tuple[Ids, Ids]]:
 
 
 def _store(
-    grouping: Grouping,
+    grouping: GroupingSchema,
     scope: int,
     groupings: int,
     options: StoreOptions,
@@ -199,12 +206,12 @@ def _store(
 
 
 def _joined(
-    join: Join,
+    join: JoinSchema,
     tables: list[StateTable],
     shard: int,
     space: Shard,
     history: Sequence[PastVersion],
-    asked: Asked,
+    asked: ReadRequest,
 ) -> Iterator[StateRows]:
     """Yield the rows of a join that some result may need."""
     name = f"join-{join.number}"
@@ -213,7 +220,7 @@ def _joined(
     resident = Resident(space.arena, name, len(join.inputs), join.partitions, numbers)
     generations = Generations(space.arena, name, join.partitions, numbers)
     codecs = [RowCodec(schema) for schema in join.inputs]
-    past = History(
+    past = JoinRecovery(
         join.number, "joined", space, resident, generations, numbers, _RECORD_BYTES, codecs
     )
     past.restore(history)
@@ -238,7 +245,7 @@ def _joined(
 
 
 def _rows_of(
-    rows: LoggedRows, codec: RowCodec, past: History, table: StateTable, shard: int
+    rows: LoggedRows, codec: RowCodec, past: JoinRecovery, table: StateTable, shard: int
 ) -> StateRows:
     payloads = rows.payloads
     words = np.empty(int((rows.words[payloads] >> 32).sum()), dtype=np.int64)
@@ -250,4 +257,4 @@ def _rows_of(
     return StateRows(table, shard, batch, (rows.hi, rows.lo))
 
 
-__all__ = ["DataflowState", "Stored", "every_group", "stored"]
+__all__ = ["DataflowState", "StoredTable", "every_group", "stored"]

@@ -21,7 +21,7 @@ from icestream.core.errors import InputError
 from icestream.kernels import words
 from icestream.operators.aggregates.decimals import decimals_of_words
 from icestream.operators.aggregates.values import decode_ordered
-from icestream.operators.folding.columns import Column
+from icestream.operators.folding.columns import InputColumn
 from icestream.operators.folding.fields import ENTRY_FIELDS, Field, Layout
 from icestream.plan.nodes.queries import Plan
 
@@ -113,7 +113,7 @@ class FieldColumns:
             pair = np.zeros((len(shown), 2))
             pair[:, 0] = shown.to_numpy(zero_copy_only=False)
             return pair.view(np.int64)
-        column = Column(shown)
+        column = InputColumn(shown)
         if field.op == words.ADD_I128:
             return np.stack(column.pair, axis=1)
         if field.op in _EXTREMES:

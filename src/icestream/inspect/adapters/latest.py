@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.clock import SystemClock
-from icestream.inspect.access.adapter_protocol import Asked, StateRows, StateTable
-from icestream.inspect.adapters.pre_queue import ArcState, chosen
+from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
+from icestream.inspect.adapters.pre_queue import PreQueueState, chosen
 from icestream.operators.latest.serving import Serving, ServingOperator
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.plan.state_schema import Waiting
+from icestream.plan.state_schema import UpdateSchema
 from icestream.state.versions.commits import Commit
 
 #: what is told of a key beside its value
@@ -41,7 +41,7 @@ WAITING = "waiting"
 class UpdateState:
     """The waiting keys of an update stream."""
 
-    def __init__(self, legend: Waiting, commit: Commit) -> None:
+    def __init__(self, legend: UpdateSchema, commit: Commit) -> None:
         """Know the columns of values."""
         shards = range(len(commit.bases))
         keys = pa.schema([legend.payload.field(name) for name in legend.keys])
@@ -51,12 +51,17 @@ class UpdateState:
         idle = pa.schema(_TOLD)
         self._idle = StateTable("queue", "known", legend.text, keys, idle, shards)
         self._front = legend.front
-        self._arcs = ArcState(legend.front, keys, shards)
+        self._arcs = PreQueueState(legend.front, keys, shards)
         self.tables: Sequence[StateTable] = (self._waiting, self._idle, *self._arcs.tables)
         self.notes: Sequence[str] = ()
 
     def read(
-        self, shard: int, space: Shard, history: Sequence[PastVersion], commit: Commit, asked: Asked
+        self,
+        shard: int,
+        space: Shard,
+        history: Sequence[PastVersion],
+        commit: Commit,
+        asked: ReadRequest,
     ) -> Iterator[StateRows]:
         """Restore the queue of a shard and yield its keys."""
         del commit

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.clock import SystemClock
-from icestream.inspect.access.adapter_protocol import Asked, StateRows, StateTable
-from icestream.inspect.adapters.pre_queue import ArcState, chosen
+from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
+from icestream.inspect.adapters.pre_queue import PreQueueState, chosen
 from icestream.kernels.queue.windows import zones as z
 from icestream.kernels.queue.windows.lists import IDLE, READY, WAIT
 from icestream.operators.latest.step import UpdateStep
@@ -24,7 +24,7 @@ from icestream.operators.latest.window_serving import (
     WindowServingOperator,
 )
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.plan.state_schema import Waiting
+from icestream.plan.state_schema import UpdateSchema
 from icestream.state.queue.windows.snapshot import content_of
 from icestream.state.versions.commits import Commit
 
@@ -42,7 +42,7 @@ _TOLD = (
 class UpdateWindowState:
     """The groups of windows over an update stream."""
 
-    def __init__(self, legend: Waiting, commit: Commit) -> None:
+    def __init__(self, legend: UpdateSchema, commit: Commit) -> None:
         """Know the columns of groups and tuples."""
         assert legend.windowed is not None
         self._windowed: WindowedBy = legend.windowed
@@ -56,12 +56,17 @@ class UpdateWindowState:
         tuples = pa.schema([*keys, pa.field("__time", pa.int64()), *self._payload])
         self._tuples = StateTable("windows", "tuples", legend.text, keys, tuples, shards)
         key = pa.schema([schema.field(name) for name in self._windowed.keys])
-        self._arcs = ArcState(legend.front, key, shards)
+        self._arcs = PreQueueState(legend.front, key, shards)
         self.tables: Sequence[StateTable] = (self._groups, self._tuples, *self._arcs.tables)
         self.notes: Sequence[str] = ()
 
     def read(
-        self, shard: int, space: Shard, history: Sequence[PastVersion], commit: Commit, asked: Asked
+        self,
+        shard: int,
+        space: Shard,
+        history: Sequence[PastVersion],
+        commit: Commit,
+        asked: ReadRequest,
     ) -> Iterator[StateRows]:
         """Restore the windows of a shard and yield their groups and tuples."""
         del commit

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.inspect.access.adapter_protocol import Asked, StateRows, StateTable
+from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
 from icestream.inspect.access.scratch_shard import ScratchShard, restored_operator
 from icestream.inspect.adapters.fields import FieldColumns
 from icestream.inspect.adapters.panes import PANE
@@ -33,7 +33,7 @@ from icestream.state.identities import identities
 from icestream.state.versions.commits import Commit
 
 
-class ObjectState:
+class ObjectAggregateState:
     """The panes of a plan that has nothing but windows with objects."""
 
     def __init__(self, plan: Plan, spec: ObjectSpec, commit: Commit) -> None:
@@ -74,7 +74,7 @@ class ObjectState:
         space: ScratchShard,
         history: Sequence[PastVersion],
         commit: Commit,
-        asked: Asked,
+        asked: ReadRequest,
     ) -> Iterator[StateRows]:
         """Yield the panes of a shard."""
         del commit

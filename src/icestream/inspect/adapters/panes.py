@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.inspect.access.adapter_protocol import Asked, StateRows, StateTable
+from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.fields import FieldColumns
 from icestream.inspect.adapters.pre_queue import chosen
@@ -89,10 +89,10 @@ class PaneState:
         space: ScratchShard,
         history: Sequence[PastVersion],
         commit: Commit,
-        asked: Asked,
+        asked: ReadRequest,
     ) -> Iterator[StateRows]:
         """Yield the panes of a shard."""
-        keys = Keys(space, history, len(self.spec.keys))
+        keys = LoggedKeys(space, history, len(self.spec.keys))
         for panes, entries in self.entries(space, commit.watermark):
             hi, lo = identities(entries)
             rows = self.rows(panes, entries, keys.of(hi, lo))
@@ -141,7 +141,7 @@ def instants_of(rows: pa.RecordBatch) -> Ints:
     return np.asarray(rows.column(PANE).view(pa.int64()).to_numpy())
 
 
-class Keys:
+class LoggedKeys:
     """The key columns of the groups of a shard, as its log tells them."""
 
     def __init__(self, space: ScratchShard, history: Sequence[PastVersion], columns: int) -> None:
@@ -208,4 +208,4 @@ def _whole_panes(slices: npt.NDArray[np.void]) -> Iterator[npt.NDArray[np.void]]
 
 _NO_SLICES = np.dtype([("marker", np.uint64), ("group", np.int64), ("rows", np.uint32)])
 
-__all__ = ["PANE", "Keys", "PaneState", "instants_of", "obstacle"]
+__all__ = ["PANE", "LoggedKeys", "PaneState", "instants_of", "obstacle"]

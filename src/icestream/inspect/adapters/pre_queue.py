@@ -12,30 +12,35 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ids
-from icestream.inspect.access.adapter_protocol import Asked, StateRows, StateTable, key_row
-from icestream.operators.latest.pre_queue import Front, FrontOperator, Joined, Merged
+from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable, key_row
+from icestream.operators.latest.pre_queue import (
+    PreQueueJoin,
+    PreQueueNode,
+    PreQueueOperator,
+    PreQueueUnion,
+)
 from icestream.operators.latest.saved_arrays import table_of
 from icestream.state.keys import KeyCodec
 
 _LAST = pa.schema([pa.field("__last_update", pa.int64(), nullable=False)])
 
 
-class ArcState:
+class PreQueueState:
     """What the arcs of a tree keep."""
 
-    def __init__(self, front: Front | None, keys: pa.Schema, shards: range) -> None:
+    def __init__(self, front: PreQueueNode | None, keys: pa.Schema, shards: range) -> None:
         """Know the tables: two for each join, one for each union."""
         #: table, number of the arc and name of its array
         self._tables: list[tuple[StateTable, int, str]] = []
-        arcs = [] if front is None else [spec for spec, _ in FrontOperator(front).states()]
+        arcs = [] if front is None else [spec for spec, _ in PreQueueOperator(front).states()]
         for number, arc in enumerate(arcs):
             text = ", ".join(f"{name} {value}" for name, value in arc.describe().items())
-            if isinstance(arc, Joined):
+            if isinstance(arc, PreQueueJoin):
                 for name, side in zip(("left", "right"), arc.sources, strict=True):
                     columns = side.stream.schema
                     table = StateTable(f"join {number}", name, text, keys, columns, shards)
                     self._tables.append((table, number, f"{name}.rows"))
-            elif isinstance(arc, Merged):
+            elif isinstance(arc, PreQueueUnion):
                 table = StateTable(f"union {number}", "known", text, keys, _LAST, shards)
                 self._tables.append((table, number, "last"))
 
@@ -44,7 +49,9 @@ class ArcState:
         """Return the tables that there are."""
         return tuple(table for table, _, _ in self._tables)
 
-    def read(self, operator: FrontOperator | None, shard: int, asked: Asked) -> Iterator[StateRows]:
+    def read(
+        self, operator: PreQueueOperator | None, shard: int, asked: ReadRequest
+    ) -> Iterator[StateRows]:
         """Yield the rows of some tables."""
         states = [] if operator is None else [state for _, state in operator.states()]
         for table, number, name in self._tables:
@@ -64,7 +71,7 @@ class ArcState:
 
 
 def chosen(
-    table: StateTable, shard: int, rows: pa.RecordBatch, hi: Ids, lo: Ids, asked: Asked
+    table: StateTable, shard: int, rows: pa.RecordBatch, hi: Ids, lo: Ids, asked: ReadRequest
 ) -> StateRows:
     """Return rows, only those of one group if that is asked for."""
     if asked.key is not None:

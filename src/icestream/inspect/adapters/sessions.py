@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints, Table
-from icestream.inspect.access.adapter_protocol import Asked, StateRows, StateTable
+from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
 from icestream.inspect.access.scratch_shard import ScratchShard, restored_operator
 from icestream.inspect.adapters.fields import FieldColumns
 from icestream.inspect.adapters.pre_queue import chosen
@@ -63,7 +63,7 @@ class SessionState:
         space: ScratchShard,
         history: Sequence[PastVersion],
         commit: Commit,
-        asked: Asked,
+        asked: ReadRequest,
     ) -> Iterator[StateRows]:
         """Yield the open sessions of a shard."""
         del commit

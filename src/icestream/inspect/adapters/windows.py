@@ -29,12 +29,12 @@ import pyarrow.compute as pc
 from icestream.core.arrays import Table
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
-from icestream.inspect.access.adapter_protocol import Asked, StateRows, StateTable, key_row
+from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable, key_row
 from icestream.inspect.access.scratch_shard import ScratchShard
-from icestream.inspect.adapters.object_aggregates import ObjectState
+from icestream.inspect.adapters.object_aggregates import ObjectAggregateState
 from icestream.inspect.adapters.panes import PaneState, obstacle
 from icestream.inspect.adapters.sessions import SessionState
-from icestream.operators.frames.operator import OrderedOperator
+from icestream.operators.frames.operator import FrameOperator
 from icestream.operators.grid.composed_windows import Tiled
 from icestream.operators.grid.operator import PANES
 from icestream.operators.protocol import PastVersion, Shard
@@ -45,7 +45,7 @@ from icestream.plan.nodes.queries import Plan, View
 from icestream.plan.windows.frame import Frame
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.plan.windows.session import Session
-from icestream.runtime.work.windows.raw_event_reader import KeptEvents
+from icestream.runtime.work.windows.raw_event_reader import RawEventReader
 from icestream.state.versions.commits import Commit
 
 #: windows of a view that are shown, at most
@@ -101,7 +101,12 @@ class WindowState:
         )
 
     def read(
-        self, shard: int, space: Shard, history: Sequence[PastVersion], commit: Commit, asked: Asked
+        self,
+        shard: int,
+        space: Shard,
+        history: Sequence[PastVersion],
+        commit: Commit,
+        asked: ReadRequest,
     ) -> Iterator[StateRows]:
         """Restore a shard, close its windows and yield their rows; or yield what it keeps."""
         assert isinstance(space, ScratchShard)
@@ -127,19 +132,19 @@ class WindowState:
                     yield from self._chosen(view, shard, first, asked)
             if all(len(seen.get(view, ())) for view in self._grids):
                 break
-        if isinstance(operator, OrderedOperator):
+        if isinstance(operator, FrameOperator):
             for view, rows in lower.emitted(plan, operator.standing()):
                 yield from self._chosen(view, shard, rows, asked)
 
     def _events(
         self, shard: int, space: ScratchShard, commit: Commit
-    ) -> tuple[KeptEvents, int] | None:
+    ) -> tuple[RawEventReader, int] | None:
         """Return the raw events that fields without an inverse are folded from, where they are."""
         folded = lower.on_panes(self._plan)
         if self._store == PANES or folded is None or lower.takes_back(folded):
             return None
         following = commit.version + 1
-        kept = KeptEvents(folded, commit.routes, space.files, space.root, following, (), shard)
+        kept = RawEventReader(folded, commit.routes, space.files, space.root, following, (), shard)
         return kept, following
 
     @property
@@ -162,7 +167,7 @@ class WindowState:
             yield at
 
     def _chosen(
-        self, view: int, shard: int, rows: pa.RecordBatch, asked: Asked
+        self, view: int, shard: int, rows: pa.RecordBatch, asked: ReadRequest
     ) -> Iterator[StateRows]:
         table = self.tables[view]
         if table not in asked.tables:
@@ -178,7 +183,7 @@ class WindowState:
             yield StateRows(table, shard, rows)
 
 
-def kept(plan: Plan, commit: Commit) -> PaneState | SessionState | ObjectState | None:
+def kept(plan: Plan, commit: Commit) -> PaneState | SessionState | ObjectAggregateState | None:
     """Return what windows are made of, where that can be read."""
     if obstacle(plan, commit) is None:
         return PaneState(plan, commit)
@@ -187,7 +192,7 @@ def kept(plan: Plan, commit: Commit) -> PaneState | SessionState | ObjectState |
     part, spec = sole
     if isinstance(spec, SessionSpec):
         return SessionState(part, spec, commit)
-    return ObjectState(part, spec, commit)
+    return ObjectAggregateState(part, spec, commit)
 
 
 class _NoInputs:

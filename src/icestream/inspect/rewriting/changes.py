@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.arrays import Ints, Table
-from icestream.inspect.access.edited_rows import Edited
+from icestream.inspect.access.edited_rows import EditedRows
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.operators.protocol import PastVersion
 
 
 @dataclass(frozen=True)
-class Change:
+class ShardRewrite:
     """What was changed in one shard; what was written is in the shard's `sealed`."""
 
     #: groups whose rows differ now, and the rows that they have
@@ -36,7 +36,7 @@ class Change:
 class Rewriter(ABC):
     """Writes the edited rows of one table."""
 
-    def __init__(self, given: Edited, *, keep: bool) -> None:
+    def __init__(self, given: EditedRows, *, keep: bool) -> None:
         """Write the given rows; groups that they do not name are kept, or dropped."""
         self._given = given
         self._keep = keep
@@ -48,7 +48,7 @@ class Rewriter(ABC):
     @abstractmethod
     def change(
         self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
-    ) -> Change | None:
+    ) -> ShardRewrite | None:
         """Write what differs in a shard; None, and nothing written, if nothing does."""
 
 

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Slots
-from icestream.inspect.access.edited_rows import Edited
+from icestream.inspect.access.edited_rows import EditedRows
 from icestream.inspect.access.scratch_shard import ScratchShard
-from icestream.inspect.adapters.dataflow import Stored, every_group
-from icestream.inspect.rewriting.changes import Change, Rewriter, differing
+from icestream.inspect.adapters.dataflow import StoredTable, every_group
+from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, differing
 from icestream.operators.protocol import PastVersion
 from icestream.state.groups.spec import GroupRows
 from icestream.state.groups.store import GroupStore
@@ -31,7 +31,7 @@ from icestream.state.rows import RowCodec
 class GroupRewriter(Rewriter):
     """Writes rows of one synopsis."""
 
-    def __init__(self, table: Stored, given: Edited, *, keep: bool) -> None:
+    def __init__(self, table: StoredTable, given: EditedRows, *, keep: bool) -> None:
         """Write the given rows; groups that they do not name are kept, or emptied."""
         super().__init__(given, keep=keep)
         self._table = table
@@ -39,7 +39,7 @@ class GroupRewriter(Rewriter):
 
     def change(
         self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
-    ) -> Change | None:
+    ) -> ShardRewrite | None:
         """Replace the groups of a shard that differ."""
         store = self._table.store(space, history)
         watermark = history[-1].watermark
@@ -54,7 +54,7 @@ class GroupRewriter(Rewriter):
         store.end_version(watermark)
         for lifetime in self._table.lifetimes:
             space.seal(lifetime)
-        return Change(groups, rows)
+        return ShardRewrite(groups, rows)
 
     def _identities(self, store: GroupStore, shard: int) -> Iterator[tuple[Ids, Ids]]:
         """Yield the groups to look at, each once, as many at a time as a chunk may name."""

@@ -25,14 +25,14 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints, Mask
 from icestream.core.clock import SystemClock
 from icestream.core.errors import InputError
-from icestream.inspect.access.edited_rows import Edited
+from icestream.inspect.access.edited_rows import EditedRows
 from icestream.inspect.access.scratch_shard import ScratchShard
-from icestream.inspect.rewriting.changes import Change, Rewriter, differing
-from icestream.operators.latest.coalescing import HI, LAST, LO, Folded, joined
+from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, differing
+from icestream.operators.latest.coalescing import HI, LAST, LO, NewestUpdates, joined
 from icestream.operators.latest.identities import places_among
-from icestream.operators.latest.pre_queue import FrontOperator
+from icestream.operators.latest.pre_queue import PreQueueOperator
 from icestream.operators.latest.serving_log import ServingLog
-from icestream.operators.latest.waiting_keys import PLACE, Waiting
+from icestream.operators.latest.waiting_keys import PLACE, WaitingKeys
 from icestream.operators.protocol import PastVersion
 from icestream.plan import state_schema
 from icestream.state.rows import RowCodec
@@ -46,7 +46,7 @@ _ROWS_AT_ONCE = 16_384
 class WaitingRewriter(Rewriter):
     """Writes the values that wait for their turn."""
 
-    def __init__(self, told: state_schema.Waiting, given: Edited, *, keep: bool) -> None:
+    def __init__(self, told: state_schema.UpdateSchema, given: EditedRows, *, keep: bool) -> None:
         """Write the given rows; keys that they do not name go on waiting, or are dropped."""
         super().__init__(given, keep=keep)
         self._told = told
@@ -54,11 +54,11 @@ class WaitingRewriter(Rewriter):
 
     def change(
         self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
-    ) -> Change | None:
+    ) -> ShardRewrite | None:
         """Let edited values arrive, and keys go that no row names."""
         told, now = self._told, SystemClock().now()
-        front = None if told.front is None else FrontOperator(told.front, space)
-        waiting = Waiting(told.payload, "inplace", space.arena, space.account, told.readers)
+        front = None if told.front is None else PreQueueOperator(told.front, space)
+        waiting = WaitingKeys(told.payload, "inplace", space.arena, space.account, told.readers)
         log = ServingLog(space, waiting, told.payload, front)
         log.restore(history, now)
         there = _There(waiting, self._codec, told.readers)
@@ -77,9 +77,9 @@ class WaitingRewriter(Rewriter):
         SnapshotSchedule(space.arena.header).resume(0, 0)
         log.write(updates, served)
         given = 0 if updates is None else updates.rows.num_rows
-        return Change(groups, given, waits=given > 0)
+        return ShardRewrite(groups, given, waits=given > 0)
 
-    def _updates(self, shard: int, there: _There, waiting: Waiting) -> Folded | None:
+    def _updates(self, shard: int, there: _There, waiting: WaitingKeys) -> NewestUpdates | None:
         """Return the rows of a shard that differ from what waits; InputError if one cannot be."""
         hi, lo = self._given.groups(shard)
         owners, rows = self._given.rows_of(hi, lo)
@@ -94,7 +94,7 @@ class WaitingRewriter(Rewriter):
             return None
         hi, lo, last = hi[differ], lo[differ], last[differ]
         payload = payload.take(pa.array(differ))
-        updates = Folded.of(hi, lo, last, last, np.ones(len(hi), dtype=np.int64), payload)
+        updates = NewestUpdates.of(hi, lo, last, last, np.ones(len(hi), dtype=np.int64), payload)
         stale = np.flatnonzero(~waiting.is_fresh(updates))
         if len(stale):
             key = payload.select(self._told.keys).slice(int(stale[0]), 1).to_pylist()[0]
@@ -110,7 +110,7 @@ class WaitingRewriter(Rewriter):
 class _There:
     """The keys that wait, in memory while a shard is rewritten."""
 
-    def __init__(self, waiting: Waiting, codec: RowCodec, readers: int) -> None:
+    def __init__(self, waiting: WaitingKeys, codec: RowCodec, readers: int) -> None:
         self._codec = codec
         parts, values = [], []
         for rows, payload in waiting.portions(_ROWS_AT_ONCE, waiting=True):

@@ -24,11 +24,11 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.core.errors import InputError
 from icestream.core.times import Micros
-from icestream.inspect.access.edited_rows import Edited
+from icestream.inspect.access.edited_rows import EditedRows
 from icestream.inspect.access.row_text import as_text
 from icestream.inspect.access.scratch_shard import ScratchShard
-from icestream.inspect.adapters.object_aggregates import ObjectState
-from icestream.inspect.rewriting.changes import Change, Rewriter, places_of
+from icestream.inspect.adapters.object_aggregates import ObjectAggregateState
+from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, places_of
 from icestream.inspect.rewriting.panes import panes_of
 from icestream.operators.latest.identities import places_among
 from icestream.operators.object_aggregates.states import States
@@ -41,7 +41,9 @@ from icestream.state.keys import KeyCodec
 class ObjectRewriter(Rewriter):
     """Writes the panes of windows with objects."""
 
-    def __init__(self, state: ObjectState, watermark: Micros, given: Edited, *, keep: bool) -> None:
+    def __init__(
+        self, state: ObjectAggregateState, watermark: Micros, given: EditedRows, *, keep: bool
+    ) -> None:
         """Write the given rows; groups that they do not name keep their panes, or lose them."""
         super().__init__(given, keep=keep)
         self._state = state
@@ -49,7 +51,7 @@ class ObjectRewriter(Rewriter):
 
     def change(
         self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
-    ) -> Change | None:
+    ) -> ShardRewrite | None:
         """Write all panes of a shard, if some differ."""
         before = tuple(space.log.segments)
         states = self._state.states
@@ -65,7 +67,7 @@ class ObjectRewriter(Rewriter):
         if not groups:
             return None
         operator.replace(wanted.panes, wanted.rows)
-        return Change(groups, rows.num_rows, snapshot=True, released=before)
+        return ShardRewrite(groups, rows.num_rows, snapshot=True, released=before)
 
     def _taken(self, rows: pa.RecordBatch, hi: Ids, lo: Ids, there: _Panes) -> _Panes:
         """Return rows as states, in which words that were not edited are as they are kept."""

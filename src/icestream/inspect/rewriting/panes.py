@@ -23,10 +23,10 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.core.errors import CheckpointError, InputError
-from icestream.inspect.access.edited_rows import Edited
+from icestream.inspect.access.edited_rows import EditedRows
 from icestream.inspect.access.scratch_shard import ScratchShard
-from icestream.inspect.adapters.panes import Keys, PaneState, instants_of, obstacle
-from icestream.inspect.rewriting.changes import Change, Rewriter, alone, places_of
+from icestream.inspect.adapters.panes import LoggedKeys, PaneState, instants_of, obstacle
+from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, alone, places_of
 from icestream.operators.folding.fold import identified
 from icestream.operators.folding.sorted_runs import sorted_run
 from icestream.operators.grid.operator import PANES
@@ -58,7 +58,7 @@ def check(plan: Plan, commit: Commit) -> None:
 class PaneRewriter(Rewriter):
     """Writes the panes of windows on a grid."""
 
-    def __init__(self, plan: Plan, commit: Commit, given: Edited, *, keep: bool) -> None:
+    def __init__(self, plan: Plan, commit: Commit, given: EditedRows, *, keep: bool) -> None:
         """Write the given rows; groups that they do not name keep their panes, or lose them."""
         super().__init__(given, keep=keep)
         self._plan = plan
@@ -67,7 +67,7 @@ class PaneRewriter(Rewriter):
 
     def change(
         self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
-    ) -> Change | None:
+    ) -> ShardRewrite | None:
         """Write all panes of a shard, if some differ."""
         state, watermark = self._state, self._commit.watermark
         before = tuple(space.log.segments)
@@ -80,7 +80,7 @@ class PaneRewriter(Rewriter):
         if self._keep:
             rest = there.of_others(hi, lo)
             wanted = _Panes.joined([wanted.arrays, rest.arrays], state)
-            known = Keys(space, history, len(state.spec.keys)).of(*identities(rest.entries))
+            known = LoggedKeys(space, history, len(state.spec.keys)).of(*identities(rest.entries))
             known_groups.append((*identities(rest.entries), _keyed(known, state)))
         groups = there.groups_that_differ(wanted)
         if not groups:
@@ -90,7 +90,7 @@ class PaneRewriter(Rewriter):
         operator.on_batch(_Batch(wanted, _keys(wanted, known_groups)))
         for _ in operator.on_watermark(watermark):
             pass
-        return Change(groups, rows.num_rows, snapshot=True, released=before)
+        return ShardRewrite(groups, rows.num_rows, snapshot=True, released=before)
 
     def _taken(self, rows: pa.RecordBatch, hi: Ids, lo: Ids, there: _Panes) -> _Panes:
         """Return rows as entries, in which fields that were not edited are as they are kept."""

@@ -24,10 +24,10 @@ from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import InputError
 from icestream.core.times import Micros
 from icestream.core.units import format_interval
-from icestream.inspect.access.edited_rows import Edited
+from icestream.inspect.access.edited_rows import EditedRows
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.sessions import SessionState, entries_of
-from icestream.inspect.rewriting.changes import Change, Rewriter, alone, places_of
+from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, alone, places_of
 from icestream.operators.folding.fields import ENTRY_FIELDS
 from icestream.operators.latest.identities import places_among
 from icestream.operators.protocol import PastVersion
@@ -43,7 +43,7 @@ class SessionRewriter(Rewriter):
     """Writes the open sessions of a shard."""
 
     def __init__(
-        self, state: SessionState, watermark: Micros, given: Edited, *, keep: bool
+        self, state: SessionState, watermark: Micros, given: EditedRows, *, keep: bool
     ) -> None:
         """Write the given rows; groups that they do not name keep their sessions, or lose them."""
         super().__init__(given, keep=keep)
@@ -52,7 +52,7 @@ class SessionRewriter(Rewriter):
 
     def change(
         self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
-    ) -> Change | None:
+    ) -> ShardRewrite | None:
         """Write all sessions of a shard, if some differ."""
         spec = self._state.spec
         none = Sessions.none(spec)
@@ -71,7 +71,7 @@ class SessionRewriter(Rewriter):
         operator.record([wanted])
         space.seal(BASE)
         groups = len(distinct(*identities(differ))[0])
-        return Change(groups, rows.num_rows, snapshot=True)
+        return ShardRewrite(groups, rows.num_rows, snapshot=True)
 
     def _taken(self, rows: pa.RecordBatch, hi: Ids, lo: Ids, there: Sessions) -> Sessions:
         """Return rows as sessions, in which fields that were not edited are as they are kept."""

@@ -30,9 +30,9 @@ from icestream.kernels.queue.order import (
     PREVIOUS,
     QUEUE_BOOK,
     SINCE,
-    Reader,
+    ReaderArrays,
 )
-from icestream.kernels.queue.queue import Store, accept_one, is_linked
+from icestream.kernels.queue.queue import CellArrays, accept_one, is_linked
 from icestream.kernels.queue.staleness import NONE, Reals, settle
 from icestream.kernels.queue.values import free_row, read_row, take_row, write_row
 
@@ -58,7 +58,7 @@ LINE_FACTS = 8
 _UNIT = 1.0 / 2.0**64
 
 
-class Line(NamedTuple):
+class LineArrays(NamedTuple):
     """The arrays of a line of entries."""
 
     facts: Ints
@@ -67,7 +67,7 @@ class Line(NamedTuple):
 
 
 @lean_kernel
-def is_shed(line: Line) -> bool:
+def is_shed(line: LineArrays) -> bool:
     """Draw whether an update is shed."""
     if line.shedding[0] <= 0.0:
         return False
@@ -77,7 +77,9 @@ def is_shed(line: Line) -> bool:
 
 
 @lean_kernel
-def append_one(store: Store, reader: Reader, line: Line, cell: int, arrived: int) -> int:
+def append_one(
+    store: CellArrays, reader: ReaderArrays, line: LineArrays, cell: int, arrived: int
+) -> int:
     """Let an update arrive; return the address of its entry, -1 if it is shed or goes back in time.
 
     There must be room for an entry.
@@ -121,7 +123,7 @@ def append_one(store: Store, reader: Reader, line: Line, cell: int, arrived: int
 
 
 @lean_kernel
-def leave_one(store: Store, reader: Reader, line: Line, now: int) -> int:
+def leave_one(store: CellArrays, reader: ReaderArrays, line: LineArrays, now: int) -> int:
     """Take the first entry out of the line; return its address, not yet freed, -1 if none waits."""
     facts, words, keys = line.facts, store.pool.words, reader.keys
     address = facts[HEAD] - 1
@@ -147,7 +149,7 @@ def leave_one(store: Store, reader: Reader, line: Line, now: int) -> int:
 
 
 @lean_kernel
-def serve_one(store: Store, reader: Reader, line: Line, now: int) -> int:
+def serve_one(store: CellArrays, reader: ReaderArrays, line: LineArrays, now: int) -> int:
     """Serve the first entry; return its cell, -1 if none waits."""
     address = leave_one(store, reader, line, now)
     if address < 0:
@@ -160,9 +162,9 @@ def serve_one(store: Store, reader: Reader, line: Line, now: int) -> int:
 
 @lean_kernel
 def append_batch(
-    store: Store,
-    reader: Reader,
-    line: Line,
+    store: CellArrays,
+    reader: ReaderArrays,
+    line: LineArrays,
     slots: Ints,
     arrived: Ints,
     words: Ints,
@@ -180,7 +182,9 @@ def append_batch(
 
 
 @lean_kernel
-def leave_batch(store: Store, reader: Reader, line: Line, now: int, entries: Ints) -> int:
+def leave_batch(
+    store: CellArrays, reader: ReaderArrays, line: LineArrays, now: int, entries: Ints
+) -> int:
     """Take as many entries as there is room for out of the line; return how many."""
     for k in range(entries.size):
         entries[k] = leave_one(store, reader, line, now)
@@ -190,7 +194,7 @@ def leave_batch(store: Store, reader: Reader, line: Line, now: int, entries: Int
 
 
 @lean_kernel
-def first_entries(store: Store, line: Line, entries: Ints) -> int:
+def first_entries(store: CellArrays, line: LineArrays, entries: Ints) -> int:
     """Fill in the addresses of the first entries of the line; return how many."""
     linked = int(is_linked(store))
     at = line.facts[HEAD]
@@ -203,7 +207,7 @@ def first_entries(store: Store, line: Line, entries: Ints) -> int:
 
 
 @lean_kernel
-def copy_entries(store: Store, entries: Ints, offsets: Ints, out: Ints) -> None:
+def copy_entries(store: CellArrays, entries: Ints, offsets: Ints, out: Ints) -> None:
     """Copy the values of entries to `out`, each to where `offsets` says."""
     linked = is_linked(store)
     first = int(linked) + ENTRY_WORDS
@@ -213,7 +217,7 @@ def copy_entries(store: Store, entries: Ints, offsets: Ints, out: Ints) -> None:
 
 
 @lean_kernel
-def free_entries(store: Store, entries: Ints) -> None:
+def free_entries(store: CellArrays, entries: Ints) -> None:
     """Free the entries that were taken out of the line."""
     linked = is_linked(store)
     for k in range(entries.size):

@@ -30,7 +30,7 @@ from icestream.kernels.queue.order import (
     SINCE,
     UNKNOWN,
     WEIGHT,
-    Reader,
+    ReaderArrays,
     blank_key,
     class_of,
     first_key,
@@ -50,8 +50,8 @@ from icestream.kernels.queue.queue import (
     LO,
     SIZE,
     WAITED_FOR,
+    CellArrays,
     Readers,
-    Store,
     deliver_one,
     enqueue_one,
     free_value,
@@ -69,7 +69,7 @@ AT_ONCE = 32
 
 
 @lean_kernel
-def add_keys(store: Store, readers: Readers, hi: Ids, lo: Ids, slots: Ints, start: int) -> int:
+def add_keys(store: CellArrays, readers: Readers, hi: Ids, lo: Ids, slots: Ints, start: int) -> int:
     """Give a cell to every identity from `start` on whose slot is -1; return where room ended."""
     facts, cells, index = store.facts, store.cells, store.places
     mask = index.size - 1
@@ -107,7 +107,7 @@ def add_keys(store: Store, readers: Readers, hi: Ids, lo: Ids, slots: Ints, star
 
 
 @lean_kernel
-def drop_keys(store: Store, slots: Ints) -> None:
+def drop_keys(store: CellArrays, slots: Ints) -> None:
     """Forget keys that nobody waits for; their cells are free for others."""
     facts, cells = store.facts, store.cells
     for k in range(slots.size):
@@ -122,7 +122,7 @@ def drop_keys(store: Store, slots: Ints) -> None:
 
 
 @lean_kernel
-def copy_values(store: Store, slots: Ints, offsets: Ints, out: Ints) -> None:
+def copy_values(store: CellArrays, slots: Ints, offsets: Ints, out: Ints) -> None:
     """Copy the values of some keys to `out`, each to where `offsets` says."""
     linked = is_linked(store)
     for first in range(0, slots.size, AT_ONCE):
@@ -135,7 +135,7 @@ def copy_values(store: Store, slots: Ints, offsets: Ints, out: Ints) -> None:
 
 
 @kernel
-def units_wanted(store: Store, slots: Ints, offsets: Ints) -> int:
+def units_wanted(store: CellArrays, slots: Ints, offsets: Ints) -> int:
     """Return how many units a batch needs, at most, beside those its keys have."""
     cells = store.cells
     linked = is_linked(store)
@@ -162,7 +162,7 @@ def units_wanted(store: Store, slots: Ints, offsets: Ints) -> int:
 
 
 @lean_kernel
-def ask_for_rows(store: Store, readers: Readers, slots: Ints, first: int, last: int) -> None:
+def ask_for_rows(store: CellArrays, readers: Readers, slots: Ints, first: int, last: int) -> None:
     """Bring what arrivals of some keys will touch into the cache, all of it at once."""
     cells = store.cells
     for k in range(first, last):
@@ -192,7 +192,7 @@ def ask_for_neighbours(readers: Readers, slots: Ints, first: int, last: int) -> 
 
 @lean_kernel
 def enqueue_batch(
-    store: Store, readers: Readers, slots: Ints, arrived: Ints, words: Ints, offsets: Ints
+    store: CellArrays, readers: Readers, slots: Ints, arrived: Ints, words: Ints, offsets: Ints
 ) -> None:
     """Let updates arrive one after the other; there must be room for all their values."""
     size = slots.size
@@ -209,7 +209,7 @@ def enqueue_batch(
 
 @lean_kernel
 def take_batch(
-    store: Store, reader: Reader, now: int, slots: Ints, since: Ints, arrived: Ints
+    store: CellArrays, reader: ReaderArrays, now: int, slots: Ints, since: Ints, arrived: Ints
 ) -> int:
     """Take as many keys as `slots` has room for out of a reader's order; return how many."""
     count = 0
@@ -233,14 +233,14 @@ def take_batch(
 
 
 @lean_kernel
-def release_batch(store: Store, slots: Ints) -> None:
+def release_batch(store: CellArrays, slots: Ints) -> None:
     """Free the locations of keys that nobody waits for any more."""
     for k in range(slots.size):
         release_one(store, slots[k])
 
 
 @lean_kernel
-def deliver_batch(reader: Reader, slots: Ints, since: Ints, arrived: Ints, at: Ints) -> None:
+def deliver_batch(reader: ReaderArrays, slots: Ints, since: Ints, arrived: Ints, at: Ints) -> None:
     """Note deliveries, in order; slots of unknown keys are negative."""
     for k in range(slots.size):
         if slots[k] >= 0:
@@ -248,14 +248,14 @@ def deliver_batch(reader: Reader, slots: Ints, since: Ints, arrived: Ints, at: I
 
 
 @lean_kernel
-def blank_keys(reader: Reader, cells_seen: int) -> None:
+def blank_keys(reader: ReaderArrays, cells_seen: int) -> None:
     """Make the rows of a reader that joins a store with keys."""
     for cell in range(cells_seen):
         blank_key(reader, cell)
 
 
 @kernel
-def first_late(store: Store, slots: Ints, arrived: Ints) -> int:
+def first_late(store: CellArrays, slots: Ints, arrived: Ints) -> int:
     """Return the first update that goes back in time for its key, -1 if none does."""
     cells = store.cells
     before = np.empty(slots.size, np.int64)
@@ -280,7 +280,7 @@ def first_late(store: Store, slots: Ints, arrived: Ints) -> int:
 
 
 @lean_kernel
-def move_class(store: Store, reader: Reader, cell: int, weight: float) -> None:
+def move_class(store: CellArrays, reader: ReaderArrays, cell: int, weight: float) -> None:
     """Change a key's weight; where it waits in the list of another class, it changes lists."""
     reader.reals[cell, WEIGHT] = weight
     number = reader.keys[cell, LIST] - 1
@@ -294,7 +294,7 @@ def move_class(store: Store, reader: Reader, cell: int, weight: float) -> None:
 
 @lean_kernel
 def weigh_batch(
-    store: Store, reader: Reader, slots: Ints, weights: RealTable, gaps: RealTable
+    store: CellArrays, reader: ReaderArrays, slots: Ints, weights: RealTable, gaps: RealTable
 ) -> None:
     """Set weights of keys, and mean gaps where they are known beforehand (positive)."""
     for k in range(slots.size):

@@ -96,7 +96,7 @@ EVEN_STEP = 1 / 8
 _BIAS = 1023
 
 
-class Reader(NamedTuple):
+class ReaderArrays(NamedTuple):
     """The arrays of one reader of a queue."""
 
     facts: Ints
@@ -126,14 +126,14 @@ def class_of(gap: float, weight: float) -> int:
 
 
 @lean_kernel
-def note_gap(reader: Reader, cell: int, gap: int, mean: float) -> None:
+def note_gap(reader: ReaderArrays, cell: int, gap: int, mean: float) -> None:
     """Learn from a gap between two updates how even a key's gaps are."""
     off = min(abs(gap - mean) / max(mean, 1.0), 1.0)
     reader.reals[cell, UNEVEN] += EVEN_STEP * (off - reader.reals[cell, UNEVEN])
 
 
 @lean_kernel
-def is_even(reader: Reader, cell: int) -> bool:
+def is_even(reader: ReaderArrays, cell: int) -> bool:
     """Tell whether a key is served by the phase of its updates."""
     return bool(reader.reals[cell, UNEVEN] < EVEN and reader.reals[cell, WEIGHT] == 1.0)
 
@@ -159,7 +159,9 @@ def is_by_phase(number: int) -> bool:
 
 
 @lean_kernel
-def wait_of(reader: Reader, cell: int, number: int, gap: float, now: int, price: float) -> float:
+def wait_of(
+    reader: ReaderArrays, cell: int, number: int, gap: float, now: int, price: float
+) -> float:
     """Return how long a key of a list is taken to have waited."""
     waited = max(now - reader.keys[cell, SINCE], 0)
     if not is_by_phase(number):
@@ -169,7 +171,9 @@ def wait_of(reader: Reader, cell: int, number: int, gap: float, now: int, price:
 
 
 @lean_kernel
-def key_worth(reader: Reader, cell: int, number: int, gap: float, now: int, price: float) -> float:
+def key_worth(
+    reader: ReaderArrays, cell: int, number: int, gap: float, now: int, price: float
+) -> float:
     """Return what serving a key of a list now is worth."""
     weight = reader.reals[cell, WEIGHT]
     return worth_of(wait_of(reader, cell, number, gap, now, price), gap, weight, price)
@@ -177,7 +181,7 @@ def key_worth(reader: Reader, cell: int, number: int, gap: float, now: int, pric
 
 @lean_kernel
 def better_end(
-    reader: Reader,
+    reader: ReaderArrays,
     gaps: RealTable,
     gap_column: int,
     number: int,
@@ -196,7 +200,7 @@ def better_end(
 
 
 @lean_kernel
-def price_at(reader: Reader, now: int) -> float:
+def price_at(reader: ReaderArrays, now: int) -> float:
     """Return the price at an instant: what was learnt before the first service at that instant."""
     if reader.facts[SCORED] == now:
         return float(reader.settings[PRICE])
@@ -204,7 +208,7 @@ def price_at(reader: Reader, now: int) -> float:
 
 
 @lean_kernel
-def link(reader: Reader, cell: int, number: int, in_front: bool) -> None:
+def link(reader: ReaderArrays, cell: int, number: int, in_front: bool) -> None:
     """Put a key that is in no list at an end of one."""
     keys, lists = reader.keys, reader.lists
     keys[cell, LIST] = number + 1
@@ -240,21 +244,21 @@ def link(reader: Reader, cell: int, number: int, in_front: bool) -> None:
 
 
 @lean_kernel
-def is_first(reader: Reader, cell: int) -> bool:
+def is_first(reader: ReaderArrays, cell: int) -> bool:
     """Tell whether no key waits before one of the only list, also of those not in memory."""
     keys = reader.keys
     return bool(keys[cell, PREVIOUS] == 0 and keys[cell, TURN] == reader.facts[FRONT])
 
 
 @lean_kernel
-def is_last(reader: Reader, cell: int) -> bool:
+def is_last(reader: ReaderArrays, cell: int) -> bool:
     """Tell whether no key waits behind one of the only list, also of those not in memory."""
     keys = reader.keys
     return bool(keys[cell, NEXT] == 0 and keys[cell, TURN] == reader.facts[BACK] - 1)
 
 
 @lean_kernel
-def link_by_wait(reader: Reader, cell: int, number: int) -> None:
+def link_by_wait(reader: ReaderArrays, cell: int, number: int) -> None:
     """Put a key that is in no list behind those of one that wait as long or longer."""
     keys, lists = reader.keys, reader.lists
     before = lists[number, TAIL]
@@ -269,7 +273,7 @@ def link_by_wait(reader: Reader, cell: int, number: int) -> None:
 
 
 @lean_kernel
-def link_between(reader: Reader, cell: int, number: int, before: int, after: int) -> None:
+def link_between(reader: ReaderArrays, cell: int, number: int, before: int, after: int) -> None:
     """Put a key that is in no list between two neighbours of one, both given plus one."""
     keys = reader.keys
     keys[cell, LIST] = number + 1
@@ -280,7 +284,7 @@ def link_between(reader: Reader, cell: int, number: int, before: int, after: int
 
 
 @lean_kernel
-def unlink(reader: Reader, cell: int) -> None:
+def unlink(reader: ReaderArrays, cell: int) -> None:
     """Take a key out of its list."""
     keys, lists = reader.keys, reader.lists
     number = keys[cell, LIST] - 1
@@ -308,7 +312,7 @@ def unlink(reader: Reader, cell: int) -> None:
 
 
 @lean_kernel
-def first_key(reader: Reader, gaps: RealTable, gap_column: int, now: int) -> int:
+def first_key(reader: ReaderArrays, gaps: RealTable, gap_column: int, now: int) -> int:
     """Return the key to be served next, -1 if none waits."""
     facts = reader.facts
     if facts[WAITING] == 0:
@@ -340,7 +344,7 @@ def first_key(reader: Reader, gaps: RealTable, gap_column: int, now: int) -> int
 
 
 @kernel
-def next_keys(reader: Reader, gaps: RealTable, gap_column: int, now: int, out: Ints) -> int:
+def next_keys(reader: ReaderArrays, gaps: RealTable, gap_column: int, now: int, out: Ints) -> int:
     """Fill `out` with the keys that would be served at `now`, one after the other; say how many."""
     facts = reader.facts
     count = 0
@@ -390,7 +394,7 @@ def next_keys(reader: Reader, gaps: RealTable, gap_column: int, now: int, out: I
 
 
 @lean_kernel
-def blank_key(reader: Reader, cell: int) -> None:
+def blank_key(reader: ReaderArrays, cell: int) -> None:
     """Make the row of a new key."""
     for word in range(READER_WORDS):
         reader.keys[cell, word] = 0

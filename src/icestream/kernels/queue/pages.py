@@ -57,7 +57,7 @@ IS_OPEN = 5
 PAGE_WORDS = 6
 
 
-class Pool(NamedTuple):
+class PoolArrays(NamedTuple):
     """The arrays of a pool of pages."""
 
     facts: Ints
@@ -66,7 +66,7 @@ class Pool(NamedTuple):
 
 
 @lean_kernel
-def take_page(pool: Pool) -> int:
+def take_page(pool: PoolArrays) -> int:
     """Return a page nobody uses; there must be one."""
     facts = pool.facts
     page = facts[FREE_PAGE] - 1
@@ -83,7 +83,7 @@ def take_page(pool: Pool) -> int:
 
 
 @lean_kernel
-def give_page(pool: Pool, page: int) -> None:
+def give_page(pool: PoolArrays, page: int) -> None:
     """Give a page back to the pool."""
     pool.pages[page, AFTER] = pool.facts[FREE_PAGE]
     pool.facts[FREE_PAGE] = page + 1
@@ -91,7 +91,7 @@ def give_page(pool: Pool, page: int) -> None:
 
 
 @lean_kernel
-def open_page(pool: Pool, space: Ints, page: int) -> None:
+def open_page(pool: PoolArrays, space: Ints, page: int) -> None:
     """Put a page first among those with free units."""
     first = space[OPEN_PAGE]
     pool.pages[page, AFTER] = first
@@ -103,7 +103,7 @@ def open_page(pool: Pool, space: Ints, page: int) -> None:
 
 
 @lean_kernel
-def close_page(pool: Pool, space: Ints, page: int) -> None:
+def close_page(pool: PoolArrays, space: Ints, page: int) -> None:
     """Take a page out of those with free units."""
     after = pool.pages[page, AFTER]
     before = pool.pages[page, BEFORE]
@@ -117,7 +117,7 @@ def close_page(pool: Pool, space: Ints, page: int) -> None:
 
 
 @lean_kernel
-def take_unit(pool: Pool, space: Ints) -> int:
+def take_unit(pool: PoolArrays, space: Ints) -> int:
     """Return the address of a unit nobody uses (MemAdd); page or unit must be there."""
     page = space[OPEN_PAGE] - 1
     if page < 0:
@@ -142,7 +142,7 @@ def take_unit(pool: Pool, space: Ints) -> int:
 
 
 @lean_kernel
-def give_unit(pool: Pool, space: Ints, address: int) -> None:
+def give_unit(pool: PoolArrays, space: Ints, address: int) -> None:
     """Free a unit (MemRem), and its page with it if it was the last one used."""
     pages = pool.pages
     page = address >> pool.facts[SHIFT]
@@ -162,7 +162,7 @@ def give_unit(pool: Pool, space: Ints, address: int) -> None:
 
 
 @kernel
-def forget_top_pages(pool: Pool) -> int:
+def forget_top_pages(pool: PoolArrays) -> int:
     """Take the free pages above the last used one out of the pool; return the pages left."""
     seen = pool.facts[PAGES_SEEN]
     is_free = np.zeros(seen, np.uint8)

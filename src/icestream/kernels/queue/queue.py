@@ -43,7 +43,7 @@ from icestream.kernels.queue.order import (
     SINCE,
     WAITING,
     WEIGHT,
-    Reader,
+    ReaderArrays,
     class_of,
     even_list,
     first_key,
@@ -56,7 +56,7 @@ from icestream.kernels.queue.order import (
     unlink,
     wait_of,
 )
-from icestream.kernels.queue.pages import KEEPS, Pool
+from icestream.kernels.queue.pages import KEEPS, PoolArrays
 from icestream.kernels.queue.price import COST, PRICE, learn_price
 from icestream.kernels.queue.staleness import AREA, FROM, MOST, NONE, RealTable, settle
 from icestream.kernels.queue.values import free_row, take_row, write_row
@@ -89,7 +89,7 @@ WIDTH = 9
 STORE_FACTS = 12
 
 
-class Store(NamedTuple):
+class CellArrays(NamedTuple):
     """The arrays of a store of cells and of the pages their values are in."""
 
     facts: Ints
@@ -98,14 +98,14 @@ class Store(NamedTuple):
     reals: RealTable
     places: Index
     space: Ints
-    pool: Pool
+    pool: PoolArrays
 
 
-Readers = tuple[Reader, ...]
+Readers = tuple[ReaderArrays, ...]
 
 
 @lean_kernel
-def accept_one(store: Store, cell: int, arrived: int) -> bool:
+def accept_one(store: CellArrays, cell: int, arrived: int) -> bool:
     """Note an arrival in its cell; False if it goes back in time and is dropped."""
     facts, cells = store.facts, store.cells
     count = cells[cell, COUNT]
@@ -131,7 +131,7 @@ def accept_one(store: Store, cell: int, arrived: int) -> bool:
 
 
 @lean_kernel
-def admit_one(store: Store, reader: Reader, cell: int, arrived: int) -> None:
+def admit_one(store: CellArrays, reader: ReaderArrays, cell: int, arrived: int) -> None:
     """Enter a key into a reader's order, or move it there, as the schedule says."""
     facts, keys = reader.facts, reader.keys
     schedule = facts[SCHEDULE]
@@ -169,7 +169,7 @@ def admit_one(store: Store, reader: Reader, cell: int, arrived: int) -> None:
 
 
 @lean_kernel
-def enqueue_one(store: Store, readers: Readers, cell: int, arrived: int) -> bool:
+def enqueue_one(store: CellArrays, readers: Readers, cell: int, arrived: int) -> bool:
     """Let an update of a key arrive; its value, if kept, is put at the cell's address next.
 
     False if it goes back in time and is dropped. There must be room for one location more.
@@ -188,7 +188,7 @@ def enqueue_one(store: Store, readers: Readers, cell: int, arrived: int) -> bool
 
 
 @lean_kernel
-def leave_order(store: Store, reader: Reader, cell: int, now: int) -> None:
+def leave_order(store: CellArrays, reader: ReaderArrays, cell: int, now: int) -> None:
     """Take a waiting key out of a reader's order."""
     keys = reader.keys
     since = keys[cell, SINCE]
@@ -204,28 +204,28 @@ def leave_order(store: Store, reader: Reader, cell: int, now: int) -> None:
 
 
 @lean_kernel
-def send_value(store: Store, reader: Reader, cell: int) -> None:
+def send_value(store: CellArrays, reader: ReaderArrays, cell: int) -> None:
     """Note that the value of a key is on its way to a reader's application."""
     reader.keys[cell, FLYING] = store.cells[cell, ARRIVED]
     store.cells[cell, WAITED_FOR] &= ~(np.int64(1) << reader.facts[BIT])
 
 
 @lean_kernel
-def take_one(store: Store, reader: Reader, cell: int, now: int) -> None:
+def take_one(store: CellArrays, reader: ReaderArrays, cell: int, now: int) -> None:
     """Take a waiting key out of a reader's order; its value stays where it is."""
     leave_order(store, reader, cell, now)
     send_value(store, reader, cell)
 
 
 @lean_kernel
-def release_one(store: Store, cell: int) -> None:
+def release_one(store: CellArrays, cell: int) -> None:
     """Free the location of a key that nobody waits for any more."""
     if store.cells[cell, WAITED_FOR] == 0 and store.space[KEEPS] == 0:
         free_value(store, cell)
 
 
 @lean_kernel
-def dequeue_one(store: Store, reader: Reader, now: int) -> int:
+def dequeue_one(store: CellArrays, reader: ReaderArrays, now: int) -> int:
     """Serve the key that is next in a reader's order; return its cell, -1 if none waits."""
     cell = first_key(reader, store.reals, GAP, now)
     if cell >= 0:
@@ -235,7 +235,7 @@ def dequeue_one(store: Store, reader: Reader, now: int) -> int:
 
 
 @lean_kernel
-def deliver_one(reader: Reader, cell: int, since: int, arrived: int, at: int) -> None:
+def deliver_one(reader: ReaderArrays, cell: int, since: int, arrived: int, at: int) -> None:
     """Note that the application has the value that arrived at `arrived` from `at` on.
 
     `since` is the oldest update it stands for; NONE for the oldest one the application lacks. Of
@@ -255,13 +255,13 @@ def deliver_one(reader: Reader, cell: int, since: int, arrived: int, at: int) ->
 
 
 @lean_kernel
-def is_linked(store: Store) -> bool:
+def is_linked(store: CellArrays) -> bool:
     """Tell whether values are chains of units, their lengths being different."""
     return bool(store.facts[WIDTH] == 0)
 
 
 @lean_kernel
-def put_value(store: Store, cell: int, words: Ints, begin: int, end: int) -> None:
+def put_value(store: CellArrays, cell: int, words: Ints, begin: int, end: int) -> None:
     """Write a row to the location of its key, over the one that is there."""
     linked = is_linked(store)
     address = store.cells[cell, ADDRESS]
@@ -270,14 +270,14 @@ def put_value(store: Store, cell: int, words: Ints, begin: int, end: int) -> Non
 
 
 @lean_kernel
-def free_value(store: Store, cell: int) -> None:
+def free_value(store: CellArrays, cell: int) -> None:
     """Free the location, or the chain of them, of a key."""
     free_row(store.pool, store.space, store.cells[cell, ADDRESS], is_linked(store))
     store.cells[cell, ADDRESS] = -1
 
 
 @lean_kernel
-def begin_measuring(reader: Reader, cells_seen: int, at: int) -> None:
+def begin_measuring(reader: ReaderArrays, cells_seen: int, at: int) -> None:
     """Forget the staleness before an instant, of all keys."""
     reader.facts[BEGAN] = at
     for cell in range(cells_seen):

@@ -27,14 +27,14 @@ from icestream.kernels.queue.order import (
     PREVIOUS,
     TAIL,
     TURN,
-    Reader,
+    ReaderArrays,
     link,
     link_between,
     unlink,
 )
 from icestream.kernels.queue.queue import (
     ADDRESS,
-    Store,
+    CellArrays,
     is_linked,
     put_value,
     release_one,
@@ -44,7 +44,7 @@ from icestream.kernels.queue.values import take_row
 
 
 @kernel
-def take_cells(store: Store, reader: Reader, slots: Ints, now: int) -> None:
+def take_cells(store: CellArrays, reader: ReaderArrays, slots: Ints, now: int) -> None:
     """Take chosen keys out of a reader's order, with their values; others are left alone."""
     for k in range(slots.size):
         cell = slots[k]
@@ -54,7 +54,7 @@ def take_cells(store: Store, reader: Reader, slots: Ints, now: int) -> None:
 
 
 @kernel
-def leave_lists(reader: Reader, slots: Ints) -> None:
+def leave_lists(reader: ReaderArrays, slots: Ints) -> None:
     """Take keys that go on waiting elsewhere out of their lists; others are left alone."""
     for k in range(slots.size):
         if reader.keys[slots[k], LIST]:
@@ -62,7 +62,7 @@ def leave_lists(reader: Reader, slots: Ints) -> None:
 
 
 @kernel
-def put_by_turn(reader: Reader, slots: Ints, numbers: Ints) -> None:
+def put_by_turn(reader: ReaderArrays, slots: Ints, numbers: Ints) -> None:
     """Put keys that are in no list into given ones by their turns, in whose order they come."""
     keys, lists, facts = reader.keys, reader.lists, reader.facts
     at = 0
@@ -90,7 +90,7 @@ def put_by_turn(reader: Reader, slots: Ints, numbers: Ints) -> None:
 
 
 @kernel
-def count_ready(reader: Reader, turn: int, most: int) -> int:
+def count_ready(reader: ReaderArrays, turn: int, most: int) -> int:
     """Return how many keys of the first list, up to `most`, stand before a turn."""
     count = 0
     at = reader.lists[0, HEAD]
@@ -101,7 +101,7 @@ def count_ready(reader: Reader, turn: int, most: int) -> int:
 
 
 @kernel
-def put_values(store: Store, slots: Ints, words: Ints, offsets: Ints) -> None:
+def put_values(store: CellArrays, slots: Ints, words: Ints, offsets: Ints) -> None:
     """Give values to keys without one; there must be room for all of them."""
     for k in range(slots.size):
         store.cells[slots[k], ADDRESS] = take_row(store.pool, store.space, is_linked(store))

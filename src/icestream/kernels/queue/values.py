@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from icestream.core.arrays import Ints
 from icestream.kernels.compile import lean_kernel
-from icestream.kernels.queue.pages import UNIT, Pool, give_unit, take_unit
+from icestream.kernels.queue.pages import UNIT, PoolArrays, give_unit, take_unit
 
 
 @lean_kernel
-def take_row(pool: Pool, space: Ints, linked: bool) -> int:
+def take_row(pool: PoolArrays, space: Ints, linked: bool) -> int:
     """Return the address of a new row of one unit."""
     address = take_unit(pool, space)
     if linked:
@@ -29,7 +29,7 @@ def take_row(pool: Pool, space: Ints, linked: bool) -> int:
 
 @lean_kernel
 def write_row(
-    pool: Pool,
+    pool: PoolArrays,
     space: Ints,
     address: int,
     first: int,
@@ -71,7 +71,14 @@ def write_row(
 
 @lean_kernel
 def read_row(
-    pool: Pool, space: Ints, address: int, first: int, linked: bool, out: Ints, begin: int, end: int
+    pool: PoolArrays,
+    space: Ints,
+    address: int,
+    first: int,
+    linked: bool,
+    out: Ints,
+    begin: int,
+    end: int,
 ) -> None:
     """Copy the row at an address to `out[begin:end]`."""
     source = pool.words
@@ -92,7 +99,7 @@ def read_row(
 
 
 @lean_kernel
-def free_row(pool: Pool, space: Ints, address: int, linked: bool) -> None:
+def free_row(pool: PoolArrays, space: Ints, address: int, linked: bool) -> None:
     """Free all units of a row."""
     if not linked:
         give_unit(pool, space, address)

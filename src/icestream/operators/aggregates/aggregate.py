@@ -17,7 +17,7 @@ import pyarrow as pa
 from icestream.core.arrays import Table
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.catalogue import WORD_FUNCTIONS
-from icestream.operators.aggregates.protocol import Call, Merged, WordFunction
+from icestream.operators.aggregates.protocol import MergedFields, TypedCall, WordFunction
 from icestream.operators.folding.fields import Field, Layout
 
 #: functions whose state is an object, computed by `operators.objects`
@@ -87,9 +87,9 @@ class Aggregate:
     def lower(self, table: Table, layout: Layout, types: Types) -> pa.Array:
         """Read the answers off a table of merged fields (without hi and lo)."""
         function, call = self._resolved(types)
-        return function.lower(call, Merged(table, layout))
+        return function.lower(call, MergedFields(table, layout))
 
-    def _resolved(self, types: Types) -> tuple[WordFunction, Call]:
+    def _resolved(self, types: Types) -> tuple[WordFunction, TypedCall]:
         function = WORD_FUNCTIONS.get(self.function)
         if function is None:
             msg = f"{self.function} keeps no fields of words: it is computed by operators.objects"
@@ -99,7 +99,7 @@ class Aggregate:
             msg = f"{self.text} has the wrong number of columns: give it {function.arity}"
             raise DefinitionError(msg)
         kinds = tuple(types[column] for column in self.columns)
-        return function, Call(self.function, self.columns, kinds, self.parameters, self.alias)
+        return function, TypedCall(self.function, self.columns, kinds, self.parameters, self.alias)
 
 
 def applicable(inputs: pa.Schema) -> Iterator[Aggregate]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from icestream.operators.aggregates.protocol import Call
+from icestream.operators.aggregates.protocol import TypedCall
 
 
 def is_word(kind: pa.DataType) -> bool:
@@ -21,7 +21,7 @@ def is_word(kind: pa.DataType) -> bool:
     )
 
 
-def check_numbers(call: Call) -> None:
+def check_numbers(call: TypedCall) -> None:
     """Refuse what cannot be added up."""
     for kind in call.types:
         number = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal128)
@@ -30,7 +30,7 @@ def check_numbers(call: Call) -> None:
             raise call.refusal(complaint, "cast the column to a numeric type first")
 
 
-def check_booleans(call: Call) -> None:
+def check_booleans(call: TypedCall) -> None:
     """Refuse what is neither true nor false."""
     for kind in call.types:
         if not pa.types.is_boolean(kind):
@@ -38,7 +38,7 @@ def check_booleans(call: Call) -> None:
             raise call.refusal(complaint, "use a comparison, for example sf.col('x') > 0")
 
 
-def check_words(call: Call) -> None:
+def check_words(call: TypedCall) -> None:
     """Refuse what does not fit a word."""
     for kind in call.types:
         if not is_word(kind):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from icestream.operators.aggregates.checks import check_words
-from icestream.operators.aggregates.protocol import Call, Merged
+from icestream.operators.aggregates.protocol import MergedFields, TypedCall
 from icestream.operators.aggregates.values import decode_ordered
 from icestream.operators.folding.fields import Field
 
@@ -28,20 +28,20 @@ class ByTime:
     kind: str
     arity: int = 1
 
-    def check(self, call: Call) -> None:
+    def check(self, call: TypedCall) -> None:
         """Take types whose values fit a word."""
         check_words(call)
 
-    def result_type(self, call: Call) -> pa.DataType:
+    def result_type(self, call: TypedCall) -> pa.DataType:
         """Return the type of the column."""
         return call.types[0]
 
-    def lift(self, call: Call) -> tuple[Field, ...]:
+    def lift(self, call: TypedCall) -> tuple[Field, ...]:
         """Keep the event that came first or last."""
         passes_over_nulls = bool(call.parameters and call.parameters[0])
         return (Field(f"{self.kind}_valid" if passes_over_nulls else self.kind, call.columns[0]),)
 
-    def lower(self, call: Call, merged: Merged) -> pa.Array:
+    def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
         """Return the value of that event."""
         return _chosen(merged, self.lift(call)[0], call.types[0])
 
@@ -53,23 +53,23 @@ class ByOrdering:
     kind: str
     arity: int = 2
 
-    def check(self, call: Call) -> None:
+    def check(self, call: TypedCall) -> None:
         """Take types whose values fit a word, for both columns."""
         check_words(call)
 
-    def result_type(self, call: Call) -> pa.DataType:
+    def result_type(self, call: TypedCall) -> pa.DataType:
         """Return the type of the value."""
         return call.types[0]
 
-    def lift(self, call: Call) -> tuple[Field, ...]:
+    def lift(self, call: TypedCall) -> tuple[Field, ...]:
         """Keep the event with the extreme ordering."""
         return (Field(self.kind, call.columns[0], call.columns[1:]),)
 
-    def lower(self, call: Call, merged: Merged) -> pa.Array:
+    def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
         """Return the value of that event."""
         return _chosen(merged, self.lift(call)[0], call.types[0])
 
 
-def _chosen(merged: Merged, field: Field, kind: pa.DataType) -> pa.Array:
+def _chosen(merged: MergedFields, field: Field, kind: pa.DataType) -> pa.Array:
     words = merged.words(field)
     return decode_ordered(words[:, -1], kind, (words[:, -2] & 1) == 1)

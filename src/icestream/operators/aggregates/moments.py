@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Floats
 from icestream.operators.aggregates.checks import check_numbers
-from icestream.operators.aggregates.protocol import Call, Merged
+from icestream.operators.aggregates.protocol import MergedFields, TypedCall
 from icestream.operators.folding.double_double import product_over
 from icestream.operators.folding.fields import Field
 
@@ -39,20 +39,20 @@ class Moment:
     root: bool = False
     arity: int = 1
 
-    def check(self, call: Call) -> None:
+    def check(self, call: TypedCall) -> None:
         """Take numbers."""
         check_numbers(call)
 
-    def result_type(self, _call: Call) -> pa.DataType:
+    def result_type(self, _call: TypedCall) -> pa.DataType:
         """Return double."""
         return pa.float64()
 
-    def lift(self, call: Call) -> tuple[Field, ...]:
+    def lift(self, call: TypedCall) -> tuple[Field, ...]:
         """Keep count, sum and sum of squares."""
         column = call.columns[0]
         return Field("valid", column), Field("sum_f64", column), Field("squares_f64", column)
 
-    def lower(self, call: Call, merged: Merged) -> pa.Array:
+    def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
         """Return the moment; null without values, of a sample also with one."""
         count, sums, squares = self.lift(call)
         valid = merged.word(count)
@@ -73,15 +73,15 @@ class Comoment:
     relative: bool = False
     arity: int = 2
 
-    def check(self, call: Call) -> None:
+    def check(self, call: TypedCall) -> None:
         """Take numbers."""
         check_numbers(call)
 
-    def result_type(self, _call: Call) -> pa.DataType:
+    def result_type(self, _call: TypedCall) -> pa.DataType:
         """Return double."""
         return pa.float64()
 
-    def lift(self, call: Call) -> tuple[Field, ...]:
+    def lift(self, call: TypedCall) -> tuple[Field, ...]:
         """Keep the count of pairs, both sums and the sum of products; of squares if needed."""
         x, y = call.columns
         fields = (
@@ -94,7 +94,7 @@ class Comoment:
             return fields
         return (*fields, Field("squares_f64", x, (y,)), Field("squares_f64", y, (x,)))
 
-    def lower(self, call: Call, merged: Merged) -> pa.Array:
+    def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
         """Return the covariance, or the correlation: null where a column has one value only."""
         count, x, y, products, *squares = self.lift(call)
         valid = merged.word(count)
@@ -114,7 +114,7 @@ def _divisor(valid: npt.NDArray[np.int64], *, sample: bool) -> npt.NDArray[np.in
 
 
 def _spread(
-    merged: Merged, x: Field, y: Field, products: Field, valid: npt.NDArray[np.int64]
+    merged: MergedFields, x: Field, y: Field, products: Field, valid: npt.NDArray[np.int64]
 ) -> Floats:
     """Return sum of products minus product of sums over count, to about 100 bits."""
     count = np.maximum(valid, 1).astype(np.float64)

@@ -22,7 +22,7 @@ from icestream.operators.folding.fields import Field, Layout
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TypedCall:
     """A function applied to columns whose types are known."""
 
     function: str
@@ -38,7 +38,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedFields:
     """A table of merged fields, one row for each answer, without hi and lo."""
 
     table: Table
@@ -66,19 +66,19 @@ class WordFunction(Protocol):
         """Return the number of columns it takes."""
         ...
 
-    def check(self, call: Call) -> None:
+    def check(self, call: TypedCall) -> None:
         """Refuse types the function has no meaning or no room for."""
         ...
 
-    def result_type(self, call: Call) -> pa.DataType:
+    def result_type(self, call: TypedCall) -> pa.DataType:
         """Return the type of the answers."""
         ...
 
-    def lift(self, call: Call) -> tuple[Field, ...]:
+    def lift(self, call: TypedCall) -> tuple[Field, ...]:
         """Return the fields to keep."""
         ...
 
-    def lower(self, call: Call, merged: Merged) -> pa.Array:
+    def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
         """Return the answers."""
         ...
 

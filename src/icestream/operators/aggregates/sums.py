@@ -15,12 +15,12 @@ from icestream.operators.aggregates.decimals import (
     integers_of_words,
     quotient,
 )
-from icestream.operators.aggregates.protocol import Call, Merged
+from icestream.operators.aggregates.protocol import MergedFields, TypedCall
 from icestream.operators.aggregates.values import sum_kind
 from icestream.operators.folding.fields import Field
 
 
-def _check(call: Call) -> None:
+def _check(call: TypedCall) -> None:
     check_numbers(call)
     kind = call.types[0]
     if pa.types.is_decimal(kind) and kind.precision > 28:
@@ -28,7 +28,7 @@ def _check(call: Call) -> None:
         raise call.refusal(complaint, "cast the column to at most 28 digits first")
 
 
-def _lift(call: Call) -> tuple[Field, Field]:
+def _lift(call: TypedCall) -> tuple[Field, Field]:
     column = call.columns[0]
     return Field("valid", column), Field(sum_kind(call.types[0]), column)
 
@@ -38,22 +38,22 @@ class Sum:
 
     arity = 1
 
-    def check(self, call: Call) -> None:
+    def check(self, call: TypedCall) -> None:
         """Take numbers whose sums fit 38 digits."""
         _check(call)
 
-    def result_type(self, call: Call) -> pa.DataType:
+    def result_type(self, call: TypedCall) -> pa.DataType:
         """Return bigint, double, or a decimal with ten more digits."""
         kind = call.types[0]
         if pa.types.is_decimal(kind):
             return pa.decimal128(min(38, kind.precision + 10), kind.scale)
         return pa.int64() if pa.types.is_integer(kind) else pa.float64()
 
-    def lift(self, call: Call) -> tuple[Field, ...]:
+    def lift(self, call: TypedCall) -> tuple[Field, ...]:
         """Keep the sum and whether there is any value."""
         return _lift(call)
 
-    def lower(self, call: Call, merged: Merged) -> pa.Array:
+    def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
         """Return the sum, null where every value is."""
         count, total = _lift(call)
         there = merged.word(count) > 0
@@ -76,20 +76,20 @@ class Average:
 
     arity = 1
 
-    def check(self, call: Call) -> None:
+    def check(self, call: TypedCall) -> None:
         """Take numbers whose sums fit 38 digits."""
         _check(call)
 
-    def result_type(self, call: Call) -> pa.DataType:
+    def result_type(self, call: TypedCall) -> pa.DataType:
         """Return double, or a decimal with four more digits."""
         kind = call.types[0]
         return average_type(kind) if pa.types.is_decimal(kind) else pa.float64()
 
-    def lift(self, call: Call) -> tuple[Field, ...]:
+    def lift(self, call: TypedCall) -> tuple[Field, ...]:
         """Keep the sum and the number of values."""
         return _lift(call)
 
-    def lower(self, call: Call, merged: Merged) -> pa.Array:
+    def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
         """Return the average, null where every value is."""
         count, total = _lift(call)
         valid = merged.word(count)

@@ -20,7 +20,7 @@ from icestream.operators.aggregates.decimals import (
     integers_of_words,
     quotient,
 )
-from icestream.operators.aggregates.protocol import Call, Merged
+from icestream.operators.aggregates.protocol import MergedFields, TypedCall
 from icestream.operators.folding.fields import Field
 
 #: bits of a product of which 2**33 can be added up in 128 bits
@@ -32,7 +32,7 @@ class WeightedAverage:
 
     arity = 2
 
-    def check(self, call: Call) -> None:
+    def check(self, call: TypedCall) -> None:
         """Take numbers; decimals only where their products fit."""
         check_numbers(call)
         value, weight = call.types
@@ -41,7 +41,7 @@ class WeightedAverage:
             complaint = f"{call.function} of {value} by {weight} could exceed 38 digits"
             raise call.refusal(complaint, "cast the columns to at most 28 digits together first")
 
-    def result_type(self, call: Call) -> pa.DataType:
+    def result_type(self, call: TypedCall) -> pa.DataType:
         """Return double, or for decimals not weighted by floats one with four more places."""
         value = call.types[0]
         if pa.types.is_decimal(value) and _is_exact(call):
@@ -49,7 +49,7 @@ class WeightedAverage:
             return pa.decimal128(38, min(38, value.scale + 4))
         return pa.float64()
 
-    def lift(self, call: Call) -> tuple[Field, ...]:
+    def lift(self, call: TypedCall) -> tuple[Field, ...]:
         """Keep the sums of products and of weights, and the number of pairs."""
         value, weight = call.columns
         kind = "i128" if _is_exact(call) else "f64"
@@ -59,7 +59,7 @@ class WeightedAverage:
             Field(f"sum_{kind}", weight, (value,)),
         )
 
-    def lower(self, call: Call, merged: Merged) -> pa.Array:
+    def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
         """Return the quotient of the sums, null where the weights add up to zero."""
         pairs, products, weights = self.lift(call)
         result = self.result_type(call)
@@ -88,11 +88,11 @@ class WeightedAverage:
         return decimals_of_integers(digits, result)
 
 
-def _has_floats(call: Call) -> bool:
+def _has_floats(call: TypedCall) -> bool:
     return any(pa.types.is_floating(kind) for kind in call.types)
 
 
-def _is_exact(call: Call) -> bool:
+def _is_exact(call: TypedCall) -> bool:
     """Tell whether products are added up as integers."""
     return not _has_floats(call) and sum(map(_bits, call.types)) <= _PRODUCT_BITS
 

@@ -34,7 +34,7 @@ from icestream.core.arrays import Ids, Mask
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.dataflow.join_step import JoinStores
 from icestream.operators.dataflow.join_traces import Traces
-from icestream.operators.dataflow.results import Telling
+from icestream.operators.dataflow.results import ResultBuffer
 from icestream.operators.dataflow.sorted_changes import collected, gathered, pieces
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import (
@@ -49,9 +49,9 @@ from icestream.operators.dataflow.steps import (
     Trace,
     regrouped,
 )
-from icestream.operators.dataflow.transient_groups import PassingGroups, lasting
-from icestream.operators.lifetimes.changes import PromptOperator, TemporalOperator, identities_of
-from icestream.operators.lifetimes.complete_mode import Current
+from icestream.operators.dataflow.transient_groups import TransientGroups, lasting
+from icestream.operators.lifetimes.changes import LifetimeOperator, PromptOperator, identities_of
+from icestream.operators.lifetimes.complete_mode import CompleteOutput
 from icestream.operators.protocol import ChangeInputs, Emitted, PastVersion, Shard
 from icestream.state.groups.spec import Groups
 
@@ -154,7 +154,7 @@ class ComponentOperator:
         #: whether groups of the chunk under way may pass the store
         self._passing = False
         self._telling = {
-            step.view: Telling(stores.gathered_bytes // HELD_BACK)
+            step.view: ResultBuffer(stores.gathered_bytes // HELD_BACK)
             for step in spec.steps
             if isinstance(step, Emit) and spec.rows_of[step.view].mode == "update"
         }
@@ -225,7 +225,7 @@ class ComponentOperator:
     def _changed(
         self,
         number: int,
-        operator: TemporalOperator,
+        operator: LifetimeOperator,
         port: int,
         changes: pa.RecordBatch,
         watermark: Micros,
@@ -257,7 +257,7 @@ class ComponentOperator:
             stays = self._staying(self._spec.steps[number].grouping, changes, watermark)
         if not stays.all():
             passing = changes.filter(pa.array(~stays))
-            groups = PassingGroups(passing, operator.synopses)
+            groups = TransientGroups(passing, operator.synopses)
             yield from operator.on_last_changes(port, passing, groups, watermark, over)
             changes = changes.filter(pa.array(stays))
         if changes.num_rows:
@@ -298,10 +298,10 @@ class ComponentOperator:
         return gathered(self._inputs, edge, room, timed=number in self._spec.timed)
 
     def _woken(
-        self, operator: TemporalOperator, groups: Groups, watermark: Micros
+        self, operator: LifetimeOperator, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
         """Return what an operator has to say at the end of the version."""
-        if isinstance(operator, Current):
+        if isinstance(operator, CompleteOutput):
             return operator.on_version(groups, watermark, self._version)
         return operator.on_watermark(groups, watermark)
 

@@ -39,7 +39,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Edging:
+class EdgeRows:
     """Tells starts, ends and points apart."""
 
     start: Predicate
@@ -49,7 +49,7 @@ class Edging:
     text: str
 
     @classmethod
-    def bind(cls, payload: pa.Schema, start: str, end: str, since: str) -> Edging:
+    def bind(cls, payload: pa.Schema, start: str, end: str, since: str) -> EdgeRows:
         """Bind the conditions, and the expression for the begin of what ends, to columns."""
         expression = parse(since)
         began = expression.bind(payload)

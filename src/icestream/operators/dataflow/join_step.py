@@ -35,7 +35,7 @@ JOINED = "joined"
 
 
 @dataclass(frozen=True)
-class Orders:
+class JoinInstructions:
     """What a join is told to do in a version."""
 
     #: partitions that leave memory
@@ -51,7 +51,7 @@ class Orders:
 class JoinStores:
     """A join in the place of a component's stores."""
 
-    def __init__(self, spec: MultiJoinSpec, shard: Shard, orders: Orders) -> None:
+    def __init__(self, spec: MultiJoinSpec, shard: Shard, orders: JoinInstructions) -> None:
         """Attach to the shard's arena."""
         quota = shard.account.budget.total
         #: bytes of changes that are read at once

@@ -86,7 +86,7 @@ class LifetimeRows:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-class Telling:
+class ResultBuffer:
     """Holds the changes of a version back, as many as there is room for, and adds them up."""
 
     def __init__(self, room: int) -> None:

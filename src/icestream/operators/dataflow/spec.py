@@ -29,7 +29,7 @@ from icestream.operators.dataflow.steps import (
     TimedOperator,
     consumers,
 )
-from icestream.operators.lifetimes.changes import OrderedOperator, PromptOperator
+from icestream.operators.lifetimes.changes import OrderedPortOperator, PromptOperator
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.state.groups.options import lifetimes
 from icestream.state.groups.spec import Synopsis
@@ -94,7 +94,7 @@ class ComponentSpec:
         left = [number for number, step in enumerate(self.steps) if isinstance(step, Receive)]
         before: dict[int, set[int]] = {number: set() for number in left}
         for step in self.steps:
-            if isinstance(step, Stateful) and isinstance(step.operator, OrderedOperator):
+            if isinstance(step, Stateful) and isinstance(step.operator, OrderedPortOperator):
                 ways = [self._received_by(each) for each in step.inputs]
                 first = ways.pop(step.operator.first_port)
                 for number in frozenset().union(*ways) - first:

@@ -17,7 +17,7 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from icestream.operators.lifetimes.changes import HEAD, TemporalOperator, payload_of
+from icestream.operators.lifetimes.changes import HEAD, LifetimeOperator, payload_of
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
 from icestream.operators.payload_identity import identified
@@ -72,7 +72,7 @@ class Stateful:
     inputs: tuple[int, ...]
     payload: pa.Schema
     grouping: int
-    operator: TemporalOperator
+    operator: LifetimeOperator
     text: str
 
 

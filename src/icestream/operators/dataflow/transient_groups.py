@@ -31,7 +31,7 @@ from icestream.state.identities import distinct
 _NONE: Ints = np.empty(0, dtype=np.int64)
 
 
-class PassingGroups(Groups):
+class TransientGroups(Groups):
     """Groups of some changes; nothing is known of them and nothing is kept."""
 
     def __init__(self, changes: pa.RecordBatch, synopses: Sequence[Synopsis]) -> None:

@@ -31,7 +31,7 @@ _ROW_BITS = 24
 _VERSION_BITS = 62 - _SPLIT_BITS - _ROW_BITS
 
 
-class Arrivals:
+class ArrivalNumbers:
     """Numbers the rows of one split in the order in which the whole stream arrives.
 
     A number is version, split and row in 62 bits. Rows beyond the last number of a split, and
@@ -51,7 +51,7 @@ class Arrivals:
         return pa.array(self._base + np.minimum(numbers, 2**_ROW_BITS - 1))
 
 
-class Column:
+class InputColumn:
     """One input column of a batch, in the forms that fields fold."""
 
     def __init__(self, array: pa.Array) -> None:

@@ -26,7 +26,7 @@ from icestream.core.arrays import Ids, Ints, Mask, Table
 from icestream.kernels import fold as kernels
 from icestream.kernels import words
 from icestream.operators.folding.cells import CellFinder
-from icestream.operators.folding.columns import ARRIVAL, TIME, Column
+from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
 from icestream.operators.folding.double_double import square_over
 from icestream.operators.folding.fields import ORDERED, Field, Layout
 from icestream.state.keys import KeyCodec
@@ -38,7 +38,7 @@ LAST = "__last"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class EntryRun:
     """Entries handed out together, unsorted, with the keys of their groups."""
 
     panes: Ints
@@ -75,8 +75,8 @@ class EntryTable:
         return 8 * (layout.entry_width + 5)
 
     def fold(
-        self, keys: pa.RecordBatch, panes: Ints, columns: Mapping[str, Column]
-    ) -> Iterator[Run]:
+        self, keys: pa.RecordBatch, panes: Ints, columns: Mapping[str, InputColumn]
+    ) -> Iterator[EntryRun]:
         """Fold a batch of events; hand out a run whenever the table is full.
 
         `columns` has the inputs, and `TIME` and `ARRIVAL` where the layout needs the order.
@@ -115,7 +115,7 @@ class EntryTable:
             if first < rows:
                 yield self.take()
 
-    def _counts_all(self, field: Field, columns: Mapping[str, Column]) -> bool:
+    def _counts_all(self, field: Field, columns: Mapping[str, InputColumn]) -> bool:
         """Tell whether a field counts every event of the batch."""
         if self._partial:
             return False
@@ -123,9 +123,9 @@ class EntryTable:
             field.kind == "valid" and not any(columns[name].valid.size for name in field.columns)
         )
 
-    def take(self) -> Run:
+    def take(self) -> EntryRun:
         """Hand out what was folded so far and start again."""
-        run = Run(
+        run = EntryRun(
             self._panes[: self._used].copy(),
             self._entries[: self._used].copy(),
             identified(
@@ -174,7 +174,7 @@ def fold_field(
     place: int,
     entries: Table,
     slots: Ints,
-    columns: Mapping[str, Column],
+    columns: Mapping[str, InputColumn],
     first: int,
     last: int,
 ) -> None:
@@ -209,7 +209,7 @@ def fold_field(
         fold(kernels.fold_max, inputs[0].ordered)
 
 
-def _all_valid(inputs: Sequence[Column], first: int, last: int) -> Mask:
+def _all_valid(inputs: Sequence[InputColumn], first: int, last: int) -> Mask:
     """Return the mask of events in which no input is null."""
     masks = [column.valid[first:last] for column in inputs if column.valid.size]
     if not masks:
@@ -218,7 +218,7 @@ def _all_valid(inputs: Sequence[Column], first: int, last: int) -> Mask:
 
 
 def _choice_rows(
-    field: Field, columns: Mapping[str, Column], first: int, last: int
+    field: Field, columns: Mapping[str, InputColumn], first: int, last: int
 ) -> tuple[Table, Mask]:
     """Return the words a choice compares, and which events it is among."""
     value = columns[field.columns[0]]
@@ -252,7 +252,7 @@ def _fold_partial(
     place: int,
     entries: Table,
     slots: Ints,
-    columns: Mapping[str, Column],
+    columns: Mapping[str, InputColumn],
     first: int,
     last: int,
 ) -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Table
 from icestream.core.times import Micros
 from icestream.kernels.fold import new_keys
-from icestream.operators.folding.columns import ARRIVAL, TIME, Column
+from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
 from icestream.operators.folding.fold import HI, LO, fold_field, identified
 from icestream.operators.frames.layout import TupleLayout
 from icestream.operators.grid.partitions import Partition
@@ -53,8 +53,8 @@ class Lifter:
     def lift(self, batch: pa.RecordBatch, arrived: int) -> Table:
         """Return one tuple per event; `arrived` is the number of events that came before."""
         rows, layout = batch.num_rows, self._layout
-        columns = {name: Column(batch.column(name)) for name in batch.schema.names}
-        columns[ARRIVAL] = Column(pa.array(np.arange(arrived, arrived + rows)))
+        columns = {name: InputColumn(batch.column(name)) for name in batch.schema.names}
+        columns[ARRIVAL] = InputColumn(pa.array(np.arange(arrived, arrived + rows)))
         slots = np.arange(rows)
         tuples = np.empty((rows, layout.tuple_width), dtype=np.int64)
         tuples[:, :-1] = layout.entry_identity

@@ -33,10 +33,10 @@ from icestream.core.arrays import Ints, Table
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.frames import moving as kernels
 from icestream.operators.frames.layout import FrameLayout
-from icestream.operators.frames.output import Output
-from icestream.operators.frames.suffix_stack import FrameFronts
-from icestream.operators.frames.tuples import Stretch, TupleLog
-from icestream.operators.grid.groups import Groups
+from icestream.operators.frames.output import FrameOutput
+from icestream.operators.frames.suffix_stack import FrameSuffixStack
+from icestream.operators.frames.tuples import TupleLog, TupleRun
+from icestream.operators.grid.groups import ResidentGroups
 from icestream.operators.grid.partitions import Partition
 from icestream.plan.windows.frame import Frame, RowsSlide
 
@@ -69,12 +69,12 @@ class MovingPass:
         self,
         frame: Frame,
         layout: FrameLayout,
-        groups: Groups,
+        groups: ResidentGroups,
         tuples: TupleLog,
         partition: Partition,
-        fronts: FrameFronts,
+        fronts: FrameSuffixStack,
         position: dict[str, Any],
-        output: Output,
+        output: FrameOutput,
     ) -> None:
         """Begin where the version before ended."""
         self._frame = frame
@@ -103,7 +103,7 @@ class MovingPass:
         self._progress = np.zeros(kernels.PROGRESS, dtype=np.int64)
         self._progress[kernels.FLIPS] = position["flips"]
         self._leaving = self._nothing = self._at_hand(tuples.nothing(0), _EMPTY)
-        self._source: Iterator[Stretch] = iter(())
+        self._source: Iterator[TupleRun] = iter(())
         #: place of the first tuple that is not at hand to leave
         self._next: int = position["left"]
         #: whether those at hand to leave are those that entered last
@@ -117,7 +117,7 @@ class MovingPass:
         if self._layout.front_words and self._fronts.stale:
             self._flip(self._next, place)
 
-    def take(self, stretch: Stretch, slots: Ints) -> Iterator[pa.RecordBatch]:
+    def take(self, stretch: TupleRun, slots: Ints) -> Iterator[pa.RecordBatch]:
         """Let the tuples of a stretch enter the groups in the given rows; yield what is shown."""
         yield from self._take(stretch, slots, self._stops(stretch), int(stretch.times[-1]))
 
@@ -145,7 +145,7 @@ class MovingPass:
 
     # -- where all groups are shown --------------------------------------------------------
 
-    def _stops(self, stretch: Stretch) -> list[Stop]:
+    def _stops(self, stretch: TupleRun) -> list[Stop]:
         """Return the stops among the tuples of a stretch."""
         slide = self._frame.slide
         if self._every:
@@ -179,7 +179,7 @@ class MovingPass:
     # -- tuples enter and leave ------------------------------------------------------------
 
     def _take(
-        self, stretch: Stretch, slots: Ints, stops: list[Stop], reached: Micros
+        self, stretch: TupleRun, slots: Ints, stops: list[Stop], reached: Micros
     ) -> Iterator[pa.RecordBatch]:
         """Let the tuples of a stretch enter, and those leave that no window after it reaches."""
         entering = self._at_hand(stretch, slots)
@@ -194,7 +194,7 @@ class MovingPass:
         if self._output.rows:
             yield self._output.take()
 
-    def _bound_after(self, stretch: Stretch, reached: Micros) -> int:
+    def _bound_after(self, stretch: TupleRun, reached: Micros) -> int:
         """Return up to which key tuples leave after a stretch."""
         if reached == MINUS_INFINITY:
             return MINUS_INFINITY
@@ -204,7 +204,7 @@ class MovingPass:
         return max(MINUS_INFINITY, last - self._frame.reach)
 
     def _move(
-        self, stretch: Stretch, entering: _Hand, last: int, bound: int
+        self, stretch: TupleRun, entering: _Hand, last: int, bound: int
     ) -> Iterator[pa.RecordBatch]:
         output, progress = self._output, self._progress
         while True:
@@ -237,7 +237,7 @@ class MovingPass:
             else:
                 self._bring(stretch, entering)
 
-    def _bring(self, stretch: Stretch, entering: _Hand) -> None:
+    def _bring(self, stretch: TupleRun, entering: _Hand) -> None:
         """Bring more tuples to leave: from the log, or those that are entering."""
         self._watch()
         flipped = self._fronts.flipped if self._layout.front_words else MINUS_INFINITY
@@ -262,7 +262,7 @@ class MovingPass:
             self._leaving.fronts = top[::-1].copy()
         self._progress[kernels.LEFT] = self._watched = 0
 
-    def _put_down(self, stretch: Stretch) -> None:
+    def _put_down(self, stretch: TupleRun) -> None:
         """Let go of tuples that entered; what they hold of the window is on the log."""
         self._watch()
         if self._emptied:
@@ -314,7 +314,7 @@ class MovingPass:
         self._fronts.stale = False
         self._source = iter(())
 
-    def _at_hand(self, stretch: Stretch, slots: Ints) -> _Hand:
+    def _at_hand(self, stretch: TupleRun, slots: Ints) -> _Hand:
         tuples = stretch.tuples
         return _Hand(
             tuples,
@@ -338,6 +338,6 @@ class MovingPass:
 _EMPTY: Ints = np.empty(0, dtype=np.int64)
 
 
-def _place(stretch: Stretch, number: int) -> int:
+def _place(stretch: TupleRun, number: int) -> int:
     """Return the place of the n-th of a stretch's tuples, or its end."""
     return int(stretch.places[number]) if number < len(stretch.places) else stretch.last

@@ -46,7 +46,7 @@ from icestream.operators.folding.fold import HI, LAST, LO
 from icestream.operators.frames.layout import SharedLayout
 from icestream.operators.frames.lift import Lifter, pieces
 from icestream.operators.frames.moving import MovingPass
-from icestream.operators.frames.output import Output
+from icestream.operators.frames.output import FrameOutput
 from icestream.operators.frames.records import (
     BLOCKS,
     GROUP_KEYS,
@@ -59,10 +59,10 @@ from icestream.operators.frames.records import (
     logged_keys,
 )
 from icestream.operators.frames.rings import RingPass, Rings
-from icestream.operators.frames.spec import OrderedSpec
+from icestream.operators.frames.spec import FrameSpec
 from icestream.operators.frames.suffix_stack import fronts_of
 from icestream.operators.frames.tuples import ARRIVALS, BLOCK_BYTES, SETTLED, TupleLog
-from icestream.operators.grid.groups import Groups
+from icestream.operators.grid.groups import ResidentGroups
 from icestream.operators.grid.partitions import Partition, Partitions
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
 from icestream.state.budget import Refused, shortage
@@ -73,13 +73,13 @@ from icestream.state.snapshot_schedule import SnapshotSchedule
 from icestream.state.versions.commits import BASE
 
 
-class OrderedOperator:
+class FrameOperator:
     """Windows of one shard that move with events."""
 
     lifetimes: ClassVar[tuple[str, ...]] = (ARRIVALS, SETTLED, BASE)
 
     def __init__(
-        self, specs: Sequence[OrderedSpec], shard: Shard, results: Sequence[pa.Schema]
+        self, specs: Sequence[FrameSpec], shard: Shard, results: Sequence[pa.Schema]
     ) -> None:
         """Attach to the shard's arena.
 
@@ -115,7 +115,7 @@ class OrderedOperator:
         self._rings = [self._ring_file(number) for number in range(len(specs))]
         ring_bytes = sum(self._ring_bytes(rings) for rings in self._rings if rings is not None)
         shard.account.resize((2 + 4 * len(specs)) * self._chunk_bytes + ring_bytes)
-        self._groups = Groups(self._layout, self._codec, shard.arena)
+        self._groups = ResidentGroups(self._layout, self._codec, shard.arena)
         self._partitions = Partitions(shard.arena, self._groups, 0, shard.account.budget)
         ranges = [frame.range for frame in self._frames if frame.range is not None]
         lives = max(ranges) if len(ranges) == len(specs) else None
@@ -213,9 +213,9 @@ class OrderedOperator:
             passes.append(RingPass(frame, layout, self._groups, position, output, rings, buffer))
         return passes
 
-    def _output(self, number: int) -> Output:
+    def _output(self, number: int) -> FrameOutput:
         layout, results = self._layout.frames[number], self._results[number]
-        return Output(self._specs[number], layout, self._groups, results, self._chunk_bytes)
+        return FrameOutput(self._specs[number], layout, self._groups, results, self._chunk_bytes)
 
     def _pass(
         self, partition: Partition, passes: Sequence[MovingPass | RingPass], watermark: Micros

@@ -12,18 +12,18 @@ import pyarrow as pa
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.frames import moving as kernels
 from icestream.operators.frames.layout import FrameLayout
-from icestream.operators.frames.spec import OrderedSpec
-from icestream.operators.grid.groups import Groups
+from icestream.operators.frames.spec import FrameSpec
+from icestream.operators.grid.groups import ResidentGroups
 
 
-class Output:
+class FrameOutput:
     """Windows shown and not yet handed on."""
 
     def __init__(
         self,
-        spec: OrderedSpec,
+        spec: FrameSpec,
         layout: FrameLayout,
-        groups: Groups,
+        groups: ResidentGroups,
         results: pa.Schema,
         size: int,
     ) -> None:

@@ -36,9 +36,9 @@ from icestream.core.times import Micros
 from icestream.kernels.frames import moving as kernels
 from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.operators.frames.layout import FrameLayout
-from icestream.operators.frames.output import Output
-from icestream.operators.frames.tuples import Stretch
-from icestream.operators.grid.groups import Groups
+from icestream.operators.frames.output import FrameOutput
+from icestream.operators.frames.tuples import TupleRun
+from icestream.operators.grid.groups import ResidentGroups
 from icestream.plan.windows.frame import Frame, RowsSlide
 from icestream.state.arena import Arena
 
@@ -133,9 +133,9 @@ class RingPass:
         self,
         frame: Frame,
         layout: FrameLayout,
-        groups: Groups,
+        groups: ResidentGroups,
         position: dict[str, Any],
-        output: Output,
+        output: FrameOutput,
         rings: Rings,
         buffer: Table,
     ) -> None:
@@ -165,7 +165,7 @@ class RingPass:
         if self._slide:
             yield from self._show_due(watermark)
 
-    def take(self, stretch: Stretch, slots: Ints) -> Iterator[pa.RecordBatch]:
+    def take(self, stretch: TupleRun, slots: Ints) -> Iterator[pa.RecordBatch]:
         """Let the tuples of a stretch enter, each group's together."""
         if len(slots) == 0:
             return

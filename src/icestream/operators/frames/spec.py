@@ -14,7 +14,7 @@ from icestream.plan.windows.frame import GROUPING_ID, Frame
 
 
 @dataclass(frozen=True)
-class OrderedSpec:
+class FrameSpec:
     """What an ordered window aggregate computes, with the types of its inputs."""
 
     frame: Frame

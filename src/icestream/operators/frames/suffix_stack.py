@@ -15,20 +15,20 @@ from typing import Any
 from icestream.core.times import MINUS_INFINITY
 from icestream.operators.frames.layout import FrameLayout
 from icestream.operators.grid.partitions import Partition
-from icestream.operators.grid.suffix_stack import FrontStack
+from icestream.operators.grid.suffix_stack import SuffixStack
 from icestream.state.arena import Arena
 
 #: where the facts of frames are among those of a partition
 FRAMES = "frames"
 
 
-class FrameFronts:
+class FrameSuffixStack:
     """Fronts of the tuples of one frame, for the groups of one partition."""
 
     def __init__(self, facts: dict[str, Any], path: str, words: int) -> None:
         """Wrap the facts of one frame; the stack is in the file `path`."""
         self._facts = facts
-        self.stack = FrontStack(path, words, facts["fronts"])
+        self.stack = SuffixStack(path, words, facts["fronts"])
         #: place before which all tuples have fronts on the stack
         self.flipped: int = facts["flipped"]
         #: whether the fronts must be made before they are used
@@ -41,7 +41,7 @@ class FrameFronts:
 
 def fronts_of(
     partition: Partition, arena: Arena, frames: tuple[FrameLayout, ...]
-) -> list[FrameFronts]:
+) -> list[FrameSuffixStack]:
     """Return the fronts of each frame in a partition, empty where they were lost."""
     lost, partition.stale = partition.stale, False
     if lost or FRAMES not in partition.facts:
@@ -49,7 +49,9 @@ def fronts_of(
             {"fronts": 0, "flipped": MINUS_INFINITY, "stale": lost} for _ in frames
         ]
     found = [
-        FrameFronts(facts, arena.path(f"fronts-{number}-{partition.low:x}"), layout.front_words)
+        FrameSuffixStack(
+            facts, arena.path(f"fronts-{number}-{partition.low:x}"), layout.front_words
+        )
         for number, (facts, layout) in enumerate(zip(partition.facts[FRAMES], frames, strict=True))
     ]
     if lost:

@@ -45,7 +45,7 @@ BLOCK_BYTES = 65536
 
 
 @dataclass(frozen=True)
-class Stretch:
+class TupleRun:
     """A piece of the sequence: its tuples inside a partition, and the times of all of them."""
 
     #: place of its first tuple in the sequence, and of the one after its last
@@ -208,7 +208,7 @@ class TupleLog:
 
     def read(
         self, first: int, last: int, partition: Partition, frames: int = 1
-    ) -> Iterator[Stretch]:
+    ) -> Iterator[TupleRun]:
         """Yield the tuples from one place of the sequence to another, a chunk at a time.
 
         They are read once for so many frames.
@@ -217,7 +217,7 @@ class TupleLog:
             yield self._stretch(*portion, partition)
             self.reads["block_uses"] += (frames - 1) * len(portion[-1])
 
-    def read_back(self, first: int, last: int, partition: Partition) -> Iterator[Stretch]:
+    def read_back(self, first: int, last: int, partition: Partition) -> Iterator[TupleRun]:
         """Yield the same, the last chunk first."""
         for portion in reversed(list(self._portions(first, last))):
             yield self._stretch(*portion, partition)
@@ -228,10 +228,10 @@ class TupleLog:
             hi = np.ascontiguousarray(table[:, 0]).view(np.uint64)
             yield np.ascontiguousarray(table[within(hi, partition)])
 
-    def nothing(self, place: int) -> Stretch:
+    def nothing(self, place: int) -> TupleRun:
         """Return a stretch without tuples at a place of the sequence."""
         none = np.empty(0, dtype=np.int64)
-        return Stretch(place, place, none, np.empty((0, self._width), dtype=np.int64), none)
+        return TupleRun(place, place, none, np.empty((0, self._width), dtype=np.int64), none)
 
     def place_after(self, time: Micros) -> int:
         """Return the place of the first tuple of the sequence that is later than a time."""
@@ -260,7 +260,7 @@ class TupleLog:
 
     def _stretch(
         self, first: int, last: int, begin: int, blocks: Blocks, partition: Partition
-    ) -> Stretch:
+    ) -> TupleRun:
         whole = np.concatenate(list(self._read(blocks)))[first - begin : last - begin]
         times = np.ascontiguousarray(whole[:, -1])
         places = np.arange(first, last)
@@ -268,7 +268,7 @@ class TupleLog:
             hi = np.ascontiguousarray(whole[:, 0]).view(np.uint64)
             inside = within(hi, partition)
             whole, places = np.ascontiguousarray(whole[inside]), places[inside]
-        return Stretch(first, last, times, whole, places)
+        return TupleRun(first, last, times, whole, places)
 
     def _read(self, blocks: Blocks) -> Iterator[Table]:
         """Yield the tuples of blocks, which are given in the order of their markers."""

@@ -2,8 +2,8 @@
 
 Idea: the rows of a window that closes are what longer windows around it need of its panes. They
 are written to a *level*, a file of the version, and longer windows that tumble add them instead of
-the panes' slices, which more rows are in. `Tiled` says what a window is made of, a `Tiling` finds
-it among panes, a `Level` is what one kind of window, tumbling or sliding, hands on.
+the panes' slices, which more rows are in. `Tiled` says what a window is made of, a `PaneTiling`
+finds it among panes, a `WindowResults` is what one kind of window, tumbling or sliding, hands on.
 
     15 min   [10 min            |5 min    )[5 min    |10 min            )   a period of two windows
                       watermark ^          reached: all before the tile that is still open
@@ -49,7 +49,7 @@ from icestream.operators.folding.fields import Layout
 from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.operators.grid.partitions import Partition
 from icestream.operators.grid.slice_log import SliceLog
-from icestream.operators.grid.slices import SLICE, Directory, Slices
+from icestream.operators.grid.slices import SLICE, SliceDirectory, Slices
 from icestream.plan.windows.grid import Cumulative, Grid, Windows
 from icestream.state.files import LocalFiles
 from icestream.state.log.reader import SegmentReader
@@ -90,7 +90,7 @@ class Tiled:
         )
 
 
-class Tiling:
+class PaneTiling:
     """The tiles of one kind of window over the panes of a grid."""
 
     def __init__(
@@ -138,7 +138,7 @@ class Tiling:
         return offsets, np.searchsorted(self._starts, offsets, side="right") - 1
 
 
-class Level:
+class WindowResults:
     """The rows of windows that one family closes in a version, on local disk until it is over."""
 
     def __init__(self, path: str, layout: Layout, chunk_bytes: int) -> None:
@@ -196,9 +196,9 @@ class Tiles:
 
     def __init__(
         self,
-        tiling: Tiling,
-        levels: Mapping[int, Level],
-        directory: Directory,
+        tiling: PaneTiling,
+        levels: Mapping[int, WindowResults],
+        directory: SliceDirectory,
         slices: SliceLog,
     ) -> None:
         """Take tiles from the levels of this version, by family, and from the panes on the log."""

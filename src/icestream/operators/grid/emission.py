@@ -18,9 +18,9 @@ import pyarrow as pa
 from icestream.core.arrays import Ints, Table
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.fields import Layout
-from icestream.operators.grid.groups import Groups
+from icestream.operators.grid.groups import ResidentGroups
 from icestream.operators.protocol import Emitted
-from icestream.plan.windows.grid import Cumulative, Grid, Step, Windows
+from icestream.plan.windows.grid import Cumulative, Grid, Windows, WindowStep
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Emission:
         self.rows = 0
         self.full = False
 
-    def collect(self, groups: Groups, first: int, step: Step) -> int:
+    def collect(self, groups: ResidentGroups, first: int, step: WindowStep) -> int:
         """Collect the groups of a window from row `first` on; return where it stopped."""
         self._before = self.rows
         reached, self.rows = groups.emit(
@@ -89,14 +89,14 @@ class Emission:
         slots: Ints = self._slots[fresh][self._fields[fresh, 0] == 0]
         return slots
 
-    def entries(self, groups: Groups) -> Table:
+    def entries(self, groups: ResidentGroups) -> Table:
         """Return what was just collected as entries, without groups that have no event left."""
         fresh = slice(self._before, self.rows)
         fields: Table = self._fields[fresh]
         there = fields[:, 0] > 0
         return np.concatenate([groups.ids(self._slots[fresh][there]), fields[there]], axis=1)
 
-    def take(self, groups: Groups) -> Iterator[Emitted]:
+    def take(self, groups: ResidentGroups) -> Iterator[Emitted]:
         """Turn what was collected into rows of every view."""
         keys = groups.keys(self._slots[: self.rows]).columns if self._views else []
         for view in self._views:

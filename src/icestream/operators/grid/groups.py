@@ -41,7 +41,7 @@ _STRANGERS = (
 )
 
 
-class Groups:
+class ResidentGroups:
     """Rows, index and keys of the groups that are in memory."""
 
     def __init__(self, layout: Layout, codec: KeyCodec, arena: Arena, scope: str = "") -> None:

@@ -38,17 +38,17 @@ import pyarrow as pa
 
 from icestream.core.arrays import Table
 from icestream.core.times import INFINITY, Micros
-from icestream.operators.grid.composed_windows import Level, Tiles
+from icestream.operators.grid.composed_windows import Tiles, WindowResults
 from icestream.operators.grid.emission import Emission
-from icestream.operators.grid.groups import Groups
+from icestream.operators.grid.groups import ResidentGroups
 from icestream.operators.grid.partitions import Partitions
-from icestream.operators.grid.refolding import Events, OwedDirectory, OwedRolling, OwedSlices
+from icestream.operators.grid.refolding import OwedDirectory, OwedRolling, OwedSlices, RawEvents
 from icestream.operators.grid.rolling import Rolling
 from icestream.operators.grid.slice_log import SLICE_BYTES, SliceLog, described
-from icestream.operators.grid.slices import SLICE, Directory, Slices
+from icestream.operators.grid.slices import SLICE, SliceDirectory, Slices
 from icestream.operators.grid.spec import WindowSpec
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
-from icestream.plan.windows.grid import Course
+from icestream.plan.windows.grid import WindowSequence
 from icestream.state.budget import Refused
 from icestream.state.keys import KeyCodec
 from icestream.state.log.ipc import read_table, write_table
@@ -78,7 +78,7 @@ class WindowOperator:
         spec: WindowSpec,
         shard: Shard,
         store: str = PANES,
-        events: tuple[Events, int] | None = None,
+        events: tuple[RawEvents, int] | None = None,
     ) -> None:
         """Attach to the shard's arena; `store` is `panes` or `tuples`.
 
@@ -93,7 +93,7 @@ class WindowOperator:
         #: bytes of entries sorted at once, and of result fields kept before they are handed on
         self._chunk_bytes = max(SLICE_BYTES, quota // 32)
         shard.account.resize((6 if spec.handing_on else 4) * self._chunk_bytes)
-        self._directory = Directory(shard.arena)
+        self._directory = SliceDirectory(shard.arena)
         log = (shard, spec.layout, self._chunk_bytes, self._chunk_bytes)
         #: the slices that are folded again, and the current version, where some have to be
         self._owed: OwedDirectory | None = None
@@ -104,7 +104,7 @@ class WindowOperator:
             most = OwedSlices.most_rows(spec.layout, self._chunk_bytes)
             self._owed = OwedDirectory(self._directory, most)
         #: rows of windows that closed in this version, by family, for those made of them
-        self._levels: dict[int, Level] = {}
+        self._levels: dict[int, WindowResults] = {}
         self._families = [self._rolling(number) for number in range(len(spec.families))]
         self._new = np.empty(0, dtype=SLICE)
         self._leaving: list[Slices] = []
@@ -116,7 +116,7 @@ class WindowOperator:
     def _rolling(self, number: int) -> Rolling:
         arena, layout = self._shard.arena, self._spec.layouts[number]
         scope = "" if number == 0 else f"{number}-"
-        groups = Groups(layout, KeyCodec(self._spec.keys), arena, scope)
+        groups = ResidentGroups(layout, KeyCodec(self._spec.keys), arena, scope)
         budget = self._shard.account.budget
         positions = self._header.setdefault("positions", {})
         tiles = None
@@ -190,7 +190,7 @@ class WindowOperator:
         family, layout, level = self._families[number], self._spec.layout, None
         if number in self._spec.handing_on:
             path = self._shard.arena.path(f"level-{number}")
-            level = self._levels[number] = Level(path, layout, self._chunk_bytes)
+            level = self._levels[number] = WindowResults(path, layout, self._chunk_bytes)
         for partition in family.partitions.visit():
             self._open_groups(number, partition)
             family.join(partition, self._new)
@@ -392,21 +392,21 @@ class WindowOperator:
 class _Kept:
     """Slices that stay until their pane has left every window, and their version is past."""
 
-    courses: tuple[Course, ...]
+    courses: tuple[WindowSequence, ...]
     watermark: Micros
 
     def __call__(self, pane: int) -> Micros:
         needed = max([each.grid.instant(self.end(each, pane)) for each in self.courses])
         return min(max(needed, self.watermark + 1), INFINITY)
 
-    def end(self, course: Course, pane: int) -> int:
+    def end(self, course: WindowSequence, pane: int) -> int:
         return course.last_end(pane)
 
 
 class _Entering(_Kept):
     """Slices that stay until their pane has entered every window, and their version is past."""
 
-    def end(self, course: Course, pane: int) -> int:
+    def end(self, course: WindowSequence, pane: int) -> int:
         return course.first_end(pane)
 
 

@@ -28,8 +28,8 @@ import pyarrow as pa
 
 from icestream.core.arrays import Table
 from icestream.core.times import MINUS_INFINITY
-from icestream.operators.grid.groups import HI_END, Groups
-from icestream.operators.grid.suffix_stack import FrontStack
+from icestream.operators.grid.groups import HI_END, ResidentGroups
+from icestream.operators.grid.suffix_stack import SuffixStack
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused, shortage
 from icestream.state.files import LocalFiles
@@ -79,8 +79,8 @@ class Partition:
         """Wrap the facts of one partition."""
         self.facts = facts
         path = folder.path(f"{scope}fronts-{facts['low']:x}")
-        self.fronts = FrontStack(path, front_words, facts["fronts"])
-        self.next = FrontStack(f"{path}-next", front_words, facts["next"])
+        self.fronts = SuffixStack(path, front_words, facts["fronts"])
+        self.next = SuffixStack(f"{path}-next", front_words, facts["next"])
 
     @property
     def whole(self) -> bool:
@@ -107,7 +107,7 @@ class Partitions:
     def __init__(
         self,
         arena: Arena,
-        groups: Groups,
+        groups: ResidentGroups,
         front_words: int,
         budget: Budget,
         scope: str = "",

@@ -36,7 +36,7 @@ from icestream.kernels.frames.blocks import (
     slide_averages,
     slide_totals,
 )
-from icestream.state.blocks.layout import BLOCK_BYTES, Layout
+from icestream.state.blocks.layout import BLOCK_BYTES, BlockLayout
 from icestream.state.blocks.repository import Repository
 
 SmallInts = npt.NDArray[np.int32]
@@ -58,10 +58,10 @@ class Extent:
             raise DefinitionError(msg)
 
 
-def weighted_layout(block_bytes: int = BLOCK_BYTES, factor: int = 0) -> Layout:
+def weighted_layout(block_bytes: int = BLOCK_BYTES, factor: int = 0) -> BlockLayout:
     """Return the block layout of (time, value, group, weight): 24 bytes a tuple."""
     columns = (("time", "i8"), ("value", "u8"), ("group", "i4"), ("weight", "i4"))
-    return Layout(columns, block_bytes, factor)
+    return BlockLayout(columns, block_bytes, factor)
 
 
 class _Sliding:

@@ -28,14 +28,14 @@ from icestream.operators.folding.fields import Layout
 from icestream.operators.folding.sorted_runs import slice_bounds, sorted_run
 from icestream.operators.grid.partitions import Partition
 from icestream.operators.grid.rolling import Rolling
-from icestream.operators.grid.slice_log import Portion, SliceLog
-from icestream.operators.grid.slices import SLICE, Directory, Slices
-from icestream.operators.grid.two_stacks import Relay
+from icestream.operators.grid.slice_log import SliceLog, SlicePortion
+from icestream.operators.grid.slices import SLICE, SliceDirectory, Slices
+from icestream.operators.grid.two_stacks import TwoStacks
 from icestream.plan.windows.grid import Sliding
 from icestream.state.log.format import NO_MARKER
 
 
-class Events(Protocol):
+class RawEvents(Protocol):
     """Raw events of one shard, as far as a version knows them."""
 
     @property
@@ -53,10 +53,10 @@ class Events(Protocol):
         ...
 
 
-class OwedDirectory(Directory):
+class OwedDirectory(SliceDirectory):
     """The slices of a directory as owed ones."""
 
-    def __init__(self, directory: Directory, rows: int) -> None:
+    def __init__(self, directory: SliceDirectory, rows: int) -> None:
         """Let an owed slice have about so many rows, at most."""
         self._directory = directory
         self._rows = rows
@@ -82,7 +82,7 @@ class OwedDirectory(Directory):
 class OwedSlices(SliceLog):
     """Reads slices of the log, and folds those that are owed."""
 
-    def __init__(self, events: Events, version: int, *log: Any) -> None:
+    def __init__(self, events: RawEvents, version: int, *log: Any) -> None:
         """Fold events as the given version knows them; `log` is what a `SliceLog` takes."""
         super().__init__(*log)
         self._events = events
@@ -98,7 +98,7 @@ class OwedSlices(SliceLog):
         """Return how many rows an owed slice has, at most."""
         return max(1, chunk_bytes // (32 * (layout.entry_width + 5)))
 
-    def portions(self, slices: Slices, partition: Partition) -> Iterator[Portion]:
+    def portions(self, slices: Slices, partition: Partition) -> Iterator[SlicePortion]:
         """Yield the entries inside the partition of slices, in their order."""
         owed = slices["marker"] == np.uint64(NO_MARKER)
         for first, last in pairwise(slice_bounds(owed.astype(np.int64)).tolist()):
@@ -119,7 +119,7 @@ class OwedSlices(SliceLog):
                 begin, rows = at, int(owed["rows"][at])
         yield owed[begin:]
 
-    def _fold(self, owed: Slices, partition: Partition) -> Portion:
+    def _fold(self, owed: Slices, partition: Partition) -> SlicePortion:
         """Return the entries of owed slices, which are of the same range of hi."""
         low = max(int(owed["first_hi"][0]), partition.low)
         high = min(int(owed["last_hi"][0]), partition.high - 1)
@@ -128,7 +128,7 @@ class OwedSlices(SliceLog):
         begins, ends = (panes.searchsorted(owed["pane"], side) for side in ("left", "right"))
         parts = [entries[first:last] for first, last in zip(begins, ends, strict=True)]
         bounds = np.concatenate([[0], np.cumsum(ends - begins)])
-        return Portion(np.ascontiguousarray(owed["pane"]), bounds, np.concatenate(parts))
+        return SlicePortion(np.ascontiguousarray(owed["pane"]), bounds, np.concatenate(parts))
 
     def _entries(self, span: tuple[int, int], low: int, high: int, rows: int) -> tuple[Ints, Table]:
         """Return the entries of panes between two hi, with their panes, by (pane, hi, lo)."""
@@ -149,9 +149,9 @@ class OwedRolling(Rolling):
     #: what is owed
     owed: OwedDirectory
 
-    def _relay(self, partition: Partition) -> Relay | None:
+    def _relay(self, partition: Partition) -> TwoStacks | None:
         relay = super()._relay(partition)
         if relay is None:
             return None
         assert isinstance(self._course, Sliding)
-        return Relay(self._course, self.groups, partition, self.owed, self._slices)
+        return TwoStacks(self._course, self.groups, partition, self.owed, self._slices)

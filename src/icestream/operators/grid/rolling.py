@@ -42,16 +42,16 @@ from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.grid.groups import LAST as LAST_PANE
 from icestream.operators.folding.fields import Layout
 from icestream.operators.folding.fold import HI, LAST, LO
-from icestream.operators.grid.composed_windows import Level, Tiles
+from icestream.operators.grid.composed_windows import Tiles, WindowResults
 from icestream.operators.grid.emission import Emission
-from icestream.operators.grid.groups import Groups
+from icestream.operators.grid.groups import ResidentGroups
 from icestream.operators.grid.partitions import Partition, Partitions
-from icestream.operators.grid.slice_log import Ahead, SliceLog
-from icestream.operators.grid.slices import Directory, Slices, in_order
+from icestream.operators.grid.slice_log import SliceCursor, SliceLog
+from icestream.operators.grid.slices import SliceDirectory, Slices, in_order
 from icestream.operators.grid.strides import Stride, starts_of
-from icestream.operators.grid.two_stacks import Relay
+from icestream.operators.grid.two_stacks import TwoStacks
 from icestream.operators.protocol import Emitted
-from icestream.plan.windows.grid import Course, Sliding, Step
+from icestream.plan.windows.grid import Sliding, WindowSequence, WindowStep
 from icestream.state.budget import Budget, Refused, shortage
 
 
@@ -60,11 +60,11 @@ class Rolling:
 
     def __init__(
         self,
-        course: Course,
+        course: WindowSequence,
         layout: Layout,
-        groups: Groups,
+        groups: ResidentGroups,
         partitions: Partitions,
-        directory: Directory,
+        directory: SliceDirectory,
         slices: SliceLog,
         position: dict[str, int],
         budget: Budget,
@@ -173,15 +173,15 @@ class Rolling:
             return added
         return max(added, self._tiles.reached(done))
 
-    def _relay(self, partition: Partition) -> Relay | None:
+    def _relay(self, partition: Partition) -> TwoStacks | None:
         """Return the fronts of a partition; None where no field needs any."""
         if not isinstance(self._course, Sliding) or self._course.tumbles:
             return None
         if self._layout.front_words == 0:
             return None
-        return Relay(self._course, self.groups, partition, self._directory, self._slices)
+        return TwoStacks(self._course, self.groups, partition, self._directory, self._slices)
 
-    def _add(self, slices: Iterator[tuple[int, Table]], relay: Relay | None) -> None:
+    def _add(self, slices: Iterator[tuple[int, Table]], relay: TwoStacks | None) -> None:
         """Merge slices into the running rows."""
         turning = INFINITY if relay is None else relay.turning
         for pane, entries in self._counted(slices):
@@ -202,7 +202,7 @@ class Rolling:
         watermark: Micros,
         leaving: Slices | None,
         output: Emission,
-        level: Level | None = None,
+        level: WindowResults | None = None,
     ) -> Iterator[Emitted]:
         """Emit the windows that close, adding and expiring panes as they come and go.
 
@@ -218,7 +218,7 @@ class Rolling:
         going = (
             self._from(self.position["start"], self._course.first_open(watermark), partition)
             if leaving is None
-            else Ahead(self._slices.read(in_order(leaving), partition))
+            else SliceCursor(self._slices.read(in_order(leaving), partition))
         )
         for step in self._steps(watermark):
             self._add(entering.before(step.end), relay)
@@ -315,7 +315,7 @@ class Rolling:
             quiet=self._ahead["quiet"],
         )
 
-    def _steps(self, watermark: Micros) -> Iterator[Step]:
+    def _steps(self, watermark: Micros) -> Iterator[WindowStep]:
         """Yield the windows to emit; of those that no event is in, the first for updates."""
         at = self._ahead = dict(self.position)
         while (step := self._next(at)) is not None:
@@ -328,21 +328,21 @@ class Rolling:
             at["added"] = max(at["added"], step.end)
             yield step
 
-    def _next(self, at: dict[str, int]) -> Step | None:
+    def _next(self, at: dict[str, int]) -> WindowStep | None:
         """Return the next window with an event, or, for updates, the first without one."""
         if self._updates and not at["quiet"]:
             return self._course.next(at["start"], at["done"], at["start"])
         first = self._directory.first_from(at["start"])
         return None if first is None else self._course.next(at["start"], at["done"], first)
 
-    def _emptied(self, output: Emission, step: Step) -> list[Ints]:
+    def _emptied(self, output: Emission, step: WindowStep) -> list[Ints]:
         """Return, for updates, the groups just emitted that have nothing left or to come."""
         if not self._updates:
             return []
         slots = output.emptied()
         return [slots[self.groups.rows[slots, LAST_PANE] < step.end]]
 
-    def _leave(self, relay: Relay | None, step: Step, going: Ahead) -> list[Ints]:
+    def _leave(self, relay: TwoStacks | None, step: WindowStep, going: SliceCursor) -> list[Ints]:
         """Take the oldest panes of a window out; return groups that have nothing left."""
         if self._course.tumbles:
             return [self.groups.empty(step.end)] if step.leave >= step.end else []
@@ -357,18 +357,18 @@ class Rolling:
             relay.build(step.start)
         return dead
 
-    def _entering(self, partition: Partition, watermark: Micros) -> Ahead:
+    def _entering(self, partition: Partition, watermark: Micros) -> SliceCursor:
         """Return what may enter windows, in order."""
         if self._tiles is None:
             first = max(self.position["added"], self.position["start"])
             return self._from(first, self._course.grid.passed(watermark), partition)
         passed = max(self._course.grid.passed(watermark), MINUS_INFINITY)
-        return Ahead(self._tiles.closing(self._reached, passed, partition))
+        return SliceCursor(self._tiles.closing(self._reached, passed, partition))
 
-    def _from(self, pane: int, end: int, partition: Partition) -> Ahead:
+    def _from(self, pane: int, end: int, partition: Partition) -> SliceCursor:
         """Return the slices from a pane up to another, in order; what is read ahead is used."""
         slices = self._directory.between(pane, max(pane, end))
-        return Ahead(self._slices.read(slices, partition))
+        return SliceCursor(self._slices.read(slices, partition))
 
     @property
     def statistics(self) -> dict[str, Any]:

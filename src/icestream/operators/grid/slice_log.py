@@ -39,7 +39,7 @@ SLICE_BYTES = 65536
 ENTRIES = 0
 
 
-class Readable(Protocol):
+class RecordSource(Protocol):
     """Records that can be looked up."""
 
     def read_many(self, markers: npt.NDArray[np.uint64]) -> Iterator[Record]:
@@ -47,11 +47,11 @@ class Readable(Protocol):
         ...
 
 
-class Place(Protocol):
+class SliceStorage(Protocol):
     """Where slices are: a shard, or a file of its own."""
 
     @property
-    def log(self) -> Readable:
+    def log(self) -> RecordSource:
         """Return what can be read."""
         ...
 
@@ -61,7 +61,7 @@ class Place(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
+class SlicePortion:
     """The entries of some slices, side by side."""
 
     #: pane of each slice
@@ -87,7 +87,9 @@ class Portion:
 class SliceLog:
     """Writes and reads the slices of one shard."""
 
-    def __init__(self, place: Place, layout: Layout, chunk_bytes: int, kept_bytes: int = 0) -> None:
+    def __init__(
+        self, place: SliceStorage, layout: Layout, chunk_bytes: int, kept_bytes: int = 0
+    ) -> None:
         """Sort `chunk_bytes` of entries at a time, read a quarter; keep so many that were read."""
         self._place = place
         self._layout = layout
@@ -191,7 +193,7 @@ class SliceLog:
         self._room += sum(entries.nbytes for _, _, entries in self._prepared)
         self._prepared.clear()
 
-    def _ready(self, slices: Slices) -> Portion | None:
+    def _ready(self, slices: Slices) -> SlicePortion | None:
         """Return slices as one portion, if they were prepared next to each other."""
         for markers, bounds, entries in self._prepared:
             first = np.flatnonzero(markers == slices["marker"][0])
@@ -201,10 +203,10 @@ class SliceLog:
                 own = bounds[at : at + len(slices) + 1]
                 mine = entries[own[0] : own[-1]]
                 self._taken += mine.nbytes
-                return Portion(np.ascontiguousarray(slices["pane"]), own - own[0], mine)
+                return SlicePortion(np.ascontiguousarray(slices["pane"]), own - own[0], mine)
         return None
 
-    def portions(self, slices: Slices, partition: Partition) -> Iterator[Portion]:
+    def portions(self, slices: Slices, partition: Partition) -> Iterator[SlicePortion]:
         """Yield the entries inside the partition of slices, in their order, many at a time."""
         low, high = np.uint64(partition.low), np.uint64(partition.high - 1)
         whole = partition.whole
@@ -220,7 +222,7 @@ class SliceLog:
                 inside = (hi >= low) & (hi <= high)
                 bounds = np.concatenate([[0], np.cumsum(inside)])[bounds]
                 entries = entries[inside]
-            yield Portion(np.ascontiguousarray(part["pane"]), bounds, entries)
+            yield SlicePortion(np.ascontiguousarray(part["pane"]), bounds, entries)
 
     def _gathered(self, markers: list[int], bounds: list[int]) -> Table:
         """Return the entries of slices side by side, given where each is to begin."""
@@ -261,7 +263,7 @@ class SliceLog:
             self._room += freed
 
 
-class Ahead:
+class SliceCursor:
     """Slices in the order of panes, taken up to a pane at a time."""
 
     def __init__(self, slices: Iterator[tuple[int, Table]]) -> None:

@@ -36,7 +36,7 @@ def in_order(slices: Slices) -> Slices:
     return slices[np.argsort(slices["pane"], kind="stable")]
 
 
-class Directory:
+class SliceDirectory:
     """Slices of one shard, in an arena."""
 
     def __init__(self, arena: Arena) -> None:

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.folding.fields import Layout, SlidingLayout
-from icestream.operators.grid.composed_windows import FROM_PANES, Tiled, Tiling
+from icestream.operators.grid.composed_windows import FROM_PANES, PaneTiling, Tiled
 from icestream.operators.grid.emission import WindowView
-from icestream.plan.windows.grid import Course, Cumulative, Grid, Windows
+from icestream.plan.windows.grid import Cumulative, Grid, Windows, WindowSequence
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class WindowSpec:
         return (*(views[0].windows for views in self.families if views), *self._factors)
 
     @cached_property
-    def courses(self) -> tuple[Course, ...]:
+    def courses(self) -> tuple[WindowSequence, ...]:
         """Return the order of each family's windows."""
         return tuple(windows.on(self.grid) for windows in self.windows)
 
@@ -84,13 +84,13 @@ class WindowSpec:
         )
 
     @cached_property
-    def tilings(self) -> dict[int, Tiling]:
+    def tilings(self) -> dict[int, PaneTiling]:
         """Return what the families are made of that are made of others."""
         first: dict[Windows | Cumulative, int] = {}
         for number in sorted(range(len(self.families)), key=self.updates):
             first.setdefault(self.windows[number], number)
         return {
-            number: Tiling(tiled, self.grid, first)
+            number: PaneTiling(tiled, self.grid, first)
             for tiled in self.tiled
             for number, windows in enumerate(self.windows)
             if windows == tiled.window and tiled.sources
@@ -117,7 +117,7 @@ class WindowSpec:
         return any(view.updates for view in self.families[number])
 
     @cached_property
-    def on_panes(self) -> tuple[Course, ...]:
+    def on_panes(self) -> tuple[WindowSequence, ...]:
         """Return the order of windows of the families that panes enter."""
         return tuple(
             course

@@ -25,9 +25,9 @@ from icestream.core.arrays import Ints
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.grid import strides as kernels
 from icestream.operators.grid.emission import Emission
-from icestream.operators.grid.groups import Groups
-from icestream.operators.grid.slice_log import Portion
-from icestream.operators.grid.two_stacks import Relay
+from icestream.operators.grid.groups import ResidentGroups
+from icestream.operators.grid.slice_log import SlicePortion
+from icestream.operators.grid.two_stacks import TwoStacks
 from icestream.operators.protocol import Emitted
 from icestream.plan.windows.grid import Sliding
 
@@ -61,11 +61,11 @@ class Stride:
     def __init__(
         self,
         course: Sliding,
-        groups: Groups,
-        entering: Iterator[Portion],
-        leaving: Iterator[Portion],
+        groups: ResidentGroups,
+        entering: Iterator[SlicePortion],
+        leaving: Iterator[SlicePortion],
         output: Emission,
-        relay: Relay | None,
+        relay: TwoStacks | None,
     ) -> None:
         """Take slices as they are needed, in the order of panes.
 
@@ -149,14 +149,14 @@ class Stride:
 
 
 _NO_ENTRIES = np.empty((0, 0), dtype=np.int64)
-_NOTHING = Portion(np.empty(0, dtype=np.int64), np.zeros(1, dtype=np.int64), _NO_ENTRIES)
-_NEVER_DUE = Portion(np.array([INFINITY]), np.zeros(2, dtype=np.int64), _NO_ENTRIES)
+_NOTHING = SlicePortion(np.empty(0, dtype=np.int64), np.zeros(1, dtype=np.int64), _NO_ENTRIES)
+_NEVER_DUE = SlicePortion(np.array([INFINITY]), np.zeros(2, dtype=np.int64), _NO_ENTRIES)
 
 
 class _Supply:
     """Portions of slices, one at a time; after the last, a slice that is never due."""
 
-    def __init__(self, portions: Iterator[Portion]) -> None:
+    def __init__(self, portions: Iterator[SlicePortion]) -> None:
         self._portions = portions
         self._before = 0
         self.portion = _NOTHING

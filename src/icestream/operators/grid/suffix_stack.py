@@ -26,7 +26,7 @@ from icestream.core.arrays import Table
 from icestream.core.errors import StorageError
 
 
-class FrontStack:
+class SuffixStack:
     """Blocks of fronts in one file; the last pushed is the first popped."""
 
     def __init__(self, path: str, width: int, size: int) -> None:
@@ -45,7 +45,7 @@ class FrontStack:
         if os.path.exists(self._path):
             os.unlink(self._path)
 
-    def replace(self, other: FrontStack) -> None:
+    def replace(self, other: SuffixStack) -> None:
         """Drop everything and take all that another stack holds, which is then empty."""
         self.clear()
         if other.size:

@@ -41,22 +41,22 @@ from collections.abc import Iterator
 import numpy as np
 
 from icestream.core.arrays import Table
-from icestream.operators.grid.groups import Groups
+from icestream.operators.grid.groups import ResidentGroups
 from icestream.operators.grid.partitions import Partition
 from icestream.operators.grid.slice_log import SliceLog
-from icestream.operators.grid.slices import Directory, Slices
+from icestream.operators.grid.slices import SliceDirectory, Slices
 from icestream.plan.windows.grid import Sliding
 
 
-class Relay:
+class TwoStacks:
     """The stacks of fronts of one partition, for the fields without an inverse."""
 
     def __init__(
         self,
         course: Sliding,
-        groups: Groups,
+        groups: ResidentGroups,
         partition: Partition,
-        directory: Directory,
+        directory: SliceDirectory,
         slices: SliceLog,
     ) -> None:
         """Go on where the facts of the partition say the stacks are."""

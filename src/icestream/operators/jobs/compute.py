@@ -33,8 +33,8 @@ from icestream.core.times import INFINITY, Micros
 from icestream.kernels.key_runs import window_runs
 from icestream.operators.dataflow.sorted_changes import order_in_runs, taken
 from icestream.operators.jobs.batches import TupleBatch
-from icestream.operators.jobs.folding import Fold
-from icestream.operators.jobs.spans import Spans
+from icestream.operators.jobs.folding import FoldFunction
+from icestream.operators.jobs.spans import WindowSpans
 from icestream.operators.lifetimes.changes import (
     DIFF,
     LE,
@@ -87,10 +87,10 @@ class Compute:
 
     def __init__(
         self,
-        fold: Fold,
+        fold: FoldFunction,
         keys: pa.Schema,
         payload: pa.Schema,
-        spans: Spans | None,
+        spans: WindowSpans | None,
         lag: Micros = 0,
     ) -> None:
         """Fold tuples of a payload; windows are complete `lag` after their end."""
@@ -332,7 +332,7 @@ def _are_together(slots: Slots) -> bool:
     return len(np.unique(slots[heads])) == len(heads)
 
 
-def _grid_of(spans: Spans | None) -> tuple[Micros, Micros] | None:
+def _grid_of(spans: WindowSpans | None) -> tuple[Micros, Micros] | None:
     """Return length and offset of windows of which each tuple is in one, where it begins.
 
     Length 0 is one window for all time; None if tuples may be in several, or count elsewhere.

@@ -36,10 +36,10 @@ from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
 from icestream.operators.jobs.batches import TupleBatch
 from icestream.operators.jobs.compute import END, EXPIRY, START, heads_of, integers, one_by_one
-from icestream.operators.jobs.folding import Merge
+from icestream.operators.jobs.folding import MergeFunction
 from icestream.operators.jobs.spans import assign, named
 from icestream.operators.lifetimes.changes import LE, RE, changes_of, column_of, payload_of
-from icestream.operators.lifetimes.rows_by_group import BySlot, first_rows, located, woken
+from icestream.operators.lifetimes.rows_by_group import RowsByGroup, first_rows, located, woken
 from icestream.operators.process.grouping import take
 from icestream.plan.windows.grid import Windows
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
@@ -50,7 +50,7 @@ _PARTIALS, _KEY = 0, 1
 
 
 @dataclass(frozen=True)
-class Tiling:
+class SpanTiling:
     """How the windows of one kind are made: spans that fill each of them."""
 
     window: Windows
@@ -93,10 +93,10 @@ class Consolidate:
 
     def __init__(
         self,
-        merge: Merge,
+        merge: MergeFunction,
         keys: pa.Schema,
         values: pa.Schema,
-        tilings: tuple[Tiling, ...],
+        tilings: tuple[SpanTiling, ...],
         given: frozenset[Micros],
         lag: Micros = 0,
     ) -> None:
@@ -135,7 +135,7 @@ class Consolidate:
         if len(used):
             values = take(payload.select(self._values.names), used)
             groups.append(_PARTIALS, slots[used], self._rows(begins, ends, needed, used, values))
-            touched = BySlot(slots[used])
+            touched = RowsByGroup(slots[used])
             rows, owners = touched.within(touched.distinct)
             heads = used[rows[first_rows(owners, len(touched.distinct))]]
             groups.append(_KEY, touched.distinct, self._told(payload, heads, MINUS_INFINITY))
@@ -176,7 +176,7 @@ class Consolidate:
     # -- windows -----------------------------------------------------------------------------
 
     def _made(
-        self, tiling: Tiling, held: _Held, told: Ints, complete: Micros, keys: pa.RecordBatch
+        self, tiling: SpanTiling, held: _Held, told: Ints, complete: Micros, keys: pa.RecordBatch
     ) -> _Held | None:
         """Make the windows of one kind that became complete."""
         rows, starts = tiling.uses(held.begins, held.ends)

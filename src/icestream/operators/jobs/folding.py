@@ -26,7 +26,7 @@ from icestream.operators.jobs.mapping import several
 
 
 @dataclass(frozen=True)
-class Fold:
+class FoldFunction:
     """Takes tuples into the state of their group; may answer each of them at once."""
 
     function: Callable[..., Any]
@@ -102,7 +102,7 @@ class Fold:
 
 
 @dataclass(frozen=True)
-class Merge:
+class MergeFunction:
     """Makes one row of the partial results of each group."""
 
     function: Callable[..., Any]

@@ -46,7 +46,7 @@ class Lag:
 
 
 @dataclass(frozen=True)
-class Spans:
+class WindowSpans:
     """Windows of different lengths, and where tuples over a border count."""
 
     windows: tuple[Windows, ...]

@@ -46,7 +46,7 @@ ENOUGH_ROWS = 65_536
 
 
 @dataclass(frozen=True)
-class Folded:
+class NewestUpdates:
     """Updates of keys, each key once or more."""
 
     rows: pa.RecordBatch
@@ -54,7 +54,7 @@ class Folded:
     @classmethod
     def of(
         cls, hi: Ids, lo: Ids, first: Ints, last: Ints, count: Ints, payload: pa.RecordBatch
-    ) -> Folded:
+    ) -> NewestUpdates:
         """Put together what a row is made of."""
         head = [pa.array(each) for each in (hi, lo, first, last, count)]
         schema = pa.schema([*HEAD, *payload.schema])
@@ -88,15 +88,15 @@ class Folded:
         ]
         return pa.RecordBatch.from_arrays(self.rows.columns[len(HEAD) :], schema=pa.schema(fields))
 
-    def take(self, chosen: Ints) -> Folded:
+    def take(self, chosen: Ints) -> NewestUpdates:
         """Return some of the rows."""
-        return Folded(self.rows.take(pa.array(chosen)))
+        return NewestUpdates(self.rows.take(pa.array(chosen)))
 
     def _numbers(self, name: str) -> np.ndarray:
         return np.asarray(self.rows.column(name).to_numpy())
 
 
-def folded(updates: Folded, ranks: Ints | None = None) -> Folded:
+def folded(updates: NewestUpdates, ranks: Ints | None = None) -> NewestUpdates:
     """Fold updates, in the order of arrival, to one row for each key.
 
     With ranks of inputs, of equal times that of the input with the lowest rank counts.
@@ -111,11 +111,11 @@ def folded(updates: Folded, ranks: Ints | None = None) -> Folded:
     np.minimum.at(earliest, numbers, first)
     np.add.at(total, numbers, count)
     payload = updates.payload.take(pa.array(chosen))
-    return Folded.of(hi[chosen], lo[chosen], earliest, last[chosen], total, payload)
+    return NewestUpdates.of(hi[chosen], lo[chosen], earliest, last[chosen], total, payload)
 
 
 @dataclass
-class Folder:
+class UpdateCoalescer:
     """Collects updates and keeps one row for each key."""
 
     ranks: Ints | None = None
@@ -123,7 +123,7 @@ class Folder:
     _rows: int = 0
     _settled: int = 0
 
-    def take(self, updates: Folded) -> None:
+    def take(self, updates: NewestUpdates) -> None:
         """Take in updates that came after those taken before."""
         part = folded(updates, self.ranks).rows
         self._parts.append(part)
@@ -131,16 +131,16 @@ class Folder:
         if self._rows > max(ENOUGH_ROWS, 2 * self._settled):
             self._settle()
 
-    def finish(self) -> Folded | None:
+    def finish(self) -> NewestUpdates | None:
         """Return one row for each key, or None if there was nothing."""
         if not self._parts:
             return None
         self._settle()
-        return Folded(self._parts[0])
+        return NewestUpdates(self._parts[0])
 
     def _settle(self) -> None:
         together = joined(self._parts)
-        self._parts = [folded(Folded(together), self.ranks).rows]
+        self._parts = [folded(NewestUpdates(together), self.ranks).rows]
         self._rows = self._settled = self._parts[0].num_rows
 
 

@@ -26,7 +26,7 @@ from icestream.core.times import Micros
 SECOND: Micros = 1_000_000
 
 
-class Mode(StrEnum):
+class QueueMode(StrEnum):
     """What is done with the updates of a key that is behind."""
 
     #: all are processed, in order
@@ -36,7 +36,7 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True)
-class Switching:
+class SwitchPolicy:
     """When to switch."""
 
     #: load above which only the newest values are processed
@@ -60,13 +60,13 @@ class Switching:
 
 
 @dataclass(frozen=True)
-class Switch:
+class ModeSwitch:
     """The mode, and how many observations in a row spoke for the other one."""
 
-    mode: Mode = Mode.APPEND
+    mode: QueueMode = QueueMode.APPEND
     against: int = 0
 
-    def after(self, load: float, backlog: Micros, rule: Switching) -> Switch:
+    def after(self, load: float, backlog: Micros, rule: SwitchPolicy) -> ModeSwitch:
         """Return what is next, after a stretch of time with such a load.
 
         Args:
@@ -74,16 +74,16 @@ class Switch:
             backlog: microseconds that processing everything that waits takes.
             rule: when to switch.
         """
-        if self.mode is Mode.APPEND:
+        if self.mode is QueueMode.APPEND:
             if backlog > rule.backlog:
-                return Switch(Mode.UPDATE)
+                return ModeSwitch(QueueMode.UPDATE)
             speaks = load > rule.enter
-            other = Mode.UPDATE
+            other = QueueMode.UPDATE
         else:
             # what waits must be gone before more does, or append mode begins late and stays late
             speaks = load < rule.leave and backlog <= rule.backlog * (1.0 - rule.leave)
-            other = Mode.APPEND
+            other = QueueMode.APPEND
         against = self.against + 1 if speaks else 0
         if against >= rule.patience:
-            return Switch(other)
+            return ModeSwitch(other)
         return replace(self, against=against)

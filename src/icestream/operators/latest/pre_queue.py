@@ -28,20 +28,20 @@ import pyarrow as pa
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import format_interval
-from icestream.operators.latest.coalescing import ORIGIN, Folded, folded
+from icestream.operators.latest.coalescing import ORIGIN, NewestUpdates, folded
 from icestream.operators.latest.join import LEFT, RIGHT, UpdateJoin
 from icestream.operators.latest.rowwise import UpdateFilter, UpdateMap
-from icestream.operators.latest.saved_arrays import Kept, State
+from icestream.operators.latest.saved_arrays import SavedArrays, State
 from icestream.operators.latest.union import UpdateUnion
 from icestream.operators.latest.update_stream import UpdateStream
 from icestream.operators.protocol import Shard
 
 
-class Front(Protocol):
+class PreQueueNode(Protocol):
     """One arc of a tree, with all that leads to it."""
 
     @property
-    def sources(self) -> tuple[Front, ...]:
+    def sources(self) -> tuple[PreQueueNode, ...]:
         """Return the arcs that lead to it."""
         ...
 
@@ -54,12 +54,12 @@ class Front(Protocol):
         """Return it as JSON, without its sources."""
         ...
 
-    def runner(self) -> Arc:
+    def runner(self) -> PreQueueStep:
         """Return an operator without a row."""
         ...
 
 
-class Arc(Protocol):
+class PreQueueStep(Protocol):
     """An arc at work."""
 
     @property
@@ -81,33 +81,33 @@ class Arc(Protocol):
 
 
 @dataclass(frozen=True)
-class Arriving:
+class PreQueueInput:
     """The rows of some inputs."""
 
     numbers: tuple[int, ...]
     stream: UpdateStream
-    sources: tuple[Front, ...] = ()
+    sources: tuple[PreQueueNode, ...] = ()
 
     def describe(self) -> dict[str, Any]:
         """Return it as JSON."""
         columns = [f"{each.name} {each.type}" for each in self.stream.schema]
         return {"inputs": list(self.numbers), "time": self.stream.time, "columns": columns}
 
-    def runner(self) -> Arc:
+    def runner(self) -> PreQueueStep:
         """Return what sorts rows by time."""
         return _Sorted(self.stream)
 
 
 @dataclass(frozen=True)
-class Filtered:
+class PreQueueFilter:
     """The rows of a stream that fulfil a condition."""
 
-    over: Front
+    over: PreQueueNode
     condition: str
     zone: str = "UTC"
 
     @property
-    def sources(self) -> tuple[Front, ...]:
+    def sources(self) -> tuple[PreQueueNode, ...]:
         """Return the stream."""
         return (self.over,)
 
@@ -120,22 +120,22 @@ class Filtered:
         """Return it as JSON."""
         return {"where": self.condition}
 
-    def runner(self) -> Arc:
+    def runner(self) -> PreQueueStep:
         """Return the filter."""
         operator = UpdateFilter(self.over.stream, self.condition, zone=self.zone)
         return _Rowwise(operator, self.stream)
 
 
 @dataclass(frozen=True)
-class Mapped:
+class PreQueueMap:
     """A stream with other columns; key and time stay."""
 
-    over: Front
+    over: PreQueueNode
     columns: tuple[str, ...]
     zone: str = "UTC"
 
     @property
-    def sources(self) -> tuple[Front, ...]:
+    def sources(self) -> tuple[PreQueueNode, ...]:
         """Return the stream."""
         return (self.over,)
 
@@ -150,17 +150,17 @@ class Mapped:
         """Return it as JSON."""
         return {"select": list(self.columns)}
 
-    def runner(self) -> Arc:
+    def runner(self) -> PreQueueStep:
         """Return the map."""
         operator = UpdateMap(self.over.stream, self.columns, zone=self.zone)
         return _Rowwise(operator, self.stream)
 
 
 @dataclass(frozen=True)
-class Merged:
+class PreQueueUnion:
     """The union of streams, never going back in time for any key."""
 
-    sources: tuple[Front, ...]
+    sources: tuple[PreQueueNode, ...]
     #: numbers of the streams from the most trusted on
     truth: tuple[int, ...]
 
@@ -173,7 +173,7 @@ class Merged:
         """Return it as JSON."""
         return {"union": list(self.truth)}
 
-    def runner(self) -> Arc:
+    def runner(self) -> PreQueueStep:
         """Return the union."""
         return _Union(self._union())
 
@@ -182,17 +182,17 @@ class Merged:
 
 
 @dataclass(frozen=True)
-class Joined:
+class PreQueueJoin:
     """Two update streams that are joined on their key."""
 
-    left: Front
-    right: Front
+    left: PreQueueNode
+    right: PreQueueNode
     within: Micros
     condition: str | None = None
     zone: str = "UTC"
 
     @property
-    def sources(self) -> tuple[Front, ...]:
+    def sources(self) -> tuple[PreQueueNode, ...]:
         """Return both sides."""
         return self.left, self.right
 
@@ -205,7 +205,7 @@ class Joined:
         """Return it as JSON."""
         return {"join": format_interval(self.within), "condition": self.condition}
 
-    def runner(self) -> Arc:
+    def runner(self) -> PreQueueStep:
         """Return the join."""
         return _Join(self._join())
 
@@ -219,22 +219,24 @@ class Joined:
         )
 
 
-def inputs_of(front: Front) -> Iterator[Arriving]:
+def inputs_of(front: PreQueueNode) -> Iterator[PreQueueInput]:
     """Yield the inputs of a tree, from left to right."""
-    if isinstance(front, Arriving):
+    if isinstance(front, PreQueueInput):
         yield front
     for source in front.sources:
         yield from inputs_of(source)
 
 
-def numbers_of(front: Front) -> tuple[int, ...]:
+def numbers_of(front: PreQueueNode) -> tuple[int, ...]:
     """Return the numbers of the inputs of a tree."""
     return tuple(number for each in inputs_of(front) for number in each.numbers)
 
 
-def ranks_of(front: Front | None) -> tuple[int, ...] | None:
+def ranks_of(front: PreQueueNode | None) -> tuple[int, ...] | None:
     """Return the trust in each input, 0 for most, of a union of plain streams; None of others."""
-    if not isinstance(front, Merged) or not all(isinstance(arc, Arriving) for arc in front.sources):
+    if not isinstance(front, PreQueueUnion) or not all(
+        isinstance(arc, PreQueueInput) for arc in front.sources
+    ):
         return None
     ranks = {
         number: rank
@@ -244,7 +246,7 @@ def ranks_of(front: Front | None) -> tuple[int, ...] | None:
     return tuple(ranks[number] for number in sorted(ranks))
 
 
-def columns_of(front: Front) -> pa.Schema:
+def columns_of(front: PreQueueNode) -> pa.Schema:
     """Return the columns that travel for a tree: those of all inputs, equal ones once."""
     found: dict[str, pa.Field] = {}
     for each in inputs_of(front):
@@ -259,28 +261,28 @@ def columns_of(front: Front) -> pa.Schema:
     return pa.schema([pa.field(each.name, each.type) for each in found.values()])
 
 
-def described(front: Front) -> dict[str, Any]:
+def described(front: PreQueueNode) -> dict[str, Any]:
     """Return a tree as JSON."""
     sources = [described(each) for each in front.sources]
     return {**front.describe(), **({"of": sources} if sources else {})}
 
 
-class FrontOperator:
+class PreQueueOperator:
     """A tree at work, in one shard."""
 
-    def __init__(self, front: Front, shard: Shard | None = None) -> None:
+    def __init__(self, front: PreQueueNode, shard: Shard | None = None) -> None:
         """Go on with what the shard's arena has; without one begin with nothing."""
         #: arcs with the numbers of those that lead to them, which come first
-        self._arcs: list[tuple[Front, Arc, list[int]]] = []
+        self._arcs: list[tuple[PreQueueNode, PreQueueStep, list[int]]] = []
         self._add(front)
         #: what the tree makes
         self.result = front.stream
-        self._kept = None if shard is None else Kept(shard.arena, shard.account, "front")
+        self._kept = None if shard is None else SavedArrays(shard.arena, shard.account, "front")
         known = None if self._kept is None else self._kept.load()
         if known is not None:
             self.recall(known)
 
-    def _add(self, front: Front) -> int:
+    def _add(self, front: PreQueueNode) -> int:
         sources = [self._add(each) for each in front.sources]
         self._arcs.append((front, front.runner(), sources))
         return len(self._arcs) - 1
@@ -296,19 +298,19 @@ class FrontOperator:
         made: list[pa.RecordBatch] = []
         for front, arc, sources in self._arcs:
             inputs = [made[source] for source in sources]
-            if isinstance(front, Arriving):
+            if isinstance(front, PreQueueInput):
                 mine = batch.filter(pa.array(np.isin(origins, front.numbers)))
                 inputs = [mine.select(front.stream.schema.names)]
             made.append(arc.on_batch(inputs))
         return made[-1]
 
-    def take(self, batch: pa.RecordBatch) -> Folded | None:
+    def take(self, batch: pa.RecordBatch) -> NewestUpdates | None:
         """Take rows of all inputs and return what the tree makes of them, as updates of keys."""
         rows = self.rows(batch)
         if not rows.num_rows:
             return None
         times, ones = self.result.times(rows), np.ones(rows.num_rows, dtype=np.int64)
-        return folded(Folded.of(*self.result.identify(rows), times, times, ones, rows))
+        return folded(NewestUpdates.of(*self.result.identify(rows), times, times, ones, rows))
 
     def save(self) -> None:
         """Keep what is known until the next version."""
@@ -323,7 +325,7 @@ class FrontOperator:
             for name, array in arc.state().items()
         }
 
-    def states(self) -> list[tuple[Front, State]]:
+    def states(self) -> list[tuple[PreQueueNode, State]]:
         """Return every arc with what it keeps, for whoever looks at them."""
         return [(front, arc.state()) for front, arc, _ in self._arcs]
 

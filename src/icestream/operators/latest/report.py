@@ -27,7 +27,7 @@ Reals = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Stale:
+class StalenessIntegral:
     """Staleness of some keys over some time: integral, keys times time, largest, distribution."""
 
     #: staleness summed over keys and time, microseconds squared
@@ -48,7 +48,7 @@ class Stale:
         most: Micros,
         profile: Reals,
         averages: Mapping[int, int] | None = None,
-    ) -> Stale:
+    ) -> StalenessIntegral:
         """Return the staleness with a profile given as an array."""
         busy = np.flatnonzero(profile.any(axis=1)).tolist()
         by_bin = {each: tuple(profile[each].tolist()) for each in busy}
@@ -69,7 +69,7 @@ class Stale:
         total = max(self.extent, float(profile[:, 1].sum()))
         return min(quantile(profile, total, part), float(self.most))
 
-    def plus(self, other: Stale) -> Stale:
+    def plus(self, other: StalenessIntegral) -> StalenessIntegral:
         """Return the staleness of the keys of both."""
         profile = dict(self.profile)
         for place, (count, micros) in other.profile.items():
@@ -78,7 +78,7 @@ class Stale:
         averages = dict(self.averages)
         for place, keys in other.averages.items():
             averages[place] = averages.get(place, 0) + keys
-        return Stale(
+        return StalenessIntegral(
             self.area + other.area,
             self.extent + other.extent,
             max(self.most, other.most),
@@ -112,7 +112,7 @@ class Stale:
 
 
 @dataclass(frozen=True)
-class Told:
+class ServingReport:
     """What one shard, or all of them, did in a version."""
 
     #: keys that were served, and calls of the step for that
@@ -128,11 +128,11 @@ class Told:
     #: microseconds of serving; of several shards the longest
     serving: Micros = 0
     #: staleness of answers since the query began, and since the version before
-    stale: Stale = field(default_factory=Stale)
-    lately: Stale = field(default_factory=Stale)
+    stale: StalenessIntegral = field(default_factory=StalenessIntegral)
+    lately: StalenessIntegral = field(default_factory=StalenessIntegral)
     #: staleness in the queue since the query began, and since the version before
-    queued: Stale = field(default_factory=Stale)
-    queued_lately: Stale = field(default_factory=Stale)
+    queued: StalenessIntegral = field(default_factory=StalenessIntegral)
+    queued_lately: StalenessIntegral = field(default_factory=StalenessIntegral)
     #: of windows: tuples that were processed, and microseconds that one takes
     tuples: int = 0
     each: float = 0.0
@@ -142,10 +142,10 @@ class Told:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Told:
+    def from_json(cls, value: Mapping[str, Any]) -> ServingReport:
         """Return what `to_json` wrote."""
         names = ("stale", "lately", "queued", "queued_lately")
-        stale = {name: Stale(**value[name]) for name in names}
+        stale = {name: StalenessIntegral(**value[name]) for name in names}
         return cls(**{**value, **stale})
 
     def shown(self) -> dict[str, Any]:
@@ -184,9 +184,9 @@ class Told:
         }
 
 
-def told(shards: Sequence[Told]) -> Told:
+def told(shards: Sequence[ServingReport]) -> ServingReport:
     """Add up what shards tell."""
-    total = Told()
+    total = ServingReport()
     for each in shards:
         total = replace(
             total,

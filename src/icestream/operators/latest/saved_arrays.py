@@ -26,7 +26,7 @@ import pyarrow as pa
 from icestream.state.arena import Arena
 from icestream.state.budget import Account
 from icestream.state.log.ipc import read_table, write_table
-from icestream.state.queue.arrays import Growing
+from icestream.state.queue.arrays import GrowingArray
 
 #: arrays of an operator by name
 State = dict[str, npt.NDArray[Any]]
@@ -35,7 +35,7 @@ State = dict[str, npt.NDArray[Any]]
 RECORD_BYTES = 1 << 20
 
 
-class Kept:
+class SavedArrays:
     """The arrays of an operator in an arena."""
 
     def __init__(self, arena: Arena, account: Account, name: str = "kept") -> None:
@@ -65,7 +65,7 @@ class Kept:
             target.view[: len(flat)] = flat
             self._shapes[name] = array.dtype.str, list(array.shape)
 
-    def _array(self, name: str) -> Growing:
+    def _array(self, name: str) -> GrowingArray:
         return self._arena.array(f"{self._name}.{name}", np.uint8)
 
 

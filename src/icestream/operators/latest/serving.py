@@ -29,15 +29,15 @@ import pyarrow as pa
 from icestream.core.arrays import Ids
 from icestream.core.clock import Clock
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.operators.latest.coalescing import Folded, Folder, folded, joined
+from icestream.operators.latest.coalescing import NewestUpdates, UpdateCoalescer, folded, joined
 from icestream.operators.latest.identities import newest
 from icestream.operators.latest.pacing import Pace
-from icestream.operators.latest.pre_queue import Front, FrontOperator
-from icestream.operators.latest.report import Told
+from icestream.operators.latest.pre_queue import PreQueueNode, PreQueueOperator
+from icestream.operators.latest.report import ServingReport
 from icestream.operators.latest.serving_log import LIFETIMES, RECORD_ROWS, ServingLog
-from icestream.operators.latest.staleness_totals import Books
+from icestream.operators.latest.staleness_totals import StalenessTotals
 from icestream.operators.latest.step import UpdateStep
-from icestream.operators.latest.waiting_keys import Waiting
+from icestream.operators.latest.waiting_keys import WaitingKeys
 from icestream.operators.lifetimes.consolidate import numbered
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
 
@@ -65,7 +65,7 @@ class Serving:
     #: trust in each input of a union, 0 for most
     ranks: tuple[int, ...] | None = None
     #: the tree whose rows are the updates
-    front: Front | None = None
+    front: PreQueueNode | None = None
 
 
 class ServingOperator:
@@ -77,33 +77,33 @@ class ServingOperator:
         self._shard = shard
         self._header: dict[str, Any] = shard.arena.header
         readers = len(spec.steps)
-        self._waiting = Waiting(
+        self._waiting = WaitingKeys(
             spec.payload, spec.schedule, shard.arena, shard.account, readers, spec.importance
         )
-        self._front = None if spec.front is None else FrontOperator(spec.front, shard)
+        self._front = None if spec.front is None else PreQueueOperator(spec.front, shard)
         self._log = ServingLog(shard, self._waiting, spec.payload, self._front)
         self._books = [
-            Books(shard.arena, reader, f"books{number}", self._waiting.cold)
+            StalenessTotals(shard.arena, reader, f"books{number}", self._waiting.cold)
             for number, reader in enumerate(self._waiting.readers)
         ]
         learnt = self._header.get("pace", [[0.0] * 6] * readers)
         self._paces = [Pace(list(sums)) for sums in learnt]
-        self._batch: Folded | None = None
+        self._batch: NewestUpdates | None = None
         #: updates of the batch that newer ones of it superseded, where all are processed
         self._older: pa.RecordBatch | None = None
         #: what a join in front took
         self._taken: pa.RecordBatch | None = None
-        self._told = Told()
+        self._told = ServingReport()
         #: microseconds of the version's time that others have used
         self.spent: Micros = 0
 
     @property
-    def waiting(self) -> Waiting:
+    def waiting(self) -> WaitingKeys:
         """Return the keys that are known, for whoever looks at them."""
         return self._waiting
 
     @property
-    def front(self) -> FrontOperator | None:
+    def front(self) -> PreQueueOperator | None:
         """Return the arcs before the queue, for whoever looks at them."""
         return self._front
 
@@ -125,18 +125,18 @@ class ServingOperator:
             replaced = self._waiting.take_in(found)
             replaced += rows - found.rows.num_rows
         dropped += self._waiting.late - outdated
-        self._told = Told(superseded=replaced, outdated=dropped)
+        self._told = ServingReport(superseded=replaced, outdated=dropped)
 
     def _hold(self, inputs: Inputs) -> None:
         """Tell the newest of each key from what comes before it; all of it is processed."""
         parts = list(inputs.tuples())
         if not parts:
             return
-        updates = Folded(joined(parts))
+        updates = NewestUpdates(joined(parts))
         self._shard.account.reserve(2 * updates.rows.nbytes)
         order = np.argsort(updates.last, kind="stable")
         fresh = order[self._waiting.is_fresh(updates)[order]]
-        self._told = Told(outdated=updates.rows.num_rows - len(fresh))
+        self._told = ServingReport(outdated=updates.rows.num_rows - len(fresh))
         if len(fresh):
             updates = updates.take(fresh)
             self._batch = folded(updates)
@@ -144,12 +144,12 @@ class ServingOperator:
             older = np.setdiff1d(np.arange(len(fresh)), chosen)
             self._older = updates.take(older).payload if len(older) else None
 
-    def _newest(self, inputs: Inputs) -> tuple[Folded | None, int, int]:
+    def _newest(self, inputs: Inputs) -> tuple[NewestUpdates | None, int, int]:
         """Return the newest of each key, rows that it stands for, and rows that came too late."""
         ranks = None if self._spec.ranks is None else np.array(self._spec.ranks, dtype=np.int64)
-        folder, rows = Folder(ranks), 0
+        folder, rows = UpdateCoalescer(ranks), 0
         for batch in inputs.tuples():
-            folder.take(Folded(batch))
+            folder.take(NewestUpdates(batch))
             rows += batch.num_rows
         found = folder.finish()
         if found is None or ranks is None:
@@ -159,9 +159,9 @@ class ServingOperator:
         dropped = found.rows.num_rows - len(young)
         return (found.take(young) if len(young) else None), rows - dropped, dropped
 
-    def _matches(self, inputs: Inputs) -> tuple[Folded | None, int, int]:
+    def _matches(self, inputs: Inputs) -> tuple[NewestUpdates | None, int, int]:
         """Return the newest match of each key, matches it stands for, and rows that were late."""
-        parts = [Folded(batch).payload for batch in inputs.tuples()]
+        parts = [NewestUpdates(batch).payload for batch in inputs.tuples()]
         if not parts or self._front is None:
             return None, 0, 0
         late = self._front.late
@@ -224,7 +224,7 @@ class ServingOperator:
             self._waiting.take_in(self._batch)
             yield from self._serve(served)
         older = 0 if self._older is None else self._older.num_rows
-        more = self._told if self._batch is not None else Told()
+        more = self._told if self._batch is not None else ServingReport()
         self._told = replace(
             waited,
             served=waited.served + more.served + older * len(self._spec.steps),
@@ -285,7 +285,7 @@ class ServingOperator:
         return self._log.released
 
     @property
-    def told(self) -> Told:
+    def told(self) -> ServingReport:
         """Return what the version did."""
         return self._told
 

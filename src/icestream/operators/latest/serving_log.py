@@ -24,9 +24,9 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.latest.coalescing import COUNT, FIRST, HI, LAST, LO, Folded, joined
+from icestream.operators.latest.coalescing import COUNT, FIRST, HI, LAST, LO, NewestUpdates, joined
 from icestream.operators.latest.identities import places_among
-from icestream.operators.latest.pre_queue import FrontOperator
+from icestream.operators.latest.pre_queue import PreQueueOperator
 from icestream.operators.latest.saved_arrays import records_of, state_of
 from icestream.operators.latest.waiting_keys import (
     EVENNESS,
@@ -35,7 +35,7 @@ from icestream.operators.latest.waiting_keys import (
     PLACE,
     SINCE_FIRST,
     TURNS,
-    Waiting,
+    WaitingKeys,
     importances,
 )
 from icestream.operators.protocol import PastVersion, Shard
@@ -71,7 +71,11 @@ class ServingLog:
     """The log of one shard's queue."""
 
     def __init__(
-        self, shard: Shard, waiting: Waiting, payload: pa.Schema, front: FrontOperator | None = None
+        self,
+        shard: Shard,
+        waiting: WaitingKeys,
+        payload: pa.Schema,
+        front: PreQueueOperator | None = None,
     ) -> None:
         """Go on in the shard's log."""
         self._front = front
@@ -92,7 +96,7 @@ class ServingLog:
 
     def write(
         self,
-        batch: Folded | None,
+        batch: NewestUpdates | None,
         served: Served,
         taken: pa.RecordBatch | None = None,
         forgot: Micros = MINUS_INFINITY,
@@ -127,7 +131,7 @@ class ServingLog:
         values = 8 * cells.codec.width * (cells.pages.used + waiting.cold.waiting)
         return KEY_BYTES * waiting.keys + ORDER_BYTES * ordered + values
 
-    def _write_changes(self, batch: Folded | None, served: Served) -> None:
+    def _write_changes(self, batch: NewestUpdates | None, served: Served) -> None:
         wanted = None if batch is None else self._waiting.has(batch)
         for number, (hi, lo) in enumerate(served):
             # what the batch brought of keys whose values are not logged is told once
@@ -209,7 +213,7 @@ class ServingLog:
             if changed.num_rows:
                 parts.append(_without_values(changed, self._payload, self._waiting.importance))
         if parts:
-            self._waiting.take_in(Folded(joined(parts)))
+            self._waiting.take_in(NewestUpdates(joined(parts)))
         for reader in range(len(self._waiting.readers)):
             for rows in _of_reader(records[KEYS], reader):
                 found = _described(rows)
@@ -257,7 +261,7 @@ def _described(rows: pa.RecordBatch) -> dict[str, Any]:
 
 
 def _keys(
-    hi: Ids, lo: Ids, batch: Folded | None, wanted: Any, importance: str | None
+    hi: Ids, lo: Ids, batch: NewestUpdates | None, wanted: Any, importance: str | None
 ) -> pa.RecordBatch:
     """Return keys that were served, with what the batch brought of those nobody waits for now."""
     first = np.full(len(hi), MINUS_INFINITY)
@@ -290,4 +294,4 @@ def _without_values(
     nothing = pa.RecordBatch.from_arrays(columns, schema=payload)
     names = (HI, LO, FIRST, LAST, COUNT)
     hi, lo, first, last, count = (np.asarray(keys.column(name).to_numpy()) for name in names)
-    return Folded.of(hi, lo, first, last, count, nothing).rows
+    return NewestUpdates.of(hi, lo, first, last, count, nothing).rows

@@ -26,7 +26,7 @@ from icestream.core.times import Micros
 from icestream.kernels.queue.order import APPLICATION, BOOKS, QUEUE
 from icestream.kernels.queue.queue import COUNT
 from icestream.kernels.queue.staleness import BINS, PROFILE, bin_edges
-from icestream.operators.latest.report import Stale
+from icestream.operators.latest.report import StalenessIntegral
 from icestream.state.arena import Arena
 from icestream.state.queue.cold_keys import ColdKeys
 from icestream.state.queue.reader import QueueReader
@@ -35,11 +35,11 @@ from icestream.state.queue.staleness import add_ramps, averages_of_bins, bins_of
 Reals = npt.NDArray[np.float64]
 
 
-class Closed(NamedTuple):
+class StalenessPeriods(NamedTuple):
     """Staleness of one kind, since the beginning and since the version before."""
 
-    whole: Stale
-    lately: Stale
+    whole: StalenessIntegral
+    lately: StalenessIntegral
 
 
 @dataclass
@@ -64,7 +64,7 @@ class _Sums:
         self.open_most = max(self.open_most, int(ends.max(initial=0.0)))
 
 
-class Books:
+class StalenessTotals:
     """The staleness of the answers that one reader gives in a shard."""
 
     def __init__(
@@ -78,12 +78,12 @@ class Books:
         )
         self._profiles = arena.array(f"{name}.profiles", np.float64, PROFILE, len(BOOKS) * BINS)
 
-    def close(self, now: Micros) -> tuple[Closed, Closed]:
+    def close(self, now: Micros) -> tuple[StalenessPeriods, StalenessPeriods]:
         """Return the staleness of the application and of the queue up to now."""
         here = np.flatnonzero(self._queue.cells.column(COUNT) > 0)
         count = len(here) + (0 if self._cold is None else len(self._cold))
         if not count:
-            nothing = Closed(Stale(), Stale())
+            nothing = StalenessPeriods(StalenessIntegral(), StalenessIntegral())
             return nothing, nothing
         reader = self._queue.order.kernel
         kinds = (APPLICATION, QUEUE)
@@ -106,16 +106,16 @@ class Books:
                 found.spread[place] = keys
         return found
 
-    def _closed(self, kind: int, sums: _Sums, count: int, now: Micros) -> Closed:
+    def _closed(self, kind: int, sums: _Sums, count: int, now: Micros) -> StalenessPeriods:
         began, before = self._queue.order.began, self._last["at"]
         extent = count * float(now - began)
         averages = averages_of_bins(sums.spread, now - began)
-        whole = Stale.of(sums.area, extent, sums.most, sums.profile, averages)
+        whole = StalenessIntegral.of(sums.area, extent, sums.most, sums.profile, averages)
         kept = self._profiles.view[kind * BINS : (kind + 1) * BINS]
         since = sums.profile - kept
         time = float(max(0, now - (began if before is None else before)))
         # an update may be told of long after it was due: then it was stale for longer than `at`
-        lately = Stale.of(
+        lately = StalenessIntegral.of(
             sums.area - self._last["areas"][kind],
             max(count * time, float(since[:, 1].sum())),
             min(max(sums.open_most, _largest(since)), whole.most),
@@ -123,7 +123,7 @@ class Books:
         )
         self._last["areas"][kind] = sums.area
         kept[:] = sums.profile
-        return Closed(whole, lately)
+        return StalenessPeriods(whole, lately)
 
     def _open_rows(self) -> Iterator[Ints]:
         """Yield what is known of keys outside memory with something open."""

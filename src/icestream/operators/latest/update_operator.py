@@ -16,8 +16,8 @@ from typing import Any
 
 from icestream.core.clock import Clock
 from icestream.core.times import Micros
-from icestream.operators.latest.coalescing import Folded
-from icestream.operators.latest.report import Told
+from icestream.operators.latest.coalescing import NewestUpdates
+from icestream.operators.latest.report import ServingReport
 from icestream.operators.latest.serving import ServingOperator
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.protocol import Emitted, Inputs, PastVersion
@@ -44,7 +44,7 @@ class AppendOperator:
         self._clock = clock
         self._inputs: Inputs | None = None
         #: what the version did
-        self.told = Told()
+        self.told = ServingReport()
 
     def on_batch(self, inputs: UpdateInputs) -> None:
         """Remember what the batch brought."""
@@ -58,10 +58,10 @@ class AppendOperator:
         served = calls = 0
         for batch in self._inputs.tuples():
             for view, step in self._steps.items():
-                yield view, step(Folded(batch).payload)
+                yield view, step(NewestUpdates(batch).payload)
                 served, calls = served + batch.num_rows, calls + 1
         took = int(1e6 * (self._clock.monotonic() - began))
-        self.told = Told(served=served, calls=calls, serving=took)
+        self.told = ServingReport(served=served, calls=calls, serving=took)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
         """Have nothing to come back to."""

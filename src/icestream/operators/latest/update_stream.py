@@ -21,7 +21,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import DefinitionError, InputError
 from icestream.kernels.lookup import find, insert_all
-from icestream.operators.folding.columns import Column
+from icestream.operators.folding.columns import InputColumn
 from icestream.operators.lifetimes.consolidate import numbered
 from icestream.operators.payload_identity import identified
 
@@ -68,7 +68,7 @@ class UpdateStream:
         if column.null_count:
             msg = f"column {self.time!r} has no value in some rows; updates are ordered by it"
             raise InputError(msg)
-        return Column(column).integers
+        return InputColumn(column).integers
 
 
 class UpdateOperator(Protocol):

@@ -50,13 +50,13 @@ from icestream.kernels.queue.order import (
 )
 from icestream.kernels.queue.restore import take_cells
 from icestream.kernels.queue.staleness import FROM, NONE
-from icestream.operators.latest.coalescing import COUNT, HI, LAST, LO, Folded
+from icestream.operators.latest.coalescing import COUNT, HI, LAST, LO, NewestUpdates
 from icestream.state.arena import Arena
 from icestream.state.budget import Account
 from icestream.state.identities import distinct, identities
 from icestream.state.queue.cells import KeyCells
 from icestream.state.queue.cold_keys import ColdKeys
-from icestream.state.queue.eviction import Residence
+from icestream.state.queue.eviction import KeyEviction
 from icestream.state.queue.reader import Dequeued, QueueReader
 from icestream.state.queue.sharing import SharedQueue
 
@@ -73,7 +73,7 @@ PLACE = "__list"
 TURNS = "__turn"
 
 
-class Waiting:
+class WaitingKeys:
     """The update queue of one shard."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Waiting:
             self._queue.reader(f"reader{number}", schedule=schedule, cost=cost)
             for number, cost in enumerate(costs)
         )
-        self._residence = Residence(self.cells, self.readers, arena, account)
+        self._residence = KeyEviction(self.cells, self.readers, arena, account)
 
     @property
     def cold(self) -> ColdKeys:
@@ -129,7 +129,7 @@ class Waiting:
         here = int(np.count_nonzero(self.cells.column(k.WAITED_FOR)))
         return here + self.cold.waiting
 
-    def take_in(self, updates: Folded) -> int:
+    def take_in(self, updates: NewestUpdates) -> int:
         """Let updates arrive, one row for each key; return how many waiting values they replace."""
         residence, (hi, lo) = self._residence, updates.identity
         known = residence.look(hi, lo)
@@ -150,10 +150,12 @@ class Waiting:
         if self.importance is not None:
             for piece in residence.pieces(len(hi)):
                 residence.admit(hi[piece], lo[piece])
-                self._weigh(Folded(updates.rows.slice(piece.start, piece.stop - piece.start)))
+                self._weigh(
+                    NewestUpdates(updates.rows.slice(piece.start, piece.stop - piece.start))
+                )
         return replaced
 
-    def _weigh(self, updates: Folded) -> None:
+    def _weigh(self, updates: NewestUpdates) -> None:
         """Let keys count as much as their newest update says."""
         slots = self.cells.find(*updates.identity)
         newest = np.flatnonzero(self.cells.column(k.ARRIVED)[slots] == updates.last)
@@ -172,24 +174,24 @@ class Waiting:
         self.cells.drop(old)
         self.cold.forget(before)
 
-    def has(self, updates: Folded) -> npt.NDArray[np.bool_]:
+    def has(self, updates: NewestUpdates) -> npt.NDArray[np.bool_]:
         """Tell of updates that were taken in which are what somebody waits for."""
         known = self._residence.look(*updates.identity)
         newest = known[:, k.ARRIVED] == updates.last
         wanted: npt.NDArray[np.bool_] = newest & (known[:, k.WAITED_FOR] != 0)
         return wanted
 
-    def is_newer(self, updates: Folded) -> npt.NDArray[np.bool_]:
+    def is_newer(self, updates: NewestUpdates) -> npt.NDArray[np.bool_]:
         """Tell of updates that were not taken in which are newer than all their keys had."""
         newer: npt.NDArray[np.bool_] = updates.last > self._latest(updates)
         return newer
 
-    def is_fresh(self, updates: Folded) -> npt.NDArray[np.bool_]:
+    def is_fresh(self, updates: NewestUpdates) -> npt.NDArray[np.bool_]:
         """Tell of updates that were not taken in which are as new as all their keys had."""
         fresh: npt.NDArray[np.bool_] = updates.last >= self._latest(updates)
         return fresh
 
-    def _latest(self, updates: Folded) -> Ints:
+    def _latest(self, updates: NewestUpdates) -> Ints:
         """Return the time of what the keys of updates had last."""
         known = self._residence.look(*updates.identity)
         return np.where(known[:, k.COUNT] > 0, known[:, k.ARRIVED], MINUS_INFINITY)
@@ -366,7 +368,7 @@ class Waiting:
 
     # -- rates -----------------------------------------------------------------------------
 
-    def _correct_rates(self, updates: Folded, several: Ints, before: Ints) -> None:
+    def _correct_rates(self, updates: NewestUpdates, several: Ints, before: Ints) -> None:
         """Let the mean gap of keys be what it were had all their updates come one by one."""
         cells = self.cells
         hi, lo = updates.identity
@@ -388,7 +390,7 @@ class Waiting:
         cells.column(k.COUNT)[slots] = counts + more - 1
 
 
-def importances(updates: Folded, column: str | None) -> npt.NDArray[np.float64]:
+def importances(updates: NewestUpdates, column: str | None) -> npt.NDArray[np.float64]:
     """Return what the keys of updates count; InputError unless all are positive."""
     values = updates.rows.column(column).cast(pa.float64())
     weights = np.asarray(values.to_numpy(zero_copy_only=False))

@@ -31,7 +31,7 @@ from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.kernels.queue.windows.marks import NOWHERE, obey_marks
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.folding.columns import ARRIVAL, TIME, Column
+from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
 from icestream.operators.folding.fields import ENTRY_FIELDS, Layout
 from icestream.operators.folding.fold import fold_field
 from icestream.operators.latest.key_clocks import KeyClocks
@@ -140,11 +140,13 @@ class MarkedAggregate:
         return slots, emitted[:emits]
 
     def _fold(self, read: WindowTuples, slots: Ints) -> None:
-        columns = {_inner(name): Column(read.rows.column(name)) for name in read.rows.schema.names}
+        columns = {
+            _inner(name): InputColumn(read.rows.column(name)) for name in read.rows.schema.names
+        }
         if self._layout.needs_order:
             numbers = np.arange(self._arrivals, self._arrivals + len(slots))
-            columns[TIME] = Column(pa.array(read.times[read.is_tuple]))
-            columns[ARRIVAL] = Column(pa.array(numbers))
+            columns[TIME] = InputColumn(pa.array(read.times[read.is_tuple]))
+            columns[ARRIVAL] = InputColumn(pa.array(numbers))
         self._arrivals += len(slots)
         for field, place in zip(self._layout.fields, self._layout.places.tolist(), strict=True):
             fold_field(field, place, self._table, slots, columns, 0, len(slots))

@@ -34,17 +34,17 @@ import pyarrow as pa
 from icestream.core.clock import Clock
 from icestream.core.times import Micros
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.latest.coalescing import Folded, joined
+from icestream.operators.latest.coalescing import NewestUpdates, joined
 from icestream.operators.latest.pacing import Pace
-from icestream.operators.latest.pre_queue import Front, FrontOperator
-from icestream.operators.latest.report import Told
+from icestream.operators.latest.pre_queue import PreQueueNode, PreQueueOperator
+from icestream.operators.latest.report import ServingReport
 from icestream.operators.latest.rowwise import UpdateFilter
-from icestream.operators.latest.saved_arrays import Kept, records_of, state_of
+from icestream.operators.latest.saved_arrays import SavedArrays, records_of, state_of
 from icestream.operators.latest.serving_log import CHANGED, RECORD_ROWS
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.update_operator import UpdateInputs
 from icestream.operators.latest.window_aggregate import WindowedUpdates
-from icestream.operators.latest.window_staleness_totals import WindowBooks
+from icestream.operators.latest.window_staleness_totals import WindowStalenessTotals
 from icestream.operators.protocol import Emitted, PastVersion, Shard
 from icestream.state.log.format import SegmentInfo
 from icestream.state.log.ipc import read_batch, write_table
@@ -105,7 +105,7 @@ class WindowServing:
     budget: Micros
     clock: Clock
     #: the tree whose rows are seen through windows
-    front: Front | None = None
+    front: PreQueueNode | None = None
     #: when the rows of the version before reached the application; None if nobody knows
     delivered: Micros | None = None
 
@@ -118,15 +118,15 @@ class WindowServingOperator:
         self._spec = spec
         self._shard = shard
         self._header: dict[str, Any] = shard.arena.header
-        self._kept = Kept(shard.arena, shard.account)
+        self._kept = SavedArrays(shard.arena, shard.account)
         self._filters = spec.windowed.filters()
-        self._front = None if spec.front is None else FrontOperator(spec.front, shard)
-        self._core: tuple[WindowedUpdates, WindowBooks] | None = None
+        self._front = None if spec.front is None else PreQueueOperator(spec.front, shard)
+        self._core: tuple[WindowedUpdates, WindowStalenessTotals] | None = None
         self._pace = Pace(list(self._header.get("pace", [0.0] * 6)))
         self._snapshots = SnapshotSchedule(self._header)
         self._segments: list[int] = self._header.setdefault("changed", [])
         self._batch: pa.RecordBatch | None = None
-        self._told = Told()
+        self._told = ServingReport()
         self.released: tuple[int, ...] = ()
 
     @property
@@ -135,19 +135,19 @@ class WindowServingOperator:
         return self._opened[0]
 
     @property
-    def _books(self) -> WindowBooks:
+    def _books(self) -> WindowStalenessTotals:
         """Return the staleness of its answers."""
         return self._opened[1]
 
     @property
-    def _opened(self) -> tuple[WindowedUpdates, WindowBooks]:
+    def _opened(self) -> tuple[WindowedUpdates, WindowStalenessTotals]:
         if self._core is None:
             pool = PagePool(self._shard.arena, name="windows.pool")
             windows = self._spec.windowed.operator(self._spec.schedule, pool)
             known = self._kept.load()
             if known is not None:
                 windows.recall(known)
-            self._core = windows, WindowBooks(self._shard.arena, windows.queue)
+            self._core = windows, WindowStalenessTotals(self._shard.arena, windows.queue)
         return self._core
 
     @property
@@ -156,7 +156,7 @@ class WindowServingOperator:
         return self._windows
 
     @property
-    def front(self) -> FrontOperator | None:
+    def front(self) -> PreQueueOperator | None:
         """Return the arcs before the windows, for whoever looks at them."""
         return self._front
 
@@ -166,15 +166,15 @@ class WindowServingOperator:
         """Let the tuples of the batch enter the queue, in the order of time."""
         at = self._spec.delivered
         self._books.delivered(self._spec.clock.now() if at is None else at)
-        parts = [Folded(batch).rows for batch in inputs.newest.tuples()]
+        parts = [NewestUpdates(batch).rows for batch in inputs.newest.tuples()]
         late = self._late
         if parts:
-            updates = Folded(joined(parts))
+            updates = NewestUpdates(joined(parts))
             self._shard.account.reserve(2 * updates.rows.nbytes)
             order = np.argsort(updates.last, kind="stable")
             self._batch = updates.take(order).payload
             self._take(self._batch)
-        self._told = Told(outdated=self._late - late)
+        self._told = ServingReport(outdated=self._late - late)
 
     @property
     def _late(self) -> int:

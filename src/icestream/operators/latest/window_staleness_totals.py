@@ -27,9 +27,9 @@ from icestream.kernels.queue.order import APPLICATION, QUEUE
 from icestream.kernels.queue.staleness import BINS, PROFILE, bin_edges
 from icestream.kernels.queue.windows import zones as z
 from icestream.kernels.queue.windows.lists import WAIT
-from icestream.operators.latest.report import Stale
+from icestream.operators.latest.report import StalenessIntegral
 from icestream.operators.latest.saved_arrays import State
-from icestream.operators.latest.staleness_totals import Closed
+from icestream.operators.latest.staleness_totals import StalenessPeriods
 from icestream.state.queue.arrays import Arrays, grow_ahead
 from icestream.state.queue.staleness import add_ramps, averages_of_bins, bins_of_areas
 from icestream.state.queue.windows.queue import WindowQueue
@@ -42,7 +42,7 @@ _AT = 6
 _TOTALS = 7
 
 
-class WindowBooks:
+class WindowStalenessTotals:
     """The staleness of the keys of one queue of windows."""
 
     def __init__(self, arrays: Arrays, queue: WindowQueue) -> None:
@@ -112,7 +112,7 @@ class WindowBooks:
         """Tell that keys stopped waiting."""
         self._settle(QUEUE, keys, self._queue.table[keys, z.SINCE], at)
 
-    def close(self, now: Micros) -> tuple[Closed, Closed]:
+    def close(self, now: Micros) -> tuple[StalenessPeriods, StalenessPeriods]:
         """Return the staleness of the application and of the queue up to now."""
         cells, totals = self._queue.table, self._totals.view
         due = np.flatnonzero(cells[:, z.LACKS] != z.NONE)
@@ -124,13 +124,13 @@ class WindowBooks:
         totals[_AT] = max(totals[_AT], now)
         profile, before = self._profile_before.view, self._totals_before.view
         application, queue = (
-            Closed(self._whole(kind), self._since(kind, before, profile))
+            StalenessPeriods(self._whole(kind), self._since(kind, before, profile))
             for kind in (APPLICATION, QUEUE)
         )
         before[:], profile[:] = totals, self._profile.view
         return application, queue
 
-    def _whole(self, kind: int) -> Stale:
+    def _whole(self, kind: int) -> StalenessIntegral:
         """Return the staleness of a kind since the beginning."""
         nothing = np.zeros_like(self._totals.view), np.zeros_like(self._profile.view)
         keys = max(1, len(self._queue.table))
@@ -138,7 +138,7 @@ class WindowBooks:
         spread = np.bincount(bins_of_areas(self.areas(kind)), minlength=BINS)
         return replace(self._since(kind, *nothing), averages=averages_of_bins(spread, span))
 
-    def _since(self, kind: int, totals: Reals, profile: Reals) -> Stale:
+    def _since(self, kind: int, totals: Reals, profile: Reals) -> StalenessIntegral:
         """Return the staleness of a kind beyond earlier sums."""
         mine = slice(kind * BINS, (kind + 1) * BINS)
         more = self._profile.view[mine] - profile[mine]
@@ -148,7 +148,9 @@ class WindowBooks:
         edges = bin_edges()
         largest = float(edges[min(ends[-1], len(edges) - 1)]) if len(ends) else 0.0
         most = min(float(now[3 * kind + MOST]), np.ceil(largest))
-        return Stale.of(float(area), max(float(extent), float(more[:, 1].sum())), int(most), more)
+        return StalenessIntegral.of(
+            float(area), max(float(extent), float(more[:, 1].sum())), int(most), more
+        )
 
     def _settle(self, kind: int, keys: Ints, opens: Ints, at: Micros) -> None:
         """Close the ramps of keys at an instant."""

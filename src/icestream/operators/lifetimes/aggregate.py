@@ -21,11 +21,11 @@ import pyarrow as pa
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.lifetimes.changes import PromptOperator, TemporalOperator
+from icestream.operators.lifetimes.changes import LifetimeOperator, PromptOperator
 from icestream.operators.lifetimes.final_aggregate import FinalAggregate
-from icestream.operators.lifetimes.invertible_aggregate import EdgeAggregate
+from icestream.operators.lifetimes.invertible_aggregate import InvertibleAggregate
 from icestream.operators.lifetimes.lift import Lifting
-from icestream.operators.lifetimes.non_invertible_aggregate import AliveAggregate
+from icestream.operators.lifetimes.non_invertible_aggregate import NonInvertibleAggregate
 from icestream.operators.object_aggregates.functions import needs_objects
 from icestream.state.groups.spec import Groups
 
@@ -33,7 +33,7 @@ from icestream.state.groups.spec import Groups
 Mode = Literal["changes", "final"]
 
 
-class TemporalAggregate:
+class LifetimeAggregate:
     """A grouped aggregate: changes in, changes to one event for each instant and group out."""
 
     tells_at_once = True
@@ -73,20 +73,20 @@ class TemporalAggregate:
             )
             raise DefinitionError(msg)
         self._made_of = payload, tuple(aggregates), tuple(keys)
-        self._kept: TemporalOperator
+        self._kept: LifetimeOperator
         if lifting is None:
             grows |= mode == "changes"
             self._kept = FinalAggregate(payload, aggregates, tuple(keys), grows=grows)
         elif lifting.inverts:
-            self._kept = EdgeAggregate(payload, lifting, tuple(keys), empty=empty)
+            self._kept = InvertibleAggregate(payload, lifting, tuple(keys), empty=empty)
         else:
-            self._kept = AliveAggregate(payload, lifting, tuple(keys))
+            self._kept = NonInvertibleAggregate(payload, lifting, tuple(keys))
         self.synopses = self._kept.synopses
         self.result = self._kept.result
 
-    def told_once(self, *, grows: bool) -> TemporalAggregate:
+    def told_once(self, *, grows: bool) -> LifetimeAggregate:
         """Return the same aggregate in mode `final`."""
-        return TemporalAggregate(*self._made_of, mode="final", grows=grows)
+        return LifetimeAggregate(*self._made_of, mode="final", grows=grows)
 
     def on_changes(
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros

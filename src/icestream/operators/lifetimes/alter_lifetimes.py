@@ -40,7 +40,7 @@ class Lifetime(Protocol):
 
 
 @dataclass(frozen=True)
-class Windowed(Lifetime):
+class WindowLifetime(Lifetime):
     """Events live for a duration from their start."""
 
     duration: Micros
@@ -70,7 +70,7 @@ class Point(Lifetime):
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
         """End events one instant after their start."""
-        return Windowed(1)(changes)
+        return WindowLifetime(1)(changes)
 
 
 @dataclass(frozen=True)

@@ -26,18 +26,18 @@ from icestream.core.times import INFINITY, Micros
 from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.lifetimes.changes import payload_of as payload_of_changes
 from icestream.operators.lifetimes.consolidate import identities, numbered
-from icestream.operators.lifetimes.counted_intervals import Stretches
+from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.revisable_output import (
     LIFETIME,
     payload_of,
     rows_of,
     stretches_of,
 )
-from icestream.operators.lifetimes.rows_by_group import END, BySlot, located, woken
+from icestream.operators.lifetimes.rows_by_group import END, RowsByGroup, located, woken
 from icestream.state.groups.spec import Groups, Synopsis
 
 
-class Settle:
+class AppendOutput:
     """Holds events until they are final."""
 
     def __init__(self, payload: pa.Schema) -> None:
@@ -57,7 +57,7 @@ class Settle:
         head = [changes.column(field.name) for field in LIFETIME]
         rows = pa.RecordBatch.from_arrays([*head, *payload], schema=self.synopses[0].schema)
         groups.append(0, slots, rows)
-        touched = BySlot(slots).distinct
+        touched = RowsByGroup(slots).distinct
         groups.remind(touched, np.full(len(touched), watermark))
         yield from ()
 
@@ -82,7 +82,7 @@ class Settle:
         self,
         groups: Groups,
         portion: Slots,
-        left: Stretches,
+        left: CountedIntervals,
         kinds: pa.RecordBatch,
         watermark: Micros,
     ) -> None:
@@ -93,7 +93,7 @@ class Settle:
         groups.remind(portion, np.where(due > watermark, due, INFINITY))
 
 
-def _told_apart(events: Stretches) -> Stretches:
+def _told_apart(events: CountedIntervals) -> CountedIntervals:
     """Level the kinds of groups of which some event was taken out in part."""
     below = events.where(events.count < 0)
     if len(below) == 0:

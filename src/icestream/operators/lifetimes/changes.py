@@ -71,7 +71,7 @@ def identities_of(changes: pa.RecordBatch) -> tuple[Ids, Ids]:
     return hi, lo
 
 
-class TemporalOperator(Protocol):
+class LifetimeOperator(Protocol):
     """A stateful operator over changes, for all groups at once.
 
     It is pure data and code: all state is in the `Groups` it is handed, whose synopses are those it
@@ -98,7 +98,7 @@ class TemporalOperator(Protocol):
 
 
 @runtime_checkable
-class OrderedOperator(Protocol):
+class OrderedPortOperator(Protocol):
     """An operator that keeps less if the changes on one of its ports come before all others."""
 
     first_port: int

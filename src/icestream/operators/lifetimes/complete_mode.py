@@ -24,19 +24,19 @@ from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.lifetimes.changes import payload_of as payload_of_changes
 from icestream.operators.lifetimes.consolidate import identities, numbered
-from icestream.operators.lifetimes.counted_intervals import Flags, Stretches
+from icestream.operators.lifetimes.counted_intervals import CountedIntervals, Flags
 from icestream.operators.lifetimes.revisable_output import (
     LIFETIME,
     payload_of,
     rows_of,
     stretches_of,
 )
-from icestream.operators.lifetimes.rows_by_group import BySlot, located
+from icestream.operators.lifetimes.rows_by_group import RowsByGroup, located
 from icestream.operators.lifetimes.stored_rows import rewrite_some
 from icestream.state.groups.spec import Groups, Synopsis
 
 
-class Current:
+class CompleteOutput:
     """Holds events and tells those that are alive."""
 
     def __init__(self, payload: pa.Schema) -> None:
@@ -56,7 +56,7 @@ class Current:
             payload = payload_of_changes(changes).columns
             rows = pa.RecordBatch.from_arrays([*head, *payload], schema=self.synopses[0].schema)
             groups.append(0, slots, rows)
-            touched = BySlot(slots).distinct
+            touched = RowsByGroup(slots).distinct
             groups.remind(touched, np.zeros(len(touched), dtype=np.int64))
         yield from ()
 
@@ -89,13 +89,13 @@ class Current:
             groups.begin(MINUS_INFINITY)
 
 
-def _lasting(events: Stretches, watermark: Micros) -> Flags:
+def _lasting(events: CountedIntervals, watermark: Micros) -> Flags:
     """Tell which events end past the watermark; at the end of time, those without an end."""
     return np.asarray((events.re > watermark) | (events.re == INFINITY))
 
 
 def _told(
-    events: Stretches, watermark: Micros, kinds: pa.RecordBatch, ids: tuple[Ids, Ids]
+    events: CountedIntervals, watermark: Micros, kinds: pa.RecordBatch, ids: tuple[Ids, Ids]
 ) -> Iterator[pa.RecordBatch]:
     """Yield those of lasting events that have begun."""
     alive = events.where((events.le <= watermark) & (events.count > 0))

@@ -28,7 +28,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretches:
+class CountedIntervals:
     """Lifetimes of kinds in groups, with the number alive, which may be negative."""
 
     owner: Ints
@@ -41,35 +41,37 @@ class Stretches:
         """Return the number of stretches."""
         return len(self.owner)
 
-    def where(self, chosen: Flags) -> Stretches:
+    def where(self, chosen: Flags) -> CountedIntervals:
         """Return the chosen ones."""
         return self.at(np.flatnonzero(chosen))
 
-    def at(self, places: Ints) -> Stretches:
+    def at(self, places: Ints) -> CountedIntervals:
         """Return those at some places."""
-        return Stretches(*(column[places] for column in self._columns()))
+        return CountedIntervals(*(column[places] for column in self._columns()))
 
-    def and_(self, other: Stretches) -> Stretches:
+    def and_(self, other: CountedIntervals) -> CountedIntervals:
         """Return both, one after the other."""
         pairs = zip(self._columns(), other._columns(), strict=True)
-        return Stretches(*(np.concatenate(pair) for pair in pairs))
+        return CountedIntervals(*(np.concatenate(pair) for pair in pairs))
 
-    def before(self, instant: Micros) -> Stretches:
+    def before(self, instant: Micros) -> CountedIntervals:
         """Return the parts before an instant."""
         past = self.where(self.le < instant)
-        return Stretches(past.owner, past.kind, past.le, np.minimum(past.re, instant), past.count)
+        return CountedIntervals(
+            past.owner, past.kind, past.le, np.minimum(past.re, instant), past.count
+        )
 
-    def since(self, instant: Micros) -> Stretches:
+    def since(self, instant: Micros) -> CountedIntervals:
         """Return the parts from an instant on."""
         ahead = self.where(self.re > instant)
         le = np.maximum(ahead.le, instant)
-        return Stretches(ahead.owner, ahead.kind, le, ahead.re, ahead.count)
+        return CountedIntervals(ahead.owner, ahead.kind, le, ahead.re, ahead.count)
 
-    def negative(self) -> Stretches:
+    def negative(self) -> CountedIntervals:
         """Return what takes these out."""
-        return Stretches(self.owner, self.kind, self.le, self.re, -self.count)
+        return CountedIntervals(self.owner, self.kind, self.le, self.re, -self.count)
 
-    def levelled(self, *, cut: bool = False) -> Stretches:
+    def levelled(self, *, cut: bool = False) -> CountedIntervals:
         """Add up what overlaps; `cut` leaves a cut wherever any of them begins or ends."""
         owner, kind, count = (
             np.concatenate([each, each]) for each in (self.owner, self.kind, self.count)
@@ -79,25 +81,27 @@ class Stretches:
         owner, kind, instant, steps = _added_up((owner, kind, instant), count, zeros=cut)
         level = np.cumsum(steps)
         alive = np.flatnonzero(level)
-        return Stretches(
+        return CountedIntervals(
             owner[alive], kind[alive], instant[alive], instant[alive + 1], level[alive]
         )
 
-    def consolidated(self) -> Stretches:
+    def consolidated(self) -> CountedIntervals:
         """Add up those with equal lifetimes, leaving out what comes to nothing."""
-        return Stretches(*_added_up((self.owner, self.kind, self.le, self.re), self.count))
+        return CountedIntervals(*_added_up((self.owner, self.kind, self.le, self.re), self.count))
 
     def _columns(self) -> tuple[Ints, ...]:
         return self.owner, self.kind, self.le, self.re, self.count
 
 
-def revised(shown: Stretches, answer: Stretches, watermark: Micros) -> Stretches:
+def revised(
+    shown: CountedIntervals, answer: CountedIntervals, watermark: Micros
+) -> CountedIntervals:
     """Return what is to be shown: the answer from the watermark on, what was shown before it."""
     return shown.before(watermark).and_(answer).levelled()
 
 
 @dataclass(frozen=True, slots=True)
-class Segments:
+class TimeSegments:
     """The times between neighbouring instants at which stretches of a group begin or end."""
 
     owner: Ints
@@ -106,7 +110,7 @@ class Segments:
     re: Ints
 
     @classmethod
-    def of(cls, stretches: Stretches) -> Segments:
+    def of(cls, stretches: CountedIntervals) -> TimeSegments:
         """Cut the lives of groups wherever a stretch begins or ends."""
         owner = np.concatenate([stretches.owner, stretches.owner])
         owner, instant, _ = _added_up(
@@ -114,7 +118,7 @@ class Segments:
         )
         return cls(owner, instant, np.append(instant[1:], instant[:1]))
 
-    def spans(self, stretches: Stretches) -> tuple[Ints, Ints]:
+    def spans(self, stretches: CountedIntervals) -> tuple[Ints, Ints]:
         """Return the first segment of each stretch, and the one after its last."""
         owners = np.concatenate([stretches.owner, stretches.owner, self.owner])
         instants = np.concatenate([stretches.le, stretches.re, self.le])
@@ -124,7 +128,7 @@ class Segments:
         found[order] = np.cumsum(mine[order]) - 1
         return found[: len(stretches)], found[len(stretches) : 2 * len(stretches)]
 
-    def totals(self, stretches: Stretches) -> Ints:
+    def totals(self, stretches: CountedIntervals) -> Ints:
         """Return how many are alive in each segment, those of no kind below zero."""
         there = stretches.where(stretches.count > 0)
         first, last = self.spans(there)

@@ -40,7 +40,7 @@ from icestream.operators.lifetimes.changes import (
     HEAD,
     LE,
     RE,
-    TemporalOperator,
+    LifetimeOperator,
     changes_of,
     column_of,
     payload_of,
@@ -76,14 +76,14 @@ class Counted(NamedTuple):
     counts: Ints
 
 
-class Stretches(NamedTuple):
+class CoverDifference(NamedTuple):
     """Where two covers differ: 1 where only the first holds, -1 where only the second does."""
 
     lifetimes: Lifetimes
     signs: Ints
 
 
-class StreamDifference(TemporalOperator):
+class StreamDifference(LifetimeOperator):
     """Left events at the instants at which no right event of their group is alive, or some is."""
 
     synopses: tuple[Synopsis, ...]
@@ -212,7 +212,7 @@ def _kept_right(portion: Slots, groups: Groups) -> Counted:
     return Counted(found.owners, *(column_of(found.rows, name) for name in (LE, RE, DIFF)))
 
 
-def _where_they_differ(before: list[Counted], after: list[Counted], groups: int) -> Stretches:
+def _where_they_differ(before: list[Counted], after: list[Counted], groups: int) -> CoverDifference:
     """Compare two covers of groups, each the sum of some lifetimes."""
     parts = [*before, *after]
     rows_before = sum(len(part.owners) for part in before)
@@ -229,4 +229,4 @@ def _where_they_differ(before: list[Counted], after: list[Counted], groups: int)
     edges = (part[order] for part in (owners, times, was, now))
     count = stretches(*edges, *out)
     owners, starts, ends, signs = (part[:count] for part in out)
-    return Stretches(Lifetimes(starts, ends, bounds_of(owners, groups)), signs)
+    return CoverDifference(Lifetimes(starts, ends, bounds_of(owners, groups)), signs)

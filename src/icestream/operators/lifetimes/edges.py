@@ -39,7 +39,7 @@ from icestream.operators.lifetimes.changes import (
     HEAD,
     LE,
     RE,
-    TemporalOperator,
+    LifetimeOperator,
     changes_schema,
     column_of,
 )
@@ -68,7 +68,7 @@ class _Matches(NamedTuple):
     ends: Ints
 
 
-class Edges(TemporalOperator):
+class Edges(LifetimeOperator):
     """Makes changes of edges; `keys` tell which start, of a group and instant, an end is for."""
 
     def __init__(self, payload: pa.Schema, keys: Sequence[str], *, strict: bool = True) -> None:

@@ -28,7 +28,7 @@ from icestream.kernels import words as operations
 from icestream.kernels.lifetimes.sweep import fold_equal, scale_rows
 from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of
 from icestream.operators.lifetimes.consolidate import identities, numbered
-from icestream.operators.lifetimes.counted_intervals import Stretches
+from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.lift import Lifting, table_of
 from icestream.operators.lifetimes.rows_by_group import END, first_rows
 from icestream.state.groups.spec import GroupRows, Synopsis
@@ -65,7 +65,7 @@ class EventWords:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredEvents:
     """What is kept of some groups."""
 
     events: EventWords
@@ -135,7 +135,7 @@ class EventRows:
         beside = pa.RecordBatch.from_arrays(columns, schema=self._beside)
         return slots, le, self._batch(EventWords(slots, le, re, count, words, heads), beside)
 
-    def found(self, kept: GroupRows, groups: int, watermark: Micros) -> Found:
+    def found(self, kept: GroupRows, groups: int, watermark: Micros) -> StoredEvents:
         """Return what the rows of groups say at a watermark."""
         rows = kept.rows
         le, re, count = (column_of(rows, name) for name in (LE, RE, _COUNT))
@@ -151,9 +151,9 @@ class EventRows:
         if len(marks):
             events = events.where(count != 0)
         first = first_rows(kept.owners, groups)
-        return Found(events, told, start, lasting, rows.select(self._beside.names), first)
+        return StoredEvents(events, told, start, lasting, rows.select(self._beside.names), first)
 
-    def alive(self, found: Found) -> EventWords:
+    def alive(self, found: StoredEvents) -> EventWords:
         """Return events that are there, each with the words of all its copies.
 
         How long before the last instant told they began is not to be known any more.
@@ -163,12 +163,12 @@ class EventRows:
             left, heads = self._by_kind(found, events)
             past = np.maximum(found.told, MINUS_INFINITY + 1) - 1
             le = np.maximum(left.le, past[left.owner])
-            left = Stretches(left.owner, left.kind, le, left.re, left.count).levelled()
+            left = CountedIntervals(left.owner, left.kind, le, left.re, left.count).levelled()
             left = left.where(left.count > 0)
             events = _of_kinds(left, events, heads)
         return replace(events, words=self._scaled(events.words, events.count))
 
-    def merged(self, found: Found, chosen: Flags, instant: Micros) -> EventWords:
+    def merged(self, found: StoredEvents, chosen: Flags, instant: Micros) -> EventWords:
         """Return fewer rows that are worth what the chosen ones are from an instant on."""
         events = found.events.where(chosen)
         le = np.where(events.le < instant, instant - 1, events.le)
@@ -178,11 +178,17 @@ class EventRows:
             owner, re, row = (each[heads] for each in (events.owner, events.re, events.row))
             return EventWords(owner, le[heads], re, ones, words, row)
         left, heads = self._by_kind(found, events)
-        left = Stretches(left.owner, left.kind, le, left.re, left.count).consolidated()
+        left = CountedIntervals(left.owner, left.kind, le, left.re, left.count).consolidated()
         return _of_kinds(left, events, heads)
 
     def rows(
-        self, events: EventWords, marks: Ints, start: Ints, due: Ints, told: Micros, found: Found
+        self,
+        events: EventWords,
+        marks: Ints,
+        start: Ints,
+        due: Ints,
+        told: Micros,
+        found: StoredEvents,
     ) -> GroupRows:
         """Return events and marks of groups as rows to keep."""
         none = np.zeros(len(marks), dtype=np.int64)
@@ -194,12 +200,12 @@ class EventRows:
         both = events.and_(rows)
         return GroupRows(both.owner, self._batch(both, found.beside))
 
-    def keys_of(self, found: Found, owners: Ints) -> list[pa.Array]:
+    def keys_of(self, found: StoredEvents, owners: Ints) -> list[pa.Array]:
         """Return the columns of keys of groups that have rows."""
         rows = pa.array(found.first[owners])
         return [found.beside.column(name).take(rows) for name in self.keys.names]
 
-    def inputs_of(self, found: Found, events: EventWords) -> tuple[Ints, pa.RecordBatch]:
+    def inputs_of(self, found: StoredEvents, events: EventWords) -> tuple[Ints, pa.RecordBatch]:
         """Return when events began, and the columns that are kept as they are."""
         rows = found.beside.take(pa.array(events.row))
         columns = [rows.column(_input(name)) for name in self.inputs.names]
@@ -213,7 +219,7 @@ class EventRows:
             np.empty(0, dtype=np.int64), pa.RecordBatch.from_pylist([], schema=self._schema)
         )
 
-    def _by_kind(self, found: Found, events: EventWords) -> tuple[Stretches, Ints]:
+    def _by_kind(self, found: StoredEvents, events: EventWords) -> tuple[CountedIntervals, Ints]:
         """Return events by the number of what they are, and the first of each number.
 
         Where functions go by order nothing is taken out, and what began apart is not the same.
@@ -224,7 +230,7 @@ class EventRows:
             columns += [*inputs.columns, *([pa.array(began)] if self._grows else [])]
         names = [str(place) for place in range(len(columns))]
         kinds, heads = numbered(*identities(pa.RecordBatch.from_arrays(columns, names=names)))
-        return Stretches(events.owner, kinds, events.le, events.re, events.count), heads
+        return CountedIntervals(events.owner, kinds, events.le, events.re, events.count), heads
 
     def _folded(self, slots: Slots, le: Ints, re: Ints, words: Table) -> tuple[Ints, Table]:
         """Merge rows with the same group and lifetime: the first row of each, and their words."""
@@ -251,7 +257,7 @@ class EventRows:
         return pa.RecordBatch.from_arrays([*head, *words, *others], schema=self._schema)
 
 
-def _of_kinds(stretches: Stretches, events: EventWords, heads: Ints) -> EventWords:
+def _of_kinds(stretches: CountedIntervals, events: EventWords, heads: Ints) -> EventWords:
     """Return stretches with what the first event of their kind has."""
     first = heads[stretches.kind]
     lifetimes = stretches.owner, stretches.le, stretches.re, stretches.count

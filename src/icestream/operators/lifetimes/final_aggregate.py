@@ -37,9 +37,9 @@ from icestream.kernels.lifetimes.spans import merge_spans
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.lifetimes.consolidate import identities, numbered
-from icestream.operators.lifetimes.event_rows import EventRows, EventWords, Flags, Found
+from icestream.operators.lifetimes.event_rows import EventRows, EventWords, Flags, StoredEvents
 from icestream.operators.lifetimes.lift import Lifting
-from icestream.operators.lifetimes.object_spans import ObjectSpans, Spans
+from icestream.operators.lifetimes.object_spans import EventSpans, ObjectSpans
 from icestream.operators.lifetimes.rows_by_group import END, clipped, located, woken
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
@@ -78,7 +78,7 @@ class _Answers:
 
 
 class FinalAggregate:
-    """An aggregate whose answers are only ever added; see `TemporalAggregate`."""
+    """An aggregate whose answers are only ever added; see `LifetimeAggregate`."""
 
     def __init__(
         self,
@@ -137,7 +137,9 @@ class FinalAggregate:
                 ones = np.ones(len(done), dtype=np.int64)
                 yield changes_of(told, swept.le[done], swept.re[done], ones, hi, lo)
 
-    def _answers(self, cuts: _Cuts, begun: EventWords, found: Found) -> tuple[Ints, pa.RecordBatch]:
+    def _answers(
+        self, cuts: _Cuts, begun: EventWords, found: StoredEvents
+    ) -> tuple[Ints, pa.RecordBatch]:
         """Return the segments in which there are events, and their answers."""
         segments = len(cuts.owner)
         tree = np.tile(self._identity, (2 * segments, 1))
@@ -148,7 +150,7 @@ class FinalAggregate:
         names, lowered = self._lifting.result.names, self._lifting.lower(table[there])
         columns = dict(zip(names, lowered, strict=True))
         began, inputs = self._rows.inputs_of(found, begun)
-        spans = Spans(cuts.first, cuts.last, begun.count, began, inputs)
+        spans = EventSpans(cuts.first, cuts.last, begun.count, began, inputs)
         columns |= self._objects.answers(spans, there, segments)
         shown = [columns[name] for name in self._answered.names]
         return there, pa.RecordBatch.from_arrays(shown, schema=self._answered)
@@ -170,7 +172,12 @@ class FinalAggregate:
         )
 
     def _keep(
-        self, groups: Groups, portion: Slots, found: Found, swept: _Answers, watermark: Micros
+        self,
+        groups: Groups,
+        portion: Slots,
+        found: StoredEvents,
+        swept: _Answers,
+        watermark: Micros,
     ) -> None:
         """Mark what was told, merge rows where that leaves half at most, and wait for the next."""
         count, events = len(portion), found.events
@@ -198,7 +205,7 @@ class FinalAggregate:
             groups.rewrite(0, portion[worn], rewritten)
 
     def _merged(
-        self, found: Found, lasts: Flags, begun: Flags, watermark: Micros
+        self, found: StoredEvents, lasts: Flags, begun: Flags, watermark: Micros
     ) -> tuple[Flags, EventWords]:
         """Tell of which groups half of the rows can be spared, and return the rows instead."""
         events, count = found.events, len(found.told)
@@ -222,7 +229,7 @@ def _next_edges(events: EventWords, groups: int, watermark: Micros) -> Ints:
     return due
 
 
-def _cuts(found: Found, events: EventWords, watermark: Micros) -> _Cuts:
+def _cuts(found: StoredEvents, events: EventWords, watermark: Micros) -> _Cuts:
     """Cut the times of groups that were not told before, up to the watermark."""
     groups = len(found.told)
     owners = np.concatenate([events.owner, events.owner])

@@ -34,8 +34,8 @@ from icestream.kernels.lifetimes.sweep import fold_equal, scale_rows, sweep_edge
 from icestream.operators.lifetimes.changes import DIFF, changes_of, column_of
 from icestream.operators.lifetimes.lift import Lifting, table_of
 from icestream.operators.lifetimes.rows_by_group import (
-    BySlot,
-    Rows,
+    LazyRows,
+    RowsByGroup,
     clipped,
     first_rows,
     keep,
@@ -108,8 +108,8 @@ class _Swept:
     parts: _Parts
 
 
-class EdgeAggregate:
-    """An aggregate over fields that all have an inverse; see `TemporalAggregate`."""
+class InvertibleAggregate:
+    """An aggregate over fields that all have an inverse; see `LifetimeAggregate`."""
 
     is_prompt = True
     tells_at_once = True
@@ -162,7 +162,7 @@ class EdgeAggregate:
         each = np.concatenate([np.arange(len(le)), ends])
         edges = _Edges(np.concatenate([le, re[ends]]), np.concatenate([words, taken]))
         keys, key_of = changes.select(self._keys.names), heads[each]
-        by_slot = BySlot(slots[each])
+        by_slot = RowsByGroup(slots[each])
         for portion in groups.portions(by_slot.distinct):
             chosen, owners = by_slot.within(portion)
             lasts = self._empty | (re[each[chosen]] > over)
@@ -224,8 +224,8 @@ class EdgeAggregate:
             0,
             portion,
             kept.owners,
-            Rows(new.owners[added], lambda places: self._batch(new.edges, chosen[places])),
-            Rows(swept.owners, lambda places: self._batch(left, places)),
+            LazyRows(new.owners[added], lambda places: self._batch(new.edges, chosen[places])),
+            LazyRows(swept.owners, lambda places: self._batch(left, places)),
         )
         self._remind(groups, portion, left, swept.owners, watermark, lasts)
         return swept.parts

@@ -33,7 +33,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.lifetimes.changes import (
     DIFF,
-    TemporalOperator,
+    LifetimeOperator,
     changes_of,
     column_of,
     payload_of,
@@ -56,7 +56,7 @@ LEFT, RIGHT, LATE = 0, 1, 2
 Predicate = Callable[[pa.RecordBatch], pa.Array]
 
 
-class StreamJoin(TemporalOperator):
+class StreamJoin(LifetimeOperator):
     """All pairs of events of two streams that share a group and an instant."""
 
     is_prompt = True

@@ -28,7 +28,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints, Table
 from icestream.kernels import words
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.folding.columns import ARRIVAL, TIME, Column
+from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
 from icestream.operators.folding.fields import ENTRY_FIELDS, Field, Layout
 from icestream.operators.folding.fold import fold_field
 from icestream.operators.lifetimes.changes import LE
@@ -75,10 +75,10 @@ class Lifting:
     def lifted(self, changes: pa.RecordBatch) -> Table:
         """Return a row of words for each event, whatever its diff."""
         rows, layout = changes.num_rows, self._layout
-        columns = {_inner(name): Column(changes.column(name)) for name in self.inputs}
+        columns = {_inner(name): InputColumn(changes.column(name)) for name in self.inputs}
         if layout.needs_order:
-            columns[TIME] = Column(changes.column(LE))
-            columns[ARRIVAL] = Column(pa.array(np.zeros(rows, dtype=np.int64)))
+            columns[TIME] = InputColumn(changes.column(LE))
+            columns[ARRIVAL] = InputColumn(pa.array(np.zeros(rows, dtype=np.int64)))
         table = np.tile(layout.entry_identity, (rows, 1))
         slots = np.arange(rows)
         for field, place in zip(layout.fields, layout.places.tolist(), strict=True):

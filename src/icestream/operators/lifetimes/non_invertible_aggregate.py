@@ -27,18 +27,18 @@ from icestream.kernels.lifetimes.top import cover_segments, fill_segments
 from icestream.kernels.ranges import numbers_of
 from icestream.operators.lifetimes.changes import DIFF, column_of
 from icestream.operators.lifetimes.consolidate import identities, numbered
-from icestream.operators.lifetimes.counted_intervals import Segments, Stretches
+from icestream.operators.lifetimes.counted_intervals import CountedIntervals, TimeSegments
 from icestream.operators.lifetimes.lift import Lifting, table_of
 from icestream.operators.lifetimes.revisable_output import (
-    Shown,
+    RevisableOutput,
     events_synopsis,
     payload_of,
     rows_of,
     stretches_of,
 )
 from icestream.operators.lifetimes.rows_by_group import (
-    BySlot,
-    Rows,
+    LazyRows,
+    RowsByGroup,
     clipped,
     first_rows,
     keep,
@@ -47,8 +47,8 @@ from icestream.operators.lifetimes.rows_by_group import (
 from icestream.state.groups.spec import Groups, Synopsis
 
 
-class AliveAggregate:
-    """An aggregate over fields of which some have no inverse; see `TemporalAggregate`."""
+class NonInvertibleAggregate:
+    """An aggregate over fields of which some have no inverse; see `LifetimeAggregate`."""
 
     def __init__(self, payload: pa.Schema, lifting: Lifting, keys: tuple[str, ...]) -> None:
         """Keep events as words, and the answers shown."""
@@ -57,7 +57,7 @@ class AliveAggregate:
         numbers = range(lifting.width)
         self._words = pa.schema([pa.field(f"__w{n}", pa.int64(), nullable=False) for n in numbers])
         self.result = pa.schema([*self._keys, *lifting.result])
-        self._shown = Shown(1, events_synopsis("shown", self.result))
+        self._shown = RevisableOutput(1, events_synopsis("shown", self.result))
         alive = events_synopsis("alive", self._words)
         self.synopses: tuple[Synopsis, ...] = (alive, self._shown.synopsis)
         takes_back = np.isin(lifting.ops, [*words.INVERTIBLE, words.ADD_DD])
@@ -80,10 +80,10 @@ class AliveAggregate:
         lifted = self._lifting.lifted(changes)
         diff, rows = column_of(changes, DIFF), self._batch(lifted)
         keys = changes.select(self._keys.names)
-        by_slot = BySlot(located(changes, groups))
+        by_slot = RowsByGroup(located(changes, groups))
         for portion in groups.portions(by_slot.distinct):
             chosen, owners = by_slot.within(portion)
-            new = Stretches(owners, owners, le[chosen], re[chosen], diff[chosen])
+            new = CountedIntervals(owners, owners, le[chosen], re[chosen], diff[chosen])
             first = chosen[first_rows(owners, len(portion))]
             yield from self._revised(
                 groups,
@@ -102,7 +102,7 @@ class AliveAggregate:
         self,
         groups: Groups,
         portion: Slots,
-        new: Stretches,
+        new: CountedIntervals,
         new_words: pa.RecordBatch,
         keys: pa.RecordBatch,
         watermark: Micros,
@@ -111,7 +111,7 @@ class AliveAggregate:
         everything = pa.concat_batches([payload_of(kept.rows, self._words), new_words])
         kinds, heads = numbered(*identities(everything))
         old = stretches_of(kept.rows, kept.owners, kinds[: len(kept.owners)]).since(watermark)
-        new = Stretches(new.owner, kinds[len(kept.owners) :], new.le, new.re, new.count)
+        new = CountedIntervals(new.owner, kinds[len(kept.owners) :], new.le, new.re, new.count)
         events = old.and_(new).levelled()
         words_of_kinds = everything.take(pa.array(heads))
         schema = self.synopses[0].schema
@@ -123,8 +123,8 @@ class AliveAggregate:
             some = events.at(places)
             return rows_of(some, words_of_kinds.take(pa.array(some.kind)), schema=schema).rows
 
-        after = Rows(events.owner, needed)
-        keep(groups, 0, portion, kept.owners, Rows(new.owner, added), after)
+        after = LazyRows(events.owner, needed)
+        keep(groups, 0, portion, kept.owners, LazyRows(new.owner, added), after)
         told = payload_of(shown.rows, self.result)
         segments, table = self._swept(events, table_of(words_of_kinds.columns))
         chosen = np.flatnonzero(table[:, 0] > 0)
@@ -137,7 +137,7 @@ class AliveAggregate:
         answer_kinds, answer_heads = numbered(*identities(payloads))
         count = told.num_rows
         before = stretches_of(shown.rows, shown.owners, answer_kinds[:count])
-        answer = Stretches(
+        answer = CountedIntervals(
             owners,
             answer_kinds[count:],
             segments.le[chosen],
@@ -154,10 +154,10 @@ class AliveAggregate:
             watermark,
         )
 
-    def _swept(self, events: Stretches, kinds: Table) -> tuple[Segments, Table]:
+    def _swept(self, events: CountedIntervals, kinds: Table) -> tuple[TimeSegments, Table]:
         """Return the segments of groups and their merged words."""
         there = events.where(events.count > 0)
-        segments = Segments.of(there)
+        segments = TimeSegments.of(there)
         first, last = segments.spans(there)
         rows, size = kinds[there.kind], len(segments.owner)
         table = np.zeros((size + 1, self._lifting.width), dtype=np.int64)

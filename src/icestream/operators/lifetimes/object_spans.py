@@ -42,7 +42,7 @@ _AT_ONCE = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
+class EventSpans:
     """Events, and the segments that each spans."""
 
     first: Ints
@@ -75,7 +75,7 @@ class ObjectSpans:
             )
             raise DefinitionError(msg)
 
-    def answers(self, spans: Spans, segments: Ints, count: int) -> dict[str, pa.Array]:
+    def answers(self, spans: EventSpans, segments: Ints, count: int) -> dict[str, pa.Array]:
         """Return the answers of some of `count` segments, ascending, each with an event at least.
 
         They come by the alias of the aggregate.
@@ -98,7 +98,9 @@ class ObjectSpans:
             for alias, kind in self.results.items()
         }
 
-    def _lowered(self, spans: Spans, event: Ints, bounds: Ints) -> Iterator[tuple[str, pa.Array]]:
+    def _lowered(
+        self, spans: EventSpans, event: Ints, bounds: Ints
+    ) -> Iterator[tuple[str, pa.Array]]:
         """Yield the answers of runs of events."""
         inputs = spans.inputs.take(pa.array(event))
         for aggregate, function in self._functions:
@@ -108,7 +110,7 @@ class ObjectSpans:
 
 
 def _ordered(
-    spans: Spans, segments: Ints, tie: np.ndarray[tuple[int], np.dtype[np.uint64]]
+    spans: EventSpans, segments: Ints, tie: np.ndarray[tuple[int], np.dtype[np.uint64]]
 ) -> tuple[Ints, Ints]:
     """Return the events of segments in order, and where those of each begin and end."""
     low, high = (int(segments[0]), int(segments[-1]) + 1) if len(segments) else (0, 0)

@@ -25,7 +25,7 @@ import pyarrow.types as pt
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.checks import is_word
-from icestream.operators.folding.columns import Column
+from icestream.operators.folding.columns import InputColumn
 from icestream.operators.lifetimes.consolidate import identities
 
 _WORST = np.int64(-(2**63))
@@ -66,7 +66,7 @@ class Ordering:
         """Return the rank of each row, greater ones better."""
         first = self._by[0]
         column = payload.column(first.column)
-        words = _prefixes(column) if _is_text(column.type) else Column(column).ranked
+        words = _prefixes(column) if _is_text(column.type) else InputColumn(column).ranked
         return _directed(words, column, descending=first.descending)
 
     def places(self, payload: pa.RecordBatch) -> Ints:
@@ -75,7 +75,7 @@ class Ordering:
         keys: list[Ints] = []
         for each in self._by:
             column = payload.column(each.column)
-            words = _text_ranks(column) if _is_text(column.type) else Column(column).ranked
+            words = _text_ranks(column) if _is_text(column.type) else InputColumn(column).ranked
             keys += [_nulls(column, descending=each.descending), words]
             if each.descending:
                 keys[-1] = ~words

@@ -18,7 +18,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints, Slots
 from icestream.core.times import Micros
 from icestream.operators.lifetimes.changes import DIFF, HEAD, LE, RE, changes_of, column_of
-from icestream.operators.lifetimes.counted_intervals import Stretches, revised
+from icestream.operators.lifetimes.counted_intervals import CountedIntervals, revised
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
 #: columns of kept events before their payload
@@ -39,14 +39,14 @@ def payload_of(rows: pa.RecordBatch, payload: pa.Schema) -> pa.RecordBatch:
     )
 
 
-def stretches_of(rows: pa.RecordBatch, owners: Ints, kinds: Ints) -> Stretches:
+def stretches_of(rows: pa.RecordBatch, owners: Ints, kinds: Ints) -> CountedIntervals:
     """Return events as stretches."""
     le, re, diff = (column_of(rows, name) for name in (LE, RE, DIFF))
-    return Stretches(owners, kinds, le, re, diff)
+    return CountedIntervals(owners, kinds, le, re, diff)
 
 
 def rows_of(
-    stretches: Stretches, payload: pa.RecordBatch, *more: pa.Array, schema: pa.Schema
+    stretches: CountedIntervals, payload: pa.RecordBatch, *more: pa.Array, schema: pa.Schema
 ) -> GroupRows:
     """Return stretches as rows to keep; `payload` and `more` are those of each stretch."""
     head = [pa.array(each) for each in (stretches.le, stretches.re, stretches.count)]
@@ -55,7 +55,7 @@ def rows_of(
 
 
 @dataclass(frozen=True)
-class Shown:
+class RevisableOutput:
     """A synopsis of what was shown."""
 
     number: int
@@ -65,13 +65,13 @@ class Shown:
         self,
         groups: Groups,
         slots: Slots,
-        before: Stretches,
-        answer: Stretches,
+        before: CountedIntervals,
+        answer: CountedIntervals,
         kinds: pa.RecordBatch,
         watermark: Micros,
         over: Micros,
         *,
-        owed: tuple[Stretches, Stretches] | None = None,
+        owed: tuple[CountedIntervals, CountedIntervals] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Tell how the answers of groups change, and keep what is shown past an instant.
 
@@ -92,11 +92,11 @@ class Shown:
         self,
         groups: Groups,
         slots: Slots,
-        told: Stretches,
-        before: Stretches,
-        after: Stretches,
+        told: CountedIntervals,
+        before: CountedIntervals,
+        after: CountedIntervals,
         kinds: pa.RecordBatch,
-        owed: tuple[Stretches, Stretches] | None,
+        owed: tuple[CountedIntervals, CountedIntervals] | None,
     ) -> None:
         changed = np.zeros(len(slots), dtype=np.bool_)
         changed[told.owner] = True
@@ -117,6 +117,6 @@ class Shown:
         rows = GroupRows(owners[order], kept.rows.take(pa.array(order)))
         groups.rewrite(self.number, slots[changed], rows)
 
-    def _rows(self, stretches: Stretches, kinds: pa.RecordBatch) -> GroupRows:
+    def _rows(self, stretches: CountedIntervals, kinds: pa.RecordBatch) -> GroupRows:
         payload = kinds.take(pa.array(stretches.kind))
         return rows_of(stretches, payload, schema=self.synopsis.schema)

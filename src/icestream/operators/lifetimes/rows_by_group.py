@@ -27,7 +27,7 @@ from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, ident
 from icestream.state.groups.spec import GroupRows, Groups
 
 
-class BySlot:
+class RowsByGroup:
     """Which rows of a chunk belong to which slot."""
 
     def __init__(self, slots: Slots) -> None:
@@ -81,7 +81,7 @@ def clipped(changes: pa.RecordBatch, watermark: Micros) -> tuple[pa.RecordBatch,
 
 
 @dataclass(frozen=True)
-class Rows:
+class LazyRows:
     """Rows of groups that are only put together where they are wanted."""
 
     #: position of the group of each row, ascending
@@ -95,8 +95,8 @@ def keep(
     synopsis: int,
     slots: Slots,
     kept: Ints,
-    new: Rows,
-    after: Rows,
+    new: LazyRows,
+    after: LazyRows,
     *,
     worn: bool = False,
 ) -> None:

@@ -43,16 +43,22 @@ from icestream.kernels.ranges import numbers_of
 from icestream.operators.lifetimes.changes import DIFF, column_of
 from icestream.operators.lifetimes.changes import payload_of as payload_of_changes
 from icestream.operators.lifetimes.consolidate import identities, numbered
-from icestream.operators.lifetimes.counted_intervals import Segments, Stretches
+from icestream.operators.lifetimes.counted_intervals import CountedIntervals, TimeSegments
 from icestream.operators.lifetimes.ordering import Order, Ordering
 from icestream.operators.lifetimes.revisable_output import (
-    Shown,
+    RevisableOutput,
     events_synopsis,
     payload_of,
     rows_of,
     stretches_of,
 )
-from icestream.operators.lifetimes.rows_by_group import BySlot, Rows, clipped, keep, located
+from icestream.operators.lifetimes.rows_by_group import (
+    LazyRows,
+    RowsByGroup,
+    clipped,
+    keep,
+    located,
+)
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
 _RANK = "__rank"
@@ -83,7 +89,7 @@ class _Touched:
     """Groups at hand and the changes to their events."""
 
     slots: Slots
-    changes: Stretches
+    changes: CountedIntervals
     payload: pa.RecordBatch
 
     def only(self, chosen: Flags) -> _Touched:
@@ -111,14 +117,14 @@ class _Read:
 class _Scene:
     """All that is known of the groups at hand; kinds are numbered across."""
 
-    shown: Stretches
-    owed: Stretches
-    changes: Stretches
+    shown: CountedIntervals
+    owed: CountedIntervals
+    changes: CountedIntervals
     #: events that were read, those taken out by the changes too
-    read: Stretches
+    read: CountedIntervals
     #: events among which the best are chosen
-    candidates: Stretches
-    answer: Stretches
+    candidates: CountedIntervals
+    answer: CountedIntervals
     kinds: pa.RecordBatch
     ranks: Ints
     #: groups of which more events must be read
@@ -144,7 +150,7 @@ class TopK:
         self._ordering = Ordering(payload, by)
         self.result = payload
         rank = pa.field(_RANK, pa.int64(), nullable=False)
-        self._shown = Shown(1, events_synopsis("shown", payload))
+        self._shown = RevisableOutput(1, events_synopsis("shown", payload))
         self.synopses: tuple[Synopsis, ...] = (
             events_synopsis("events", payload, rank, rank=_RANK),
             self._shown.synopsis,
@@ -172,10 +178,10 @@ class TopK:
             return
         payload = payload_of_changes(changes)
         diff = column_of(changes, DIFF)
-        by_slot = BySlot(located(changes, groups))
+        by_slot = RowsByGroup(located(changes, groups))
         for portion in groups.portions(by_slot.distinct):
             chosen, owners = by_slot.within(portion)
-            part = Stretches(owners, owners, le[chosen], re[chosen], diff[chosen])
+            part = CountedIntervals(owners, owners, le[chosen], re[chosen], diff[chosen])
             touched = _Touched(portion, part, payload.take(pa.array(chosen)))
             scale = 0 if self._partial else _ALL
             while len(touched.slots):
@@ -226,7 +232,7 @@ class TopK:
         shown, owed = (everything.where(everything.count * sign > 0) for sign in (1, -1))
         events = stretches_of(read.rows.rows, read.rows.owners, numbers[first:second])
 
-        def is_known(stretches: Stretches) -> Flags:
+        def is_known(stretches: CountedIntervals) -> Flags:
             owner = stretches.owner
             return read.whole[owner] | (ranks[stretches.kind] > read.above[owner])
 
@@ -234,7 +240,7 @@ class TopK:
         events = events.since(watermark).and_(changes)
         events = events.where(is_known(events)).levelled()
         candidates = guess.where(~is_known(guess)).and_(events)
-        segments = Segments.of(shown.since(watermark).and_(candidates))
+        segments = TimeSegments.of(shown.since(watermark).and_(candidates))
         places = self._ordering.places(kinds)
         answer = self._best(segments, candidates.where(candidates.count > 0), places)
         short = self._short(segments, shown.since(watermark), answer, places, is_known)
@@ -243,21 +249,23 @@ class TopK:
         lacking &= ~read.whole
         return _Scene(shown, owed, changes, events, candidates, answer, kinds, ranks, lacking)
 
-    def _best(self, segments: Segments, events: Stretches, places: Ints) -> Stretches:
+    def _best(
+        self, segments: TimeSegments, events: CountedIntervals, places: Ints
+    ) -> CountedIntervals:
         """Return the k best at each instant."""
         order = np.argsort(places[events.kind], kind="stable")
         row, start, stop, count = _filled(segments, events, order, self._k)
-        return Stretches(
+        return CountedIntervals(
             events.owner[row], events.kind[row], segments.le[start], segments.le[stop], count
         )
 
     def _short(
         self,
-        segments: Segments,
-        shown: Stretches,
-        answer: Stretches,
+        segments: TimeSegments,
+        shown: CountedIntervals,
+        answer: CountedIntervals,
         places: Ints,
-        is_known: Callable[[Stretches], Flags],
+        is_known: Callable[[CountedIntervals], Flags],
     ) -> Flags:
         """Tell the segments in which events that were not read may be among the best.
 
@@ -280,7 +288,7 @@ class TopK:
     ) -> Iterator[pa.RecordBatch]:
         """Tell the answers of groups of which enough is known, and keep those that last."""
 
-        def of_settled(stretches: Stretches) -> Stretches:
+        def of_settled(stretches: CountedIntervals) -> CountedIntervals:
             return stretches.where(~scene.lacking[stretches.owner])
 
         candidates = of_settled(scene.candidates)
@@ -308,17 +316,17 @@ class TopK:
         rows = self._rows(new, scene), self._rows(after, scene)
         keep(groups, 0, slots, kept, *rows, worn=read.worn)
 
-    def _rows(self, events: Stretches, scene: _Scene) -> Rows:
+    def _rows(self, events: CountedIntervals, scene: _Scene) -> LazyRows:
         def at(places: Ints) -> pa.RecordBatch:
             chosen = events.at(places)
             payload = scene.kinds.take(pa.array(chosen.kind))
             ranks = pa.array(scene.ranks[chosen.kind])
             return rows_of(chosen, payload, ranks, schema=self.synopses[0].schema).rows
 
-        return Rows(events.owner, at)
+        return LazyRows(events.owner, at)
 
 
-def _filled(segments: Segments, events: Stretches, order: Ints, k: int) -> Table:
+def _filled(segments: TimeSegments, events: CountedIntervals, order: Ints, k: int) -> Table:
     """Return columns of the runs that filling segments makes: row, first, end and count."""
     first, last = segments.spans(events)
     size = len(segments.owner)
@@ -328,7 +336,7 @@ def _filled(segments: Segments, events: Stretches, order: Ints, k: int) -> Table
     return runs[:made].T
 
 
-def _worst(segments: Segments, events: Stretches, places: Ints) -> Ints:
+def _worst(segments: TimeSegments, events: CountedIntervals, places: Ints) -> Ints:
     """Return the last place among the events of each segment, -1 where there are none."""
     mine = places[events.kind]
     row, start, stop, _ = _filled(segments, events, np.argsort(-mine, kind="stable"), 1)

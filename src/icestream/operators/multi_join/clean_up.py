@@ -53,7 +53,7 @@ from icestream.operators.multi_join.generations import (
     Generations,
 )
 from icestream.operators.multi_join.logged_rows import checked_words, no_rows
-from icestream.operators.multi_join.results import Members, Results
+from icestream.operators.multi_join.results import JoinResults, Members
 from icestream.state.log.reader import Log
 
 #: part of the room that a range should fill, as its size is a guess
@@ -79,7 +79,7 @@ class CleanUp:
     floor: Ints
     generations: Generations
     log: Log
-    results: Results
+    results: JoinResults
     #: words that may be in use
     room: int
     _heap: Ints = field(init=False)

@@ -47,9 +47,9 @@ from icestream.operators.multi_join.clean_up import CleanUp, Overflow
 from icestream.operators.multi_join.generations import CLEANED, CUT, DISCARDED, Generations
 from icestream.operators.multi_join.logged_rows import LoggedRows
 from icestream.operators.multi_join.probing import Chunk, combined
-from icestream.operators.multi_join.recovery import History
+from icestream.operators.multi_join.recovery import JoinRecovery
 from icestream.operators.multi_join.resident import Resident
-from icestream.operators.multi_join.results import Members, Results
+from icestream.operators.multi_join.results import JoinResults, Members
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.state.budget import Refused, fail
@@ -97,8 +97,8 @@ class MultiJoin:
         self._generations = Generations(shard.arena, name, spec.partitions, numbers)
         #: bytes of each of the uses of work buffers
         self._work = quota // WORK // USES
-        self._results = Results(spec, self._work)
-        self._history = History(
+        self._results = JoinResults(spec, self._work)
+        self._history = JoinRecovery(
             spec.number,
             lifetime,
             shard,

@@ -58,7 +58,7 @@ SEGMENTS = 0xFFE5
 
 
 @dataclass
-class History:
+class JoinRecovery:
     """Writes and reads the past of one join."""
 
     number: int

@@ -45,7 +45,7 @@ class Members:
     lo: Ids
 
 
-class Results:
+class JoinResults:
     """Makes the results of one join."""
 
     def __init__(self, spec: MultiJoinSpec, room: int) -> None:

@@ -25,7 +25,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.operators.object_aggregates.directory import Slices
 from icestream.operators.object_aggregates.states import States
-from icestream.operators.object_aggregates.tree import Piece, portions
+from icestream.operators.object_aggregates.tree import SliceRange, portions
 from icestream.operators.protocol import Shard
 from icestream.state.validation import sensible
 
@@ -60,7 +60,7 @@ class Assembly:
                 self.ranges = max(self.ranges, ranges)
                 yield found, rows
 
-    def _combine(self, pieces: Sequence[Piece]) -> Iterator[tuple[Ints, pa.RecordBatch]]:
+    def _combine(self, pieces: Sequence[SliceRange]) -> Iterator[tuple[Ints, pa.RecordBatch]]:
         """Combine pieces together; if they hold more than was thought, one part after another."""
         held: tuple[Ints, pa.RecordBatch] | None = None
         wanted = [(piece, marker) for piece in pieces for marker in piece.slices["marker"].tolist()]
@@ -80,7 +80,7 @@ class Assembly:
 
     def _read(
         self,
-        wanted: Sequence[tuple[Piece, int]],
+        wanted: Sequence[tuple[SliceRange, int]],
         held: tuple[Ints, pa.RecordBatch] | None,
         *,
         divisible: bool,
@@ -124,7 +124,7 @@ class Assembly:
         ]
 
     @staticmethod
-    def _divided(pieces: Sequence[Piece]) -> list[Sequence[Piece]]:
+    def _divided(pieces: Sequence[SliceRange]) -> list[Sequence[SliceRange]]:
         """Return pieces in smaller sets: half of them, or half of the range of the only one."""
         if len(pieces) > 1:
             middle = len(pieces) // 2

@@ -47,7 +47,7 @@ def _latest(groups: Ints, keys: Ints, count: int) -> pa.Array:
 
 
 @dataclass(frozen=True)
-class Edge:
+class FirstOrLast:
     """The first or last value in the order of the stream."""
 
     input: pa.DataType
@@ -55,7 +55,7 @@ class Edge:
     skips_nulls: bool
 
     @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> Edge:
+    def of(cls, aggregate: Aggregate, types: Types) -> FirstOrLast:
         """Take any type; the parameter tells whether nulls are skipped."""
         skips = bool(aggregate.parameters and aggregate.parameters[0])
         return cls(types[aggregate.columns[0]], aggregate.function == "last", skips)
@@ -96,14 +96,14 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Extreme:
+class ObjectExtreme:
     """The least or greatest value, for types that words do not hold."""
 
     input: pa.DataType
     greatest: bool
 
     @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> Extreme:
+    def of(cls, aggregate: Aggregate, types: Types) -> ObjectExtreme:
         """Take a type with an order."""
         kind = types[aggregate.columns[0]]
         check_ranked(aggregate, kind)

@@ -33,7 +33,7 @@ _WORDS = SLICE.itemsize // 8
 Slices = npt.NDArray[np.void]
 
 
-class Directory:
+class NodeDirectory:
     """Slices of one shard, in an arena."""
 
     def __init__(self, arena: Arena) -> None:

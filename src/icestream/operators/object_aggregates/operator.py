@@ -42,7 +42,7 @@ from icestream.core.arrays import Ints
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.operators.object_aggregates.assembly import WORK, Assembly
-from icestream.operators.object_aggregates.directory import SLICE, Directory, Slices
+from icestream.operators.object_aggregates.directory import SLICE, NodeDirectory, Slices
 from icestream.operators.object_aggregates.ranges import ranges_of, within
 from icestream.operators.object_aggregates.spec import ObjectSpec
 from icestream.operators.object_aggregates.states import TIME, States
@@ -54,7 +54,7 @@ from icestream.operators.object_aggregates.tree import (
     nodes_of,
 )
 from icestream.operators.protocol import PastVersion, Shard, StateInputs
-from icestream.plan.windows.grid import Grid, Step
+from icestream.plan.windows.grid import Grid, WindowStep
 from icestream.state.snapshot_schedule import SnapshotSchedule
 from icestream.state.versions.commits import BASE
 
@@ -88,7 +88,7 @@ class ObjectOperator:
         self._header.setdefault("position", {"start": MINUS_INFINITY, "done": MINUS_INFINITY})
         self._schedule = SnapshotSchedule(self._header)
         self._header.setdefault("groups", 0)
-        self._directory = Directory(shard.arena)
+        self._directory = NodeDirectory(shard.arena)
         self._portion = max(1, shard.account.budget.total // (2 * WORK))
         self._slice_bytes = min(SLICE_BYTES, self._portion)
         self._assembly = Assembly(shard, self._states, self._portion)
@@ -182,7 +182,7 @@ class ObjectOperator:
             self._save()
         self._shard.seal(BASE)
 
-    def _steps(self, watermark: Micros) -> Iterator[Step]:
+    def _steps(self, watermark: Micros) -> Iterator[WindowStep]:
         """Yield the windows to emit, those that no event is in left out."""
         panes = self._directory.nodes(0)
         start, done = (self._header["position"][name] for name in ("start", "done"))
@@ -204,7 +204,7 @@ class ObjectOperator:
         slices = self._directory.all
         self._directory.keep(slices["place"] * FAN ** slices["level"] >= start)
 
-    def _combine_nodes(self, steps: Iterable[Step]) -> None:
+    def _combine_nodes(self, steps: Iterable[WindowStep]) -> None:
         """Make the nodes that windows need and that are not there yet, level by level."""
         for level, places in enumerate(self._missing(steps)):
             if places:
@@ -216,7 +216,7 @@ class ObjectOperator:
                 ]
                 self._take_in(level, np.array(made, dtype=SLICE))
 
-    def _missing(self, steps: Iterable[Step]) -> list[set[int]]:
+    def _missing(self, steps: Iterable[WindowStep]) -> list[set[int]]:
         """Return the places, for each level, of nodes to make."""
         panes = self._directory.nodes(0)
         there = [set(self._directory.nodes(level)) for level in range(self._highest + 1)]
@@ -240,7 +240,7 @@ class ObjectOperator:
             [self._directory.node(level - 1, child) for child in range(first, first + FAN)]
         )
 
-    def _emit(self, steps: Sequence[Step]) -> Iterator[pa.RecordBatch]:
+    def _emit(self, steps: Sequence[WindowStep]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of windows."""
         starts, ends = (
             np.array([self._grid.instant(getattr(step, name)) for step in steps], dtype=np.int64)
@@ -255,7 +255,7 @@ class ObjectOperator:
         if steps:
             self._header["groups"] = groups
 
-    def _windows(self, steps: Sequence[Step]) -> Iterator[tuple[int, Slices]]:
+    def _windows(self, steps: Sequence[WindowStep]) -> Iterator[tuple[int, Slices]]:
         """Yield number and slices of each window."""
         for number, step in enumerate(steps):
             nodes = [

@@ -22,7 +22,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.words import combine_sorted
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.folding.columns import Column
+from icestream.operators.folding.columns import InputColumn
 from icestream.operators.folding.fields import Layout
 from icestream.operators.folding.fold import HI, LO, fold_field
 from icestream.operators.object_aggregates.functions import ObjectFunction, function_of, is_object
@@ -176,7 +176,7 @@ class States:
         """Fold the words of events into the rows `slots` of groups with the given identities."""
         entries = np.tile(self.layout.entry_identity, (len(hi), 1))
         entries[:, 0], entries[:, 1] = hi.view(np.int64), lo.view(np.int64)
-        columns = {name: Column(tuples.column(name)) for name in self._inputs}
+        columns = {name: InputColumn(tuples.column(name)) for name in self._inputs}
         for field, place in zip(self.layout.fields, self.layout.places, strict=True):
             fold_field(field, int(place), entries, slots, columns, 0, len(slots))
         return entries

@@ -69,7 +69,7 @@ def first_pane(level: int, place: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SliceRange:
     """Slices to combine for one target, of which the groups with `low <= hi < high` count."""
 
     target: int
@@ -92,27 +92,27 @@ class Piece:
         shares = np.clip(inside / np.maximum(last - first, 1.0), 0.0, 1.0)
         return int((self.slices["bytes"] * np.where(last > first, shares, 1.0)).sum())
 
-    def halves(self) -> tuple[Piece, ...]:
+    def halves(self) -> tuple[SliceRange, ...]:
         """Return the lower and the upper half of the range of hi, without empty ones."""
         middle = (self.low + self.high) // 2
         parts = self._part(self.low, middle), self._part(middle, self.high)
         return tuple(part for part in parts if len(part.slices))
 
-    def _part(self, low: int, high: int) -> Piece:
+    def _part(self, low: int, high: int) -> SliceRange:
         first, last = self.slices["first_hi"], self.slices["last_hi"]
         inside = (first <= np.uint64(high - 1)) & (last >= np.uint64(low))
-        return Piece(self.target, self.slices[inside], low, high)
+        return SliceRange(self.target, self.slices[inside], low, high)
 
 
-def portions(targets: Iterable[tuple[int, Slices]], limit: int) -> Iterator[list[Piece]]:
+def portions(targets: Iterable[tuple[int, Slices]], limit: int) -> Iterator[list[SliceRange]]:
     """Yield pieces to combine together, about `limit` bytes at a time, targets in their order.
 
     A range of hi comes alone: of its slices only what is inside the range is kept in memory.
     """
-    pending: list[Piece] = []
+    pending: list[SliceRange] = []
     size = 0
     for target, slices in targets:
-        for piece in _cut(Piece(target, slices), limit):
+        for piece in _cut(SliceRange(target, slices), limit):
             more = piece.bytes + SLICE_OVERHEAD * len(piece.slices)
             if pending and (size + more > limit or not piece.whole):
                 yield pending
@@ -126,7 +126,7 @@ def portions(targets: Iterable[tuple[int, Slices]], limit: int) -> Iterator[list
         yield pending
 
 
-def _cut(piece: Piece, limit: int) -> Iterator[Piece]:
+def _cut(piece: SliceRange, limit: int) -> Iterator[SliceRange]:
     if piece.bytes <= limit or piece.high - piece.low < 2:
         if len(piece.slices):
             yield piece

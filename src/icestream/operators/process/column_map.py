@@ -27,7 +27,7 @@ from icestream.core.arrays import Ids, Ints, Mask
 from icestream.core.errors import DefinitionError
 from icestream.operators.process.column_state import (
     ColumnVariable,
-    Stage,
+    PortionContext,
     as_rows,
     chosen_groups,
     until,
@@ -44,7 +44,7 @@ _NO_ONE = np.empty(0, dtype=np.int64)
 class MapColumns(ColumnVariable):
     """Rows found by a key."""
 
-    def __init__(self, stage: Stage, number: int, name: str, declared: MapState) -> None:
+    def __init__(self, stage: PortionContext, number: int, name: str, declared: MapState) -> None:
         """Have read and written nothing."""
         super().__init__(stage, number, name, declared)
         self._keys, self._values = declared.keys, declared.values

@@ -23,8 +23,8 @@ from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.process.column_map import MapColumns
 from icestream.operators.process.column_state import (
     ColumnVariable,
+    PortionContext,
     RowColumns,
-    Stage,
     ValueColumns,
     chosen_groups,
 )
@@ -35,9 +35,9 @@ from icestream.operators.process.declarations import (
     TableState,
     ValueState,
 )
-from icestream.operators.process.grouping import Portion, take
+from icestream.operators.process.grouping import GroupPortion, take
 from icestream.operators.process.output import TIMES, fitted, time_columns, wrong_output
-from icestream.operators.process.timers import TimerBook
+from icestream.operators.process.timers import TimerTable
 from icestream.operators.process.vectorised import (
     GROUP,
     ColumnTimers,
@@ -74,7 +74,7 @@ class VectorisedRun:
         self.has_timers = given is not VectorisedProcessor.on_timers
 
     def on_rows(
-        self, groups: Groups, portion: Portion, keys: pa.RecordBatch, watermark: Micros
+        self, groups: Groups, portion: GroupPortion, keys: pa.RecordBatch, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
         """Hand events of many groups over."""
         made: list[pa.RecordBatch] = []
@@ -88,7 +88,7 @@ class VectorisedRun:
         yield from made
 
     def on_initial(
-        self, groups: Groups, portion: Portion, keys: pa.RecordBatch, watermark: Micros
+        self, groups: Groups, portion: GroupPortion, keys: pa.RecordBatch, watermark: Micros
     ) -> None:
         """Hand over what is known of groups before their first rows."""
         with self._at_work(groups, portion.slots, keys, watermark, watermark) as work:
@@ -106,7 +106,7 @@ class VectorisedRun:
         yield from made
 
     def _made(
-        self, stage: Stage, output: Any, of_each: Ints, times: Ints
+        self, stage: PortionContext, output: Any, of_each: Ints, times: Ints
     ) -> Iterator[pa.RecordBatch]:
         """Turn output into changes; without `__group` its rows are those of `of_each`."""
         if output is None:
@@ -154,8 +154,8 @@ class VectorisedRun:
         floor: Micros,
     ) -> Iterator[_Work]:
         """Put groups on a stage, write what changed; tell where errors were."""
-        book = TimerBook(groups, len(self.declared), slots, floor) if self.has_timers else None
-        work = _Work(Stage(groups, slots, watermark), book, self.declared)
+        book = TimerTable(groups, len(self.declared), slots, floor) if self.has_timers else None
+        work = _Work(PortionContext(groups, slots, watermark), book, self.declared)
         try:
             yield work
             for variable in work.variables.values():
@@ -180,7 +180,7 @@ class _Work:
     """One portion of groups with its variables and timers."""
 
     def __init__(
-        self, stage: Stage, book: TimerBook | None, declared: Mapping[str, Declared]
+        self, stage: PortionContext, book: TimerTable | None, declared: Mapping[str, Declared]
     ) -> None:
         self.stage = stage
         self.book = book
@@ -190,7 +190,7 @@ class _Work:
         }
         self.state = State(self.variables)
 
-    def batch(self, portion: Portion, keys: pa.RecordBatch) -> GroupedBatch:
+    def batch(self, portion: GroupPortion, keys: pa.RecordBatch) -> GroupedBatch:
         """Return the events of the portion as user code sees them."""
         sizes = np.diff(portion.starts)
         self.stage.now = portion.times[portion.starts[1:] - 1]
@@ -222,7 +222,7 @@ class _Work:
         return DueBatch(take(keys, focus), at[first], timers, self.stage.watermark)
 
 
-def _variable(stage: Stage, number: int, name: str, declared: Declared) -> ColumnVariable:
+def _variable(stage: PortionContext, number: int, name: str, declared: Declared) -> ColumnVariable:
     if isinstance(declared, MapState):
         return MapColumns(stage, number, name, declared)
     if isinstance(declared, ValueState):

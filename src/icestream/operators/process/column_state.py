@@ -5,7 +5,7 @@ aligned with the groups, or as rows with the number of their group. Writes are k
 they came in, with an index of which row counts for which group, until the portion is done.
 
 Groups are named by their numbers in the batch at hand. While timers fire, that batch has only some
-groups of the portion: `Stage.focus` tells which.
+groups of the portion: `PortionContext.focus` tells which.
 
 Invariants:
 1. Columns read after a write in the same portion show it (`test_columns_show_what_was_just_set`).
@@ -37,7 +37,7 @@ from icestream.state.groups.spec import GroupRows, Groups
 _STORED, _NOTHING = -2, -1
 
 
-class Stage:
+class PortionContext:
     """The groups of a portion, and those of them that user code is called for."""
 
     def __init__(self, groups: Groups, slots: Slots, watermark: Micros) -> None:
@@ -111,7 +111,7 @@ def _unfit(name: str, schema: pa.Schema, found: Any, why: str = "") -> Definitio
 class ColumnVariable(ABC):
     """A state variable of all groups of a portion."""
 
-    def __init__(self, stage: Stage, number: int, name: str, declared: Declared) -> None:
+    def __init__(self, stage: PortionContext, number: int, name: str, declared: Declared) -> None:
         """Take the number of its synopsis."""
         self._stage = stage
         self._number = number
@@ -157,7 +157,7 @@ def until(times: Ints, lifetime: Micros) -> Ints:
 class ValueColumns(ColumnVariable):
     """At most one row for each group."""
 
-    def __init__(self, stage: Stage, number: int, name: str, declared: Declared) -> None:
+    def __init__(self, stage: PortionContext, number: int, name: str, declared: Declared) -> None:
         """Have read and written nothing."""
         super().__init__(stage, number, name, declared)
         self._written: list[pa.RecordBatch] = []
@@ -229,7 +229,7 @@ class ValueColumns(ColumnVariable):
 class RowColumns(ColumnVariable):
     """Any number of rows for each group, in the order in which they were appended."""
 
-    def __init__(self, stage: Stage, number: int, name: str, declared: Declared) -> None:
+    def __init__(self, stage: PortionContext, number: int, name: str, declared: Declared) -> None:
         """Have read and written nothing."""
         super().__init__(stage, number, name, declared)
         self._cleared: Mask = np.zeros(len(stage.slots), dtype=np.bool_)

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.process.declarations import GONE, MapState
-from icestream.operators.process.group_state import GroupVariable, Scene, with_expiry
+from icestream.operators.process.group_state import GroupContext, GroupVariable, with_expiry
 from icestream.operators.process.values import Row, RowCoder, decoded
 
 #: rows that may be stale in any map: rewriting few rows does not pay
@@ -43,7 +43,7 @@ def is_stale(rows: Any, live: Any) -> Any:
 class GroupMap(GroupVariable):
     """Rows found by a key."""
 
-    def __init__(self, scene: Scene, number: int, name: str, declared: MapState) -> None:
+    def __init__(self, scene: GroupContext, number: int, name: str, declared: MapState) -> None:
         """Have nothing."""
         super().__init__(scene, number, name, declared)
         self._keys, self._values = RowCoder(declared.keys), RowCoder(declared.values)

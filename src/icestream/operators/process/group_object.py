@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
 from icestream.operators.process.declarations import ObjectState
-from icestream.operators.process.group_state import GroupVariable, Scene, with_expiry
+from icestream.operators.process.group_state import GroupContext, GroupVariable, with_expiry
 from icestream.operators.process.values import decoded
 
 _NONE = object()
@@ -35,7 +35,7 @@ _NONE = object()
 class GroupObject(GroupVariable):
     """A Python object."""
 
-    def __init__(self, scene: Scene, number: int, name: str, declared: ObjectState) -> None:
+    def __init__(self, scene: GroupContext, number: int, name: str, declared: ObjectState) -> None:
         """Have nothing."""
         super().__init__(scene, number, name, declared)
         self._how = declared

@@ -19,18 +19,18 @@ from icestream.core.arrays import Slots
 from icestream.core.errors import DefinitionError, IcestreamError, InputError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.process.declarations import Declared
-from icestream.operators.process.group_state import Scene
-from icestream.operators.process.grouping import Portion
+from icestream.operators.process.group_state import GroupContext
+from icestream.operators.process.grouping import GroupPortion
 from icestream.operators.process.output import Collected
 from icestream.operators.process.per_group import (
     Decoded,
     ExpiredTimerInfo,
-    Rows,
     StatefulProcessor,
     StatefulProcessorHandle,
+    TimedRows,
     TimerValues,
 )
-from icestream.operators.process.timers import TimerBook
+from icestream.operators.process.timers import TimerTable
 from icestream.operators.process.values import Row, RowCoder
 from icestream.state.groups.spec import Groups
 
@@ -48,7 +48,7 @@ class PerGroupRun:
         self._name = name
         self._key_coder = RowCoder(keys)
         self._result = result
-        self._scene = Scene()
+        self._scene = GroupContext()
         self._timers = TimerValues()
         self._handle = StatefulProcessorHandle(self._scene, self._timers)
         self._processor = copy.copy(processor)
@@ -59,7 +59,7 @@ class PerGroupRun:
         self.declared: dict[str, Declared] = self._handle.declared
 
     def on_rows(
-        self, groups: Groups, portion: Portion, keys: pa.RecordBatch, watermark: Micros
+        self, groups: Groups, portion: GroupPortion, keys: pa.RecordBatch, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
         """Hand rows over, group by group."""
         made = Collected(self._result)
@@ -67,18 +67,18 @@ class PerGroupRun:
         handle = self._processor.handleInputRows
         with self._at_work(groups, portion.slots, keys, watermark, watermark) as known:
             for position, key, now, first, last in self._calls(portion, known):
-                made.add(position, now, handle(key, Rows(rows, first, last), self._timers))
+                made.add(position, now, handle(key, TimedRows(rows, first, last), self._timers))
         yield from self._finished(made, groups, portion.slots)
 
     def on_initial(
-        self, groups: Groups, portion: Portion, keys: pa.RecordBatch, watermark: Micros
+        self, groups: Groups, portion: GroupPortion, keys: pa.RecordBatch, watermark: Micros
     ) -> None:
         """Hand over what is known of groups before their first rows."""
         rows = Decoded(portion.events, portion.times, portion.ends, portion.diffs)
         handle = self._processor.handleInitialState
         with self._at_work(groups, portion.slots, keys, watermark, watermark) as known:
             for _, key, _, first, last in self._calls(portion, known):
-                handle(key, Rows(rows, first, last), self._timers)
+                handle(key, TimedRows(rows, first, last), self._timers)
 
     def on_timers(
         self, groups: Groups, slots: Slots, keys: pa.RecordBatch, watermark: Micros
@@ -97,7 +97,7 @@ class PerGroupRun:
         yield from self._finished(made, groups, slots)
 
     def _calls(
-        self, portion: Portion, known: list[Row]
+        self, portion: GroupPortion, known: list[Row]
     ) -> Iterator[tuple[int, Row, Micros, int, int]]:
         """Turn to each group: its position, key, time, and where its rows begin and end."""
         starts = portion.starts.tolist()
@@ -121,7 +121,7 @@ class PerGroupRun:
         """Put the scene in order, hand out keys, write what changed; tell where errors were."""
         variables, book = self._handle.variables, None
         if self.has_timers:
-            book = TimerBook(groups, len(variables), slots, floor)
+            book = TimerTable(groups, len(variables), slots, floor)
         collects = gc.isenabled()
         gc.disable()  # most values of a chunk live as long as it: looking for cycles costs half
         self._scene.begin(groups, slots, watermark)

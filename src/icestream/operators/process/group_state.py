@@ -34,7 +34,7 @@ from icestream.operators.process.values import Row, RowCoder
 from icestream.state.groups.spec import GroupRows, Groups
 
 
-class Scene:
+class GroupContext:
     """Where user code is: in which groups, at which of them, and when."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ def with_expiry(rows: pa.RecordBatch, expiry: Sequence[Micros] | Ints) -> pa.Rec
 class GroupVariable(ABC):
     """A state variable as user code sees it: that of the group it is called for."""
 
-    def __init__(self, scene: Scene, number: int, name: str, declared: Declared) -> None:
+    def __init__(self, scene: GroupContext, number: int, name: str, declared: Declared) -> None:
         """Take the number of its synopsis."""
         self._scene = scene
         self._number = number
@@ -134,7 +134,7 @@ class GroupVariable(ABC):
 class GroupValue(GroupVariable):
     """At most one row."""
 
-    def __init__(self, scene: Scene, number: int, name: str, declared: Declared) -> None:
+    def __init__(self, scene: GroupContext, number: int, name: str, declared: Declared) -> None:
         """Have nothing."""
         super().__init__(scene, number, name, declared)
         self._coder = RowCoder(declared.columns)
@@ -194,7 +194,7 @@ class GroupValue(GroupVariable):
 class GroupList(GroupVariable):
     """Rows in the order in which they were appended."""
 
-    def __init__(self, scene: Scene, number: int, name: str, declared: Declared) -> None:
+    def __init__(self, scene: GroupContext, number: int, name: str, declared: Declared) -> None:
         """Have nothing."""
         super().__init__(scene, number, name, declared)
         self._coder = RowCoder(declared.columns)
@@ -280,7 +280,7 @@ class GroupList(GroupVariable):
 class GroupTable(GroupVariable):
     """Rows as Arrow batches."""
 
-    def __init__(self, scene: Scene, number: int, name: str, declared: Declared) -> None:
+    def __init__(self, scene: GroupContext, number: int, name: str, declared: Declared) -> None:
         """Have nothing."""
         super().__init__(scene, number, name, declared)
         self._coder = RowCoder(declared.columns)

@@ -30,7 +30,7 @@ from icestream.state.groups.spec import Groups
 
 
 @dataclass(frozen=True)
-class Portion:
+class GroupPortion:
     """Rows of some groups of a chunk, by group and time."""
 
     #: the distinct groups
@@ -49,7 +49,7 @@ class Portion:
         return pa.RecordBatch.from_arrays(first.columns, schema=schema)
 
 
-def portions_of(groups: Groups, changes: pa.RecordBatch, *, expand: bool) -> Iterator[Portion]:
+def portions_of(groups: Groups, changes: pa.RecordBatch, *, expand: bool) -> Iterator[GroupPortion]:
     """Sort changes by group and time and hand them out; `expand` repeats events that come twice."""
     hi, lo = (column_of(changes, name).view(np.uint64) for name in (HI, LO))
     times, diffs = column_of(changes, LE), column_of(changes, DIFF)
@@ -68,7 +68,7 @@ def portions_of(groups: Groups, changes: pa.RecordBatch, *, expand: bool) -> Ite
         starts, mine = _ranges(bounds, slots, part)
         picked = rows[mine]
         events = take(payload, picked)
-        yield Portion(part, starts, events, times[picked], ends[picked], diffs[picked])
+        yield GroupPortion(part, starts, events, times[picked], ends[picked], diffs[picked])
 
 
 def _by_slot(located: Slots, begins: Ints, times: Ints) -> tuple[Ints, Slots, Ints]:

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.lifetimes.changes import DIFF, LE, TemporalOperator, column_of
+from icestream.operators.lifetimes.changes import DIFF, LE, LifetimeOperator, column_of
 from icestream.operators.process.column_run import VectorisedRun
 from icestream.operators.process.group_run import PerGroupRun
 from icestream.operators.process.grouping import portions_of
@@ -44,7 +44,7 @@ Processor = StatefulProcessor | VectorisedProcessor
 ROWS, INITIAL = 0, 1
 
 
-class UserDefined(TemporalOperator):
+class UserDefined(LifetimeOperator):
     """Runs a processor."""
 
     def __init__(

@@ -47,11 +47,11 @@ from icestream.operators.process.declarations import (
 from icestream.operators.process.group_map import GroupMap
 from icestream.operators.process.group_object import GroupObject
 from icestream.operators.process.group_state import (
+    GroupContext,
     GroupList,
     GroupTable,
     GroupValue,
     GroupVariable,
-    Scene,
 )
 from icestream.operators.process.timers import GroupTimers
 from icestream.operators.process.values import Row, decoded
@@ -89,7 +89,7 @@ class ExpiredTimerInfo:
 class StatefulProcessorHandle:
     """What a processor declares its state with."""
 
-    def __init__(self, scene: Scene, timers: TimerValues) -> None:
+    def __init__(self, scene: GroupContext, timers: TimerValues) -> None:
         """Have no variables yet."""
         self._scene = scene
         self._timers = timers
@@ -151,7 +151,7 @@ class StatefulProcessorHandle:
         self,
         name: str,
         declared: Declared,
-        variable: Callable[[Scene, int, str, Any], Variable],
+        variable: Callable[[GroupContext, int, str, Any], Variable],
     ) -> Variable:
         if not self._open:
             msg = f"state {name!r} is declared too late: declare all state in init"
@@ -198,7 +198,7 @@ class StatefulProcessor:
         """Declare the state."""
         raise undefined(self, "init")
 
-    def handleInputRows(self, key: Row, rows: Rows, timers: TimerValues) -> Made:
+    def handleInputRows(self, key: Row, rows: TimedRows, timers: TimerValues) -> Made:
         """Take rows of a group, in time order; yield dicts or batches."""
         raise undefined(self, "handleInputRows")
 
@@ -206,7 +206,7 @@ class StatefulProcessor:
         """Take a timer that the watermark has reached; yield dicts or batches."""
         raise undefined(self, "handleExpiredTimer")
 
-    def handleInitialState(self, key: Row, initial: Rows, timers: TimerValues) -> None:
+    def handleInitialState(self, key: Row, initial: TimedRows, timers: TimerValues) -> None:
         """Take what is known of a group before its first rows."""
         raise undefined(self, "handleInitialState")
 
@@ -240,7 +240,7 @@ class Decoded:
         return found
 
 
-class Rows:
+class TimedRows:
     """Rows of one group, in time order."""
 
     __slots__ = ("_all", "_first", "_last")

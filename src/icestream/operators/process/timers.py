@@ -60,7 +60,7 @@ def unhandled() -> DefinitionError:
     )
 
 
-class TimerBook:
+class TimerTable:
     """The timers of the groups at `slots`, during one chunk of work.
 
     Groups are named by their positions among the slots.
@@ -193,7 +193,7 @@ class GroupTimers:
 
     def __init__(self) -> None:
         """Belong to no chunk of work yet."""
-        self._book: TimerBook | None = None
+        self._book: TimerTable | None = None
         self._waiting: dict[int, Instants] | None = None
         self._position = 0
         self._firing: Micros | None = None
@@ -203,7 +203,7 @@ class GroupTimers:
         self.now: Micros = 0
         self._allowed = False
 
-    def open(self, book: TimerBook | None, watermark: Micros, *, allowed: bool) -> None:
+    def open(self, book: TimerTable | None, watermark: Micros, *, allowed: bool) -> None:
         """Begin a chunk of work, or end it with no book."""
         self._book = book
         self._waiting = None
@@ -252,7 +252,7 @@ class GroupTimers:
         self._firing = first
         return first
 
-    def _in_use(self) -> TimerBook:
+    def _in_use(self) -> TimerTable:
         if self._book is None:
             msg = "timers can be used only while rows or timers of a group are handled"
             raise DefinitionError(msg)

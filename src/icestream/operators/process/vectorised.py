@@ -37,9 +37,9 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
-from icestream.operators.process.column_state import ColumnVariable, Stage, chosen_groups
+from icestream.operators.process.column_state import ColumnVariable, PortionContext, chosen_groups
 from icestream.operators.process.declarations import Declared, undefined
-from icestream.operators.process.timers import TimerBook, too_early, unhandled
+from icestream.operators.process.timers import TimerTable, too_early, unhandled
 
 #: column of output that tells which group of the batch each row belongs to
 GROUP = "__group"
@@ -48,7 +48,7 @@ GROUP = "__group"
 class ColumnTimers:
     """The timers of the groups of a batch."""
 
-    def __init__(self, book: TimerBook | None, stage: Stage, firing: Ints | None) -> None:
+    def __init__(self, book: TimerTable | None, stage: PortionContext, firing: Ints | None) -> None:
         """Take the instants of the timers that fire, one for each group, if they do."""
         self._book = book
         self._stage = stage

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.arrays import Ids
-from icestream.operators.session.page_file import PAGE, Cutter, Directory, PageFile
+from icestream.operators.session.page_file import PAGE, Directory, PageFile, PageWriter
 from icestream.operators.session.rows import Sessions, united
 from icestream.operators.session.spec import SessionSpec
 
@@ -52,7 +52,7 @@ class Fragments:
     def spill(self, run: Sessions) -> None:
         """Write a sorted run to the disk."""
         with PageFile(self._path, self._spec) as file:
-            cutter = Cutter(file, self._size, self._piece_bytes)
+            cutter = PageWriter(file, self._size, self._piece_bytes)
             cutter.add(run)
             cutter.finish()
         self._runs.append(cutter.directory)
@@ -73,18 +73,18 @@ class Fragments:
         return np.diff(bounds) > 0
 
     @contextmanager
-    def ahead(self) -> Iterator[Ahead]:
+    def ahead(self) -> Iterator[FragmentCursor]:
         """Lend all fragments in the order of hi."""
         if not self._runs:
-            yield Ahead(self._spec, [_Cursor(self.newest)])
+            yield FragmentCursor(self._spec, [_Cursor(self.newest)])
             return
         with PageFile(self._path, self._spec) as file:
             none = Sessions.none(self._spec)
             spilled = [_Cursor(none, file, pieces) for pieces in self._runs]
-            yield Ahead(self._spec, [*spilled, _Cursor(self.newest)])
+            yield FragmentCursor(self._spec, [*spilled, _Cursor(self.newest)])
 
 
-class Ahead:
+class FragmentCursor:
     """Fragments in the order of hi, merged as they are asked for."""
 
     def __init__(self, spec: SessionSpec, cursors: list[_Cursor]) -> None:

@@ -98,7 +98,7 @@ class PageFile:
             raise StorageError(msg)
 
 
-class Cutter:
+class PageWriter:
     """Writes sessions, given in order, as pages of about equal size."""
 
     def __init__(

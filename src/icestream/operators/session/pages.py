@@ -29,7 +29,7 @@ import numpy as np
 
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.session.fragments import LAST_HI, Fragments
-from icestream.operators.session.page_file import PAGE, Cutter, Directory, PageFile
+from icestream.operators.session.page_file import PAGE, Directory, PageFile, PageWriter
 from icestream.operators.session.rows import Sessions
 from icestream.operators.session.spec import SessionSpec
 from icestream.state.arena import Arena
@@ -77,7 +77,7 @@ class Pages:
         """Replace all pages by new ones made of sorted sessions."""
         number = self._facts["file"] + 1
         with self._file(number) as file:
-            cutter = Cutter(file, 0, *self._sizes)
+            cutter = PageWriter(file, 0, *self._sizes)
             for sessions in contents:
                 cutter.add(sessions)
             cutter.finish()
@@ -101,7 +101,7 @@ class Pages:
         anew = size - kept > kept
         lasts = np.append(directory["low"][1:] - np.uint64(1), LAST_HI)
         with self._file(number) as old, self._file(number + anew) as new, fragments.ahead() as news:
-            cutter = Cutter(new, 0 if anew else size, *self._sizes)
+            cutter = PageWriter(new, 0 if anew else size, *self._sizes)
             passing = _Pass(self._spec, old, cutter, closed, watermark, moving=anew)
             reached = 0
             for at in visited.tolist():
@@ -121,7 +121,7 @@ class Pages:
         directory["low"][0] = 0
         return directory
 
-    def _replace(self, cutter: Cutter, number: int) -> None:
+    def _replace(self, cutter: PageWriter, number: int) -> None:
         """Take the pages that were written and kept, in the file of that number."""
         pages = cutter.directory
         pages = pages[pages["length"] > 0]
@@ -144,7 +144,7 @@ class _Pass:
         self,
         spec: SessionSpec,
         old: PageFile,
-        cutter: Cutter,
+        cutter: PageWriter,
         closed: Micros,
         watermark: Micros,
         *,

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels import session as kernels
-from icestream.operators.folding.columns import ARRIVAL, TIME, Column
+from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
 from icestream.operators.folding.fold import HI, LO, fold_field
 from icestream.operators.session.spec import END, START, SessionSpec
 from icestream.state import key_columns
@@ -173,11 +173,11 @@ def fragments_of(tuples: pa.RecordBatch, arrivals: int, spec: SessionSpec) -> Se
     return Sessions(rows, KeyCodec(spec.keys).canonical(keys))
 
 
-def _columns(tuples: pa.RecordBatch, arrivals: int, spec: SessionSpec) -> Mapping[str, Column]:
-    columns = {name: Column(tuples.column(name)) for name in spec.inputs.names}
+def _columns(tuples: pa.RecordBatch, arrivals: int, spec: SessionSpec) -> Mapping[str, InputColumn]:
+    columns = {name: InputColumn(tuples.column(name)) for name in spec.inputs.names}
     if spec.layout.needs_order:
-        columns[TIME] = Column(tuples.column(TIME))
-        columns[ARRIVAL] = Column(pa.array(np.arange(arrivals, arrivals + tuples.num_rows)))
+        columns[TIME] = InputColumn(tuples.column(TIME))
+        columns[ARRIVAL] = InputColumn(pa.array(np.arange(arrivals, arrivals + tuples.num_rows)))
     return columns
 
 

@@ -79,7 +79,7 @@ class Sizing:
 
 
 @dataclass(frozen=True)
-class Measured:
+class BatchMeasurements:
     """What the batches before took."""
 
     #: seconds of each shard in a batch
@@ -94,7 +94,7 @@ class Measured:
     cores: int
 
 
-def sized(before: Sizing, bounds: Bounds, measured: Measured) -> Sizing:
+def sized(before: Sizing, bounds: Bounds, measured: BatchMeasurements) -> Sizing:
     """Return how many tasks the next batch is run in."""
     now = bounds.nearest(before.tasks)
     if now != before.tasks or bounds.fixed:
@@ -116,7 +116,7 @@ def sized(before: Sizing, bounds: Bounds, measured: Measured) -> Sizing:
     return Sizing(now, before.why)
 
 
-def room_of(measured: Measured) -> float:
+def room_of(measured: BatchMeasurements) -> float:
     """Return the seconds of work that a task may have in a batch."""
     if measured.interval is None or measured.batch is None:
         return WORTH
@@ -126,7 +126,7 @@ def room_of(measured: Measured) -> float:
     return max(WORTH, FILLED * measured.interval - beside)
 
 
-def wanted_tasks(measured: Measured, room: float) -> int:
+def wanted_tasks(measured: BatchMeasurements, room: float) -> int:
     """Return the fewest tasks that hold the work, as far as more of them help."""
     work, hottest = sum(measured.loads), max(measured.loads)
     if work <= 0:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from icestream.operators.lifetimes.aggregate import TemporalAggregate
+from icestream.operators.lifetimes.aggregate import LifetimeAggregate
 from icestream.plan.nodes.events import Applied, Left, Mapped, Node, United, before
 
 
@@ -26,7 +26,7 @@ def told_once(outputs: Iterable[tuple[Node, str]]) -> list[Applied]:
         if (id(node), final) in seen:
             continue
         seen.add((id(node), final))
-        if isinstance(node, Applied) and isinstance(node.operator, TemporalAggregate):
+        if isinstance(node, Applied) and isinstance(node.operator, LifetimeAggregate):
             found[id(node)] = node
         passes_on = isinstance(node, Mapped | Left | United)
         waiting += [(each, final and passes_on) for each in before(node)]

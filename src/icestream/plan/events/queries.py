@@ -34,10 +34,10 @@ from icestream.operators.dataflow.steps import (
     Step,
     Trace,
 )
-from icestream.operators.lifetimes.aggregate import TemporalAggregate
-from icestream.operators.lifetimes.append_mode import Settle
-from icestream.operators.lifetimes.changes import TemporalOperator
-from icestream.operators.lifetimes.complete_mode import Current
+from icestream.operators.lifetimes.aggregate import LifetimeAggregate
+from icestream.operators.lifetimes.append_mode import AppendOutput
+from icestream.operators.lifetimes.changes import LifetimeOperator
+from icestream.operators.lifetimes.complete_mode import CompleteOutput
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
 from icestream.plan.events.dataflow import Dataflow, Edge, Output, in_order
@@ -142,12 +142,14 @@ class _Building:
                 )
                 raise DefinitionError(msg)
             if mode == "append" and not is_final(node, self._told_once):
-                step = self._held(component, step, Settle(payload), "settle")
+                step = self._held(component, step, AppendOutput(payload), "settle")
             if mode == "complete":
-                step = self._held(component, step, Current(payload), "current")
+                step = self._held(component, step, CompleteOutput(payload), "current")
             self._add(component, Emit((step,), payload, self._of(component, step), view))
 
-    def _held(self, component: int, step: int, operator: Settle | Current, text: str) -> int:
+    def _held(
+        self, component: int, step: int, operator: AppendOutput | CompleteOutput, text: str
+    ) -> int:
         """Hold the events of a step by all their columns."""
         payload = operator.result
         keys = tuple(payload.names)
@@ -256,13 +258,13 @@ class _Building:
         msg = f"{type(node).__name__} stands outside all groups"
         raise AssertionError(msg)
 
-    def _operator(self, node: Applied) -> tuple[TemporalOperator, str]:
+    def _operator(self, node: Applied) -> tuple[LifetimeOperator, str]:
         """Return the operator of a node, which waits if it may, and what it is called."""
         operator = node.operator
-        if isinstance(operator, TemporalAggregate) and any(node is n for n in self._told_once):
+        if isinstance(operator, LifetimeAggregate) and any(node is n for n in self._told_once):
             grows = all(each.grows for each in node.inputs)
             return operator.told_once(grows=grows), f"{node.text}, told once"
-        if isinstance(operator, TemporalAggregate) and operator.only_final is not None:
+        if isinstance(operator, LifetimeAggregate) and operator.only_final is not None:
             msg = (
                 f"{operator.only_final} over lifetimes is told once, when it is final: use output "
                 "mode 'append', and nothing but where(...), select(...) and union(...) behind it"
@@ -364,5 +366,5 @@ def _is_aggregate(node: Node) -> bool:
         case United():
             return all(map(_is_aggregate, node.parts))
         case Applied():
-            return isinstance(node.operator, TemporalAggregate)
+            return isinstance(node.operator, LifetimeAggregate)
     return False

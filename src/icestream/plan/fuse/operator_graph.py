@@ -34,7 +34,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 
 
-class Kind(StrEnum):
+class OperatorKind(StrEnum):
     """What an operator is."""
 
     MAP = "map"
@@ -45,18 +45,18 @@ class Kind(StrEnum):
 
 #: stateful, flexible
 _PROPERTIES = {
-    Kind.MAP: (False, True),
-    Kind.COMPUTE: (True, True),
-    Kind.CONSOLIDATE: (False, False),
+    OperatorKind.MAP: (False, True),
+    OperatorKind.COMPUTE: (True, True),
+    OperatorKind.CONSOLIDATE: (False, False),
 }
 
 
 @dataclass(frozen=True)
-class Operator:
+class GraphOperator:
     """One operator: what it reads and writes, and by which inputs it may be partitioned."""
 
     name: str
-    kind: Kind
+    kind: OperatorKind
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     #: inputs by any of which rows may be partitioned; none: all rows must meet in one place
@@ -94,7 +94,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Edge:
+class GraphEdge:
     """A stream from one operator to another, each by its number."""
 
     origin: int
@@ -109,8 +109,8 @@ class Edge:
 class Job:
     """Operators and the edges between them, without cycles."""
 
-    operators: tuple[Operator, ...]
-    edges: tuple[Edge, ...]
+    operators: tuple[GraphOperator, ...]
+    edges: tuple[GraphEdge, ...]
 
     def __post_init__(self) -> None:
         """Refuse edges that lead nowhere, carry nothing known, or lead back."""
@@ -128,7 +128,7 @@ class Job:
             msg = "the edges of a job must not lead in a circle; cut the circle"
             raise DefinitionError(msg)
 
-    def carried(self, edge: Edge) -> dict[str, str]:
+    def carried(self, edge: GraphEdge) -> dict[str, str]:
         """Return the outputs that an edge carries, and the inputs that they become."""
         if edge.carries is not None:
             return dict(edge.carries)
@@ -256,7 +256,7 @@ def _written(name: str) -> str:
 class _Unions:
     """Inputs and outputs that are copies of each other."""
 
-    def __init__(self, operators: Sequence[Operator]) -> None:
+    def __init__(self, operators: Sequence[GraphOperator]) -> None:
         self._parents: dict[tuple[int, str], tuple[int, str]] = {}
         #: the input of each operator that is in a union, by the root of the union
         self._inputs: dict[tuple[int, str], dict[int, str]] = {}

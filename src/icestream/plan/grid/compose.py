@@ -66,7 +66,7 @@ Method = Literal["anew", "slide"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TileRun:
     """So many neighbouring tiles: windows of one kind, or panes if there is no source."""
 
     source: Windows | None
@@ -74,15 +74,15 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
+class TileSteps:
     """What is added before a window is emitted, from its first instant on, and taken out after.
 
     Tiles follow each other without gaps: `add` fills the window, or what enters it, up to its end;
     `remove` begins at the window's start.
     """
 
-    add: tuple[Part, ...]
-    remove: tuple[Part, ...] = ()
+    add: tuple[TileRun, ...]
+    remove: tuple[TileRun, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Recipe:
     window: Windows
     method: Method
     #: for the windows that start at offset + i * slide: the one at i modulo the number of makings
-    makings: tuple[Making, ...]
+    makings: tuple[TileSteps, ...]
     #: rows consolidated per second of event time
     rows: float
     #: False for a factor window
@@ -104,7 +104,7 @@ class Recipe:
         parts = chain.from_iterable(chain(each.add, each.remove) for each in self.makings)
         return frozenset(part.source for part in parts if part.source is not None)
 
-    def making(self, start: Micros) -> Making:
+    def making(self, start: Micros) -> TileSteps:
         """Return how the window that starts at an instant is made."""
         return self.makings[(start - self.window.offset) // self.window.slide % len(self.makings)]
 
@@ -169,12 +169,12 @@ def tiles_of(upstream: Windows, window: Windows) -> int | None:
     return count if aligned and rest == 0 and follow else None
 
 
-def possibilities(windows: Iterable[Windows]) -> dict[Windows, tuple[Part, ...]]:
+def possibilities(windows: Iterable[Windows]) -> dict[Windows, tuple[TileRun, ...]]:
     """Return for each window the others that alone can fill it: the DAG of uniform tilings."""
     ordered = sorted(set(windows), key=_rank)
     return {
         window: tuple(
-            Part(other, count)
+            TileRun(other, count)
             for other in ordered[:at]
             if (count := tiles_of(other, window)) is not None
         )
@@ -320,27 +320,27 @@ class _Kitchen:
 
     def _made(self, window: Windows, inputs: list[Windows], method: Method) -> Recipe:
         if method == "slide" and not self._invertible:
-            panes = (Part(None, window.slide // self._grid.pane),)
+            panes = (TileRun(None, window.slide // self._grid.pane),)
             rows = self.from_panes(window, "slide")
-            return Recipe(window, "slide", (Making(panes, panes),), rows, wanted=True)
+            return Recipe(window, "slide", (TileSteps(panes, panes),), rows, wanted=True)
         makings, total = [], 0.0
         period = math.lcm(window.slide, *(each.slide for each in inputs))
         for start in range(window.offset, window.offset + period, window.slide):
             end = start + window.range
             if method == "anew":
                 rows, add = self._tiling(start, end, inputs)
-                remove: tuple[Part, ...] = ()
+                remove: tuple[TileRun, ...] = ()
             else:
                 rows, add = self._tiling(end - window.slide, end, inputs)
                 leaving, remove = self._tiling(start, start + window.slide, inputs)
                 rows += leaving
-            makings.append(Making(add, remove))
+            makings.append(TileSteps(add, remove))
             total += rows
         return Recipe(window, method, _shortened(makings), total * SECOND / period, wanted=True)
 
     def _tiling(
         self, start: Micros, end: Micros, inputs: Sequence[Windows]
-    ) -> tuple[float, tuple[Part, ...]]:
+    ) -> tuple[float, tuple[TileRun, ...]]:
         """Return the cheapest sequence of tiles from `start` to `end`, and its rows."""
         ending: dict[Micros, list[tuple[float, Windows]]] = {end: []}
         for each in inputs:
@@ -366,14 +366,14 @@ class _Kitchen:
 
     def _walk_back(
         self, best: dict[Micros, _Reached], start: Micros, end: Micros
-    ) -> tuple[Part, ...]:
+    ) -> tuple[TileRun, ...]:
         found = []
         while end > start:
             _, _, source, before = best[end]
-            found.append(Part(source, 1 if source else (end - before) // self._grid.pane))
+            found.append(TileRun(source, 1 if source else (end - before) // self._grid.pane))
             end = before
         runs = groupby(reversed(found), key=lambda part: part.source)
-        return tuple(Part(source, sum(part.count for part in run)) for source, run in runs)
+        return tuple(TileRun(source, sum(part.count for part in run)) for source, run in runs)
 
 
 # -- which windows are kept ----------------------------------------------------------------------
@@ -451,7 +451,7 @@ def _common(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
     return length, one[1] % length
 
 
-def _shortened(makings: list[Making]) -> tuple[Making, ...]:
+def _shortened(makings: list[TileSteps]) -> tuple[TileSteps, ...]:
     """Return the shortest sequence whose repetition this is."""
     count = len(makings)
     for length in range(1, count + 1):
@@ -467,12 +467,12 @@ def _name(window: Windows) -> str:
     return text + (f" from {format_interval(window.offset)}" if window.offset else "")
 
 
-def _written(making: Making) -> str:
+def _written(making: TileSteps) -> str:
     added, removed = (_listed(parts) for parts in (making.add, making.remove))
     return f"plus {added}, minus {removed}" if removed else added
 
 
-def _listed(parts: Iterable[Part]) -> str:
+def _listed(parts: Iterable[TileRun]) -> str:
     return " + ".join(
         f"{part.count} x {'pane' if part.source is None else _name(part.source)}" for part in parts
     )

@@ -42,8 +42,8 @@ from icestream.core.times import Micros
 from icestream.core.units import format_bytes
 from icestream.plan.grid.space_formulas import (
     BLOCK_BYTES,
-    Space,
-    Traffic,
+    SpaceEstimate,
+    TrafficEstimate,
     space_of_panes,
     space_of_tuples,
     traffic,
@@ -133,7 +133,7 @@ class Separate:
 
 
 @dataclass(frozen=True)
-class Statistics:
+class WindowStatistics:
     """What a stream was measured to be."""
 
     #: events per second of event time
@@ -158,7 +158,7 @@ class Statistics:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowWindows:
     """Windows of the last `range` rows, every `slide` rows."""
 
     range: int
@@ -179,14 +179,14 @@ class Estimate:
     """What one plan would take."""
 
     plan: Plan
-    space: Space
-    traffic: Traffic
+    space: SpaceEstimate
+    traffic: TrafficEstimate
     #: the same with entries and states for each aggregate apart, if it was asked for
-    separate: Space | None
+    separate: SpaceEstimate | None
 
 
 @dataclass(frozen=True)
-class Choice:
+class PlanChoice:
     """A plan and why."""
 
     plan: Plan
@@ -194,7 +194,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PlanComparison:
     """Both plans for one set of windows."""
 
     panes: Estimate
@@ -223,7 +223,7 @@ class Comparison:
         )
         return "panes" if panes <= tuples else "tuples"
 
-    def choose(self, forced: str | None = None) -> Choice:
+    def choose(self, forced: str | None = None) -> PlanChoice:
         """Return the smaller plan, or the one that the user insists on."""
         if forced is not None and forced not in ("panes", "tuples"):
             msg = f"the option plan is 'panes' or 'tuples'; got {forced!r}"
@@ -245,7 +245,7 @@ class Comparison:
             )
         else:
             why = f"the windows take {both}: {self.pane}"
-        return Choice(plan, f"{plan} because {why}")
+        return PlanChoice(plan, f"{plan} because {why}")
 
     def table(self, forced: str | None = None) -> str:
         """Return both plans and the choice, for people."""
@@ -273,7 +273,9 @@ class Comparison:
         return "\n".join(text)
 
 
-def estimate(windows: Sequence[Windows | Cumulative], statistics: Statistics) -> Comparison:
+def estimate(
+    windows: Sequence[Windows | Cumulative], statistics: WindowStatistics
+) -> PlanComparison:
     """Compare both plans for time windows over one stream."""
     _refuse_none(windows)
     kinds = list(dict.fromkeys(windows))
@@ -283,7 +285,7 @@ def estimate(windows: Sequence[Windows | Cumulative], statistics: Statistics) ->
     return _compare(shape, statistics)
 
 
-def estimate_rows(windows: Sequence[Rows], statistics: Statistics) -> Comparison:
+def estimate_rows(windows: Sequence[RowWindows], statistics: WindowStatistics) -> PlanComparison:
     """Compare both plans for windows of rows; `statistics.keys` counts by rows."""
     _refuse_none(windows)
     kinds = list(dict.fromkeys(windows))
@@ -292,7 +294,7 @@ def estimate_rows(windows: Sequence[Rows], statistics: Statistics) -> Comparison
     return _compare(_Shape([each.range for each in kinds], sliding, pane, 1.0), statistics)
 
 
-def check(estimated: Space, happened: Space) -> float:
+def check(estimated: SpaceEstimate, happened: SpaceEstimate) -> float:
     """Return what happened as a multiple of the estimate: 1 is exact, 2 twice as much."""
     if estimated.total == 0:
         return 1.0 if happened.total == 0 else math.inf
@@ -315,7 +317,7 @@ class _Shape:
     events_per_unit: float
 
 
-def _compare(shape: _Shape, stats: Statistics) -> Comparison:
+def _compare(shape: _Shape, stats: WindowStatistics) -> PlanComparison:
     ranges, pane = shape.ranges, shape.pane
     largest = max(ranges)
     entries = stats.keys.rows(pane)
@@ -359,10 +361,10 @@ def _compare(shape: _Shape, stats: Statistics) -> Comparison:
             groups=each_groups,
             state_bytes=apart.state_bytes,
         )
-    blocks = Space(0, (1 + len(ranges)) * BLOCK_BYTES)
+    blocks = SpaceEstimate(0, (1 + len(ranges)) * BLOCK_BYTES)
     kept = _rebuilding(shape, stats, groups * stats.group_bytes)
     moved = _moved(shape, stats)
-    return Comparison(
+    return PlanComparison(
         panes=Estimate("panes", ours_panes + kept["panes"] + blocks, moved["panes"], apart_panes),
         tuples=Estimate(
             "tuples", ours_tuples + kept["tuples"] + blocks, moved["tuples"], apart_tuples
@@ -377,23 +379,25 @@ def _compare(shape: _Shape, stats: Statistics) -> Comparison:
     )
 
 
-def _rebuilding(shape: _Shape, stats: Statistics, snapshot: float) -> dict[Plan, Space]:
+def _rebuilding(
+    shape: _Shape, stats: WindowStatistics, snapshot: float
+) -> dict[Plan, SpaceEstimate]:
     """Return what the log keeps to rebuild a shard: a snapshot, and what versions wrote since.
 
     Panes are among what waits anyway, only longer; of tuples it is their entries, too, those that
     enter and, where they are subtracted, those that leave.
     """
     if stats.version <= 0:
-        return {"panes": Space(0, 0), "tuples": Space(0, 0)}
+        return {"panes": SpaceEstimate(0, 0), "tuples": SpaceEstimate(0, 0)}
     entering = stats.keys.rows(shape.pane) * stats.entry_bytes * stats.version / shape.pane
     leaving = entering * shape.sliding if stats.invertible else 0.0
     events = shape.events_per_unit * stats.version * stats.tuple_bytes
     panes = snapshot + versions_kept(snapshot, entering) * entering
     tuples = snapshot + versions_kept(snapshot, entering + leaving) * (entering + leaving + events)
-    return {"panes": Space(panes, 0), "tuples": Space(tuples, 0)}
+    return {"panes": SpaceEstimate(panes, 0), "tuples": SpaceEstimate(tuples, 0)}
 
 
-def _moved(shape: _Shape, stats: Statistics) -> dict[Plan, Traffic]:
+def _moved(shape: _Shape, stats: WindowStatistics) -> dict[Plan, TrafficEstimate]:
     """Return what moves: entries in and out of windows; tuples, and the entries made of them."""
     windows, sliding = len(shape.ranges), shape.sliding
     length = shape.pane * shape.events_per_unit

@@ -31,7 +31,7 @@ from icestream.plan.windows.grid import Cumulative, Windows
 
 
 @dataclass(frozen=True)
-class Part:
+class PlanPart:
     """Views that one operator computes."""
 
     #: the views alone, over the columns they need; of events, one view for all of equal windows
@@ -76,7 +76,7 @@ class Part:
 
 
 @lru_cache(maxsize=8)
-def parts_of(plan: Plan) -> tuple[Part, ...]:
+def parts_of(plan: Plan) -> tuple[PlanPart, ...]:
     """Return the parts of a plan, the one on panes first."""
     on_panes = tuple(n for n, view in enumerate(plan.views) if _on_panes(plan, view))
     alike: dict[tuple[Any, ...], list[int]] = {}
@@ -95,7 +95,7 @@ def _on_panes(plan: Plan, view: View) -> bool:
     return on_grid and not any(needs_objects(each, plan.types) for each in view.aggregates)
 
 
-def _of_entries(plan: Plan, numbers: tuple[int, ...]) -> Part:
+def _of_entries(plan: Plan, numbers: tuple[int, ...]) -> PlanPart:
     """Return the part of views on panes."""
     views = [plan.views[number] for number in numbers]
     used = {place for view in views for each in (view.keys, *view.groupings) for place in each}
@@ -103,7 +103,7 @@ def _of_entries(plan: Plan, numbers: tuple[int, ...]) -> Part:
     return _part(plan, numbers, places, tuple(_placed(view, places) for view in views), folded=True)
 
 
-def _of_events(plan: Plan, numbers: tuple[int, ...]) -> Part:
+def _of_events(plan: Plan, numbers: tuple[int, ...]) -> PlanPart:
     """Return the part of views that are alike; those of equal windows are united in one."""
     places = plan.views[numbers[0]].keys
     equal: dict[Any, list[int]] = {}
@@ -133,7 +133,7 @@ def _part(
     views: tuple[View, ...],
     *,
     folded: bool,
-) -> Part:
+) -> PlanPart:
     """Return a part over some keys and the inputs that its aggregates take."""
     taken = {name for view in views for each in view.aggregates for name in each.columns}
     inputs = [place for place, field in enumerate(plan.inputs) if field.name in taken]
@@ -149,7 +149,7 @@ def _part(
     if alone and (folded or own.keys.equals(plan.keys)):
         own, columns = plan, tuple(plan.batch_schema.names)
     results = tuple((number, plan.results(plan.views[number])) for number in numbers)
-    return Part(own, results, columns, folded)
+    return PlanPart(own, results, columns, folded)
 
 
 def _placed(view: View, places: tuple[int, ...]) -> View:

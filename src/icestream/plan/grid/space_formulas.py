@@ -20,15 +20,15 @@ BLOCK_BYTES = 65536
 
 
 @dataclass(frozen=True)
-class Space:
+class SpaceEstimate:
     """Bytes on the log and bytes in memory."""
 
     log: float
     memory: float
 
-    def __add__(self, other: Space) -> Space:
+    def __add__(self, other: SpaceEstimate) -> SpaceEstimate:
         """Return what two parts take."""
-        return Space(self.log + other.log, self.memory + other.memory)
+        return SpaceEstimate(self.log + other.log, self.memory + other.memory)
 
     @property
     def total(self) -> float:
@@ -37,15 +37,15 @@ class Space:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class TrafficEstimate:
     """Block requests and bytes per second of event time."""
 
     requests: float
     bytes: float
 
-    def __add__(self, other: Traffic) -> Traffic:
+    def __add__(self, other: TrafficEstimate) -> TrafficEstimate:
         """Return both together."""
-        return Traffic(self.requests + other.requests, self.bytes + other.bytes)
+        return TrafficEstimate(self.requests + other.requests, self.bytes + other.bytes)
 
 
 def space_of_panes(
@@ -57,9 +57,9 @@ def space_of_panes(
     open_bytes: float,
     entry_bytes: float,
     state_bytes: float,
-) -> Space:
+) -> SpaceEstimate:
     """Return formula 2.1: entries of all panes on the log, open pane and running rows in memory."""
-    return Space(
+    return SpaceEstimate(
         log=aggregates * entries * panes * entry_bytes,
         memory=aggregates * (entries * open_bytes + groups * state_bytes),
     )
@@ -67,17 +67,17 @@ def space_of_panes(
 
 def space_of_tuples(
     *, aggregates: int, events: float, tuple_bytes: float, groups: float, state_bytes: float
-) -> Space:
+) -> SpaceEstimate:
     """Return formula 2.2: tuples of the window on the log, running rows in memory."""
-    return Space(log=events * tuple_bytes, memory=aggregates * groups * state_bytes)
+    return SpaceEstimate(log=events * tuple_bytes, memory=aggregates * groups * state_bytes)
 
 
 def traffic(
     rate: float, record_bytes: float, transfers: float = 2, block: int = BLOCK_BYTES
-) -> Traffic:
+) -> TrafficEstimate:
     """Return formulas 3.1 and 3.2: each block moves `transfers` times; no record spans two."""
     requests = transfers * rate / max(1, block // max(1, record_bytes))
-    return Traffic(requests, requests * block)
+    return TrafficEstimate(requests, requests * block)
 
 
 def versions_kept(snapshot: float, logged: float) -> float:

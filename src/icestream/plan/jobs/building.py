@@ -19,10 +19,10 @@ import pyarrow as pa
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
-from icestream.operators.jobs.folding import Fold, Merge
+from icestream.operators.jobs.folding import FoldFunction, MergeFunction
 from icestream.operators.jobs.inference import initial_of, map_columns, state_columns
 from icestream.operators.jobs.mapping import MapTuples
-from icestream.operators.jobs.spans import Spanning, Spans
+from icestream.operators.jobs.spans import Spanning, WindowSpans
 from icestream.plan.jobs.windows import JobStatistics, chosen_windows, tilings_of
 from icestream.plan.nodes.jobs import (
     JobNode,
@@ -72,7 +72,7 @@ class _Open:
     """A compute whose windows are those that a consolidate asks for."""
 
     inputs: tuple[JobNode, ...]
-    fold: Fold
+    fold: FoldFunction
     key: tuple[str, ...]
 
 
@@ -196,7 +196,7 @@ class JobOperators(ABC):
             raise DefinitionError(msg)
         answers = None if output is None else schema_of(output)
         start = initial_of(columns, initial)
-        fold = Fold(function, name, columns, start, vectorised, answers, eager)
+        fold = FoldFunction(function, name, columns, start, vectorised, answers, eager)
         names = _names(key)
         if window is None and not eager:
             return self._then(JobStream(inputs, _Open(inputs, fold, names)))
@@ -253,7 +253,7 @@ class JobOperators(ABC):
                 composable=result.equals(state),
                 divisible=spans.spanning in {"begin", "end"},
             )
-            folded = Spans(chosen.folded, spans.spanning)
+            folded = WindowSpans(chosen.folded, spans.spanning)
             before = compute_node(
                 self._stream.open.inputs, self._stream.open.fold, self._stream.open.key, folded
             )
@@ -270,7 +270,7 @@ class JobOperators(ABC):
         if self._stream.open is None:
             composable = result.equals(values)
             tilings, _ = tilings_of(spans.windows, given, known.keys, composable=composable)
-        merge = Merge(function, name, result, vectorised)
+        merge = MergeFunction(function, name, result, vectorised)
         node = consolidate_node(inputs, merge, names, values, tilings, because)
         return self._then(JobStream((node,)))
 
@@ -324,14 +324,14 @@ class JobStream(JobOperators):
         return replace(self, nodes=stream.nodes, open=stream.open)
 
 
-def _spans(given: Window | Sequence[Window]) -> Spans:
+def _spans(given: Window | Sequence[Window]) -> WindowSpans:
     several = [given] if isinstance(given, (JobWindow, str, int)) else list(given)
     found = [each if isinstance(each, JobWindow) else JobWindow(each) for each in several]
     rules = {each.spanning for each in found}
     if len(rules) != 1:
         msg = f"the windows of an operator have one rule for spanning; got {sorted(rules)}"
         raise DefinitionError(msg)
-    return Spans(tuple(each.windows for each in found), rules.pop())
+    return WindowSpans(tuple(each.windows for each in found), rules.pop())
 
 
 def _names(key: str | Sequence[str]) -> tuple[str, ...]:

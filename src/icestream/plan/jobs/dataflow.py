@@ -30,7 +30,7 @@ from icestream.operators.dataflow.steps import (
 )
 from icestream.operators.jobs.compute import Compute
 from icestream.operators.jobs.consolidate import Consolidate
-from icestream.operators.lifetimes.changes import HEAD, TemporalOperator
+from icestream.operators.lifetimes.changes import HEAD, LifetimeOperator
 from icestream.plan.events.dataflow import Dataflow, Edge, Output, component_order, in_order
 from icestream.plan.jobs.fused import JobPlan
 from icestream.plan.nodes.jobs import ComputeNode, ConsolidateNode, JobNode, MapNode, TupleSource
@@ -266,10 +266,10 @@ class _Building:
         return len(steps) - 1
 
 
-def _operator(node: JobNode, payload: pa.Schema) -> tuple[TemporalOperator, pa.Schema]:
+def _operator(node: JobNode, payload: pa.Schema) -> tuple[LifetimeOperator, pa.Schema]:
     """Return the operator of a node over tuples of a payload, and the columns it makes."""
     keys = pa.schema([payload.field(name) for name in node.key or (ALL,)])
-    operator: TemporalOperator
+    operator: LifetimeOperator
     if isinstance(node, ComputeNode):
         operator = Compute(node.fold, keys, payload, node.spans, node.waits)
     else:

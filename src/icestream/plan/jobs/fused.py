@@ -148,7 +148,7 @@ def fusion_job(operators: Sequence[JobNode], rates: Rates) -> og.Job:
     """Return operators and edges as fusion sees them."""
     place = {id(node): number for number, node in enumerate(operators)}
     edges = [
-        og.Edge(place[id(before)], number, rates.get((before.name, node.name), 0.0))
+        og.GraphEdge(place[id(before)], number, rates.get((before.name, node.name), 0.0))
         for number, node in enumerate(operators)
         for before in node.inputs
         if id(before) in place
@@ -156,18 +156,18 @@ def fusion_job(operators: Sequence[JobNode], rates: Rates) -> og.Job:
     return og.Job(tuple(map(_as_operator, operators)), tuple(edges))
 
 
-def _as_operator(node: JobNode) -> og.Operator:
+def _as_operator(node: JobNode) -> og.GraphOperator:
     inputs = tuple(node.inputs[0].payload.names)
-    kind, partition, longest = og.Kind.CONSOLIDATE, node.key, 0
+    kind, partition, longest = og.OperatorKind.CONSOLIDATE, node.key, 0
     if isinstance(node, MapNode):
-        kind = og.Kind.MAP
+        kind = og.OperatorKind.MAP
         partition = inputs if node.partition is None else node.partition
     elif isinstance(node, ComputeNode):
-        kind = og.Kind.COMPUTE
+        kind = og.OperatorKind.COMPUTE
         longest = 0 if node.spans is None else node.spans.longest
     elif isinstance(node, ConsolidateNode):
         longest = max(each.window.range for each in node.tilings)
-    return og.Operator(
+    return og.GraphOperator(
         node.name,
         kind,
         inputs,

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.jobs.consolidate import Tiling
+from icestream.operators.jobs.consolidate import SpanTiling
 from icestream.operators.jobs.spans import named
-from icestream.plan.grid.compose import Composition, Making, Recipe, compose, tiles_of
+from icestream.plan.grid.compose import Composition, Recipe, TileSteps, compose, tiles_of
 from icestream.plan.grid.cost import SECOND, KeyCounts
 from icestream.plan.windows.grid import Grid, Windows
 
@@ -49,7 +49,7 @@ class Chosen:
 
     #: windows that compute folds tuples into
     folded: tuple[Windows, ...]
-    tilings: tuple[Tiling, ...]
+    tilings: tuple[SpanTiling, ...]
     because: str
 
 
@@ -83,7 +83,7 @@ def chosen_windows(
     shared = statistics.rate + rows
     counted = f"{shared:,.0f} rows a second with partials, {each:,.0f} without"
     if sharing == "each" or not divisible or (sharing == "auto" and each <= shared):
-        whole = tuple(Tiling(w, (((w.range, 0),),)) for w in windows)
+        whole = tuple(SpanTiling(w, (((w.range, 0),),)) for w in windows)
         return Chosen(tuple(windows), whole, f"each window by itself: {counted}")
     return Chosen((pane,), tilings, f"partials of {named(pane)}: {counted}")
 
@@ -94,11 +94,11 @@ def tilings_of(
     keys: KeyCounts,
     *,
     composable: bool = True,
-) -> tuple[tuple[Tiling, ...], float]:
+) -> tuple[tuple[SpanTiling, ...], float]:
     """Return how windows are made of partials that are windows themselves, and rows a second."""
     if composable and len(given) == 1 and given[0].tumbles:
         return _composed(windows, given[0], keys)
-    tilings: list[Tiling] = []
+    tilings: list[SpanTiling] = []
     rows = 0.0
     for window in sorted(windows, key=lambda each: each.range):
         options = list(given) + [each.window for each in tilings if composable]
@@ -110,7 +110,7 @@ def tilings_of(
 
 def _composed(
     windows: Sequence[Windows], pane: Windows, keys: KeyCounts
-) -> tuple[tuple[Tiling, ...], float]:
+) -> tuple[tuple[SpanTiling, ...], float]:
     """Compose windows of partials that do not overlap, and of each other."""
     if any(tiles_of(pane, window) is None for window in windows):
         raise _unfilled(windows, [pane])
@@ -119,10 +119,10 @@ def _composed(
     tilings, rows = [], 0.0
     for recipe in composition.recipes:
         if recipe.window == pane:
-            tilings.append(Tiling(pane, (((pane.range, 0),),)))
+            tilings.append(SpanTiling(pane, (((pane.range, 0),),)))
             rows += recipe.rows
         elif recipe.method == "anew":
-            tilings.append(Tiling(recipe.window, _tiles(recipe, composition), recipe.wanted))
+            tilings.append(SpanTiling(recipe.window, _tiles(recipe, composition), recipe.wanted))
             rows += recipe.rows
         else:
             tiling, more = _uniform(recipe.window, [pane, *(t.window for t in tilings)], keys)
@@ -135,7 +135,7 @@ def _tiles(recipe: Recipe, composition: Composition) -> tuple[tuple[tuple[int, i
     return tuple(_placed(making, composition.grid.pane) for making in recipe.makings)
 
 
-def _placed(making: Making, pane: int) -> tuple[tuple[int, int], ...]:
+def _placed(making: TileSteps, pane: int) -> tuple[tuple[int, int], ...]:
     """Return length and place of every tile of a window."""
     placed, at = [], 0
     for part in making.add:
@@ -146,7 +146,9 @@ def _placed(making: Making, pane: int) -> tuple[tuple[int, int], ...]:
     return tuple(placed)
 
 
-def _uniform(window: Windows, options: Sequence[Windows], keys: KeyCounts) -> tuple[Tiling, float]:
+def _uniform(
+    window: Windows, options: Sequence[Windows], keys: KeyCounts
+) -> tuple[SpanTiling, float]:
     """Return the cheapest way to fill a window by windows of one kind."""
     ways = [
         (count * keys.rows(each.range), each.range, count)
@@ -157,7 +159,7 @@ def _uniform(window: Windows, options: Sequence[Windows], keys: KeyCounts) -> tu
         raise _unfilled([window], options)
     rows, length, count = min(ways)
     tiles = tuple((length, place * length) for place in range(count))
-    return Tiling(window, (tiles,)), rows * SECOND / window.slide
+    return SpanTiling(window, (tiles,)), rows * SECOND / window.slide
 
 
 def _unfilled(windows: Sequence[Windows], given: Sequence[Windows]) -> DefinitionError:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from icestream.core.times import Micros
-from icestream.operators.lifetimes.changes import TemporalOperator
+from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.plan.nodes.spilling import Spilling
 
 
@@ -71,7 +71,7 @@ class Applied(Node):
     """An operator with state by group."""
 
     inputs: tuple[Node, ...] = field(kw_only=True)
-    operator: TemporalOperator = field(kw_only=True)
+    operator: LifetimeOperator = field(kw_only=True)
     text: str = field(kw_only=True)
 
 

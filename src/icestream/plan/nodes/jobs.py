@@ -18,10 +18,10 @@ import pyarrow as pa
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.jobs.batches import TS1, TS2
-from icestream.operators.jobs.consolidate import Tiling
-from icestream.operators.jobs.folding import Fold, Merge
+from icestream.operators.jobs.consolidate import SpanTiling
+from icestream.operators.jobs.folding import FoldFunction, MergeFunction
 from icestream.operators.jobs.mapping import MapTuples
-from icestream.operators.jobs.spans import Lag, Spans
+from icestream.operators.jobs.spans import Lag, WindowSpans
 from icestream.plan.windows.grid import Windows
 
 
@@ -73,9 +73,9 @@ class MapNode(JobNode):
 class ComputeNode(JobNode):
     """State by key and window."""
 
-    fold: Fold = field(kw_only=True)
+    fold: FoldFunction = field(kw_only=True)
     #: None for one state of a key, for ever
-    spans: Spans | None = field(kw_only=True)
+    spans: WindowSpans | None = field(kw_only=True)
     #: how far the watermark must be after a window's end
     waits: Micros = field(kw_only=True)
 
@@ -90,9 +90,9 @@ class ComputeNode(JobNode):
 class ConsolidateNode(JobNode):
     """Windows by key, of partials."""
 
-    merge: Merge = field(kw_only=True)
+    merge: MergeFunction = field(kw_only=True)
     values: pa.Schema = field(kw_only=True)
-    tilings: tuple[Tiling, ...] = field(kw_only=True)
+    tilings: tuple[SpanTiling, ...] = field(kw_only=True)
     given: frozenset[Micros] = field(kw_only=True)
     waits: Micros = field(kw_only=True)
     #: why the windows are made this way
@@ -136,7 +136,7 @@ def map_node(
 
 
 def compute_node(
-    inputs: tuple[JobNode, ...], fold: Fold, key: tuple[str, ...], spans: Spans | None
+    inputs: tuple[JobNode, ...], fold: FoldFunction, key: tuple[str, ...], spans: WindowSpans | None
 ) -> ComputeNode:
     """Return the states of keys and windows, or answers to each tuple."""
     payload = inputs[0].payload
@@ -174,10 +174,10 @@ def compute_node(
 
 def consolidate_node(
     inputs: tuple[JobNode, ...],
-    merge: Merge,
+    merge: MergeFunction,
     key: tuple[str, ...],
     values: pa.Schema,
-    tilings: tuple[Tiling, ...],
+    tilings: tuple[SpanTiling, ...],
     because: str = "",
 ) -> ConsolidateNode:
     """Return complete windows of partials."""

@@ -24,7 +24,7 @@ from icestream.core.text import guess
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
 from icestream.operators.latest.coalescing import ORIGIN
-from icestream.operators.latest.pre_queue import Front, described
+from icestream.operators.latest.pre_queue import PreQueueNode, described
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_serving import WindowedBy
 from icestream.plan.nodes.queries import KEY_GROUPS, SOURCE, TIME, Source
@@ -83,7 +83,7 @@ class Updates:
     #: trust in each source, 0 for most, where update streams are merged
     ranks: tuple[int, ...] | None = None
     #: what is done to the sources before their updates wait; nothing, or a union by trust, if None
-    front: Front | None = None
+    front: PreQueueNode | None = None
     #: windows that are updates
     windowed: WindowedBy | None = None
     late: str = "drop"

@@ -2,7 +2,7 @@
 
 Idea: a pane is the greatest common divisor of all ranges and slides that share it, so every window
 is a whole number of panes and every instant is in one. Windows start at multiples of their slide
-plus their offset, as those of Spark's `window()` do. A `Course` says in which order the
+plus their offset, as those of Spark's `window()` do. A `WindowSequence` says in which order the
 windows of one kind are emitted and which panes enter and leave between two of them.
 
     offset 0, range 3 panes, slide 2 panes        cumulative, size 3 panes, step 1 pane
@@ -55,7 +55,7 @@ class _OnGrid:
         """Return the first column of the result rows: start and end of the window."""
         return window_column("window", time)
 
-    def _alone(self) -> Course:
+    def _alone(self) -> WindowSequence:
         """Return the order of these windows over panes of their own."""
         assert isinstance(self, Windows | Cumulative)
         return self.on(Grid.of([self]))
@@ -91,7 +91,7 @@ class Windows(_OnGrid):
         """Tell whether no two windows overlap."""
         return self.slide == self.range
 
-    def on(self, grid: Grid) -> Course:
+    def on(self, grid: Grid) -> WindowSequence:
         """Return the order of these windows over the panes of a grid."""
         return Sliding(
             grid,
@@ -141,7 +141,7 @@ class Cumulative(_OnGrid):
         """Return the time between two results."""
         return self.step
 
-    def on(self, grid: Grid) -> Course:
+    def on(self, grid: Grid) -> WindowSequence:
         """Return the order of these windows over the panes of a grid."""
         return Cumulating(
             grid,
@@ -204,7 +204,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WindowStep:
     """One window: panes before `end` enter, it is emitted, then panes before `leave` go."""
 
     start: int
@@ -212,7 +212,7 @@ class Step:
     leave: int
 
 
-class Course(Protocol):
+class WindowSequence(Protocol):
     """The windows of one kind over the panes of a grid, in the order they are emitted."""
 
     @property
@@ -225,7 +225,7 @@ class Course(Protocol):
         """Tell whether all panes of a window leave together."""
         ...
 
-    def next(self, start: int, done: int, first: int) -> Step:
+    def next(self, start: int, done: int, first: int) -> WindowStep:
         """Return the first window that holds pane `first` or a later one.
 
         It starts at `start` at the earliest and ends after `done`.
@@ -259,10 +259,10 @@ class Sliding:
         """Tell whether no two windows share a pane."""
         return self.slide == self.range
 
-    def next(self, start: int, done: int, first: int) -> Step:
+    def next(self, start: int, done: int, first: int) -> WindowStep:
         """Return the first window from `start` on that reaches pane `first`."""
         chosen = max(start, self.first_start(first))
-        return Step(chosen, chosen + self.range, chosen + self.slide)
+        return WindowStep(chosen, chosen + self.range, chosen + self.slide)
 
     def first_start(self, pane: int) -> int:
         """Return the first pane of the earliest window that holds `pane`."""
@@ -299,11 +299,11 @@ class Cumulating:
         """Say that all panes leave with the window of full size."""
         return True
 
-    def next(self, start: int, done: int, first: int) -> Step:
+    def next(self, start: int, done: int, first: int) -> WindowStep:
         """Return the first window after the one that ended at `done` to hold a pane with events."""
         chosen = max(start, self._start(first))
         end = max(self.first_end(first), self.first_end(done))
-        return Step(chosen, end, end if end == chosen + self.size else chosen)
+        return WindowStep(chosen, end, end if end == chosen + self.size else chosen)
 
     def last_end(self, pane: int) -> int:
         """Return the end of the window of full size that holds `pane`."""

@@ -29,7 +29,7 @@ ENOUGH_ROWS = 16_384
 
 
 @dataclass(frozen=True)
-class Sends:
+class ChangeTargets:
     """Where the changes of a task go."""
 
     files: Files
@@ -45,7 +45,7 @@ class Sends:
 class Routing:
     """Cuts changes by the shard that they go to."""
 
-    sends: Sends
+    sends: ChangeTargets
     #: rows by key group
     load: np.ndarray = field(init=False)
 
@@ -73,10 +73,10 @@ class Routing:
             yield first + int(shards[start]), changes.slice(start, end - start)
 
 
-class Sending:
+class ChangeSender:
     """Fills one parcel."""
 
-    def __init__(self, sends: Sends, name: str) -> None:
+    def __init__(self, sends: ChangeTargets, name: str) -> None:
         """Write to a file of this name, made with the first change."""
         self._sends = sends
         self._routing = Routing(sends)

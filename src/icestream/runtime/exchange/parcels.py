@@ -202,7 +202,7 @@ class _Directory:
             yield int(self.parcels[start]), self.rows[start:stop]
 
 
-class Shelf:
+class ParcelReader:
     """The parcels of a batch, opened once for all shards that a task runs."""
 
     def __init__(self, files: Files, paths: Sequence[str]) -> None:
@@ -250,7 +250,7 @@ def _kind(part: Any, synopsis: Any) -> Any:
 class Parcels:
     """The parcels of a batch, for one shard."""
 
-    shelf: Shelf
+    shelf: ParcelReader
     shard: int
     #: words of an entry with its pane
     width: int

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from icestream.core.errors import InputError
-from icestream.runtime.ingest.file_splits import Piece
+from icestream.runtime.ingest.file_splits import FileSplit
 from icestream.runtime.ingest.reader import BATCH_ROWS
 
 #: name of the function that makes rows of paths, by which a plan is recognised
@@ -29,7 +29,7 @@ Batches = Iterator[pa.RecordBatch]
 class ArrowReader:
     """Reads the record batches of a piece."""
 
-    def batches(self, piece: Piece, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def batches(self, piece: FileSplit, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the wanted columns, in batches."""
         with pa.memory_map(piece.path) as mapped:
             size = mapped.size()
@@ -49,7 +49,7 @@ def rows_of_paths(schema: pa.Schema) -> Callable[[Batches], Batches]:
         for batch in paths:
             for uri in batch.column(0).to_pylist():
                 path = _local(uri)
-                yield from ArrowReader().batches(Piece(path, 0, os.path.getsize(path)), schema)
+                yield from ArrowReader().batches(FileSplit(path, 0, os.path.getsize(path)), schema)
 
     rows.__name__ = ARROW_ROWS
     return rows

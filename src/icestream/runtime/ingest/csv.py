@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from icestream.runtime.ingest.file_splits import Piece
+from icestream.runtime.ingest.file_splits import FileSplit
 from icestream.runtime.ingest.reader import UnlikeSpark
 
 #: bytes that are parsed at once, and bytes looked at for the end of a line
@@ -88,7 +88,7 @@ class CsvReader:
             conf["spark.sql.session.timeZone"] in _UTC,
         )
 
-    def batches(self, piece: Piece, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def batches(self, piece: FileSplit, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the wanted columns, in batches."""
         if piece.path.lower().endswith(_PACKED) or not all(
             _is_simple(kind) for kind in wanted.types
@@ -156,7 +156,7 @@ class CsvReader:
         return pa.Table.from_arrays(columns, schema=wanted)
 
 
-def blocks(piece: Piece) -> Iterator[bytes]:
+def blocks(piece: FileSplit) -> Iterator[bytes]:
     """Yield the lines that begin in a piece, many at a time."""
     file = os.open(piece.path, os.O_RDONLY | os.O_CLOEXEC)
     try:

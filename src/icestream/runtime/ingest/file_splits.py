@@ -28,7 +28,7 @@ MOST_SHARE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FileSplit:
     """A range of bytes of a file."""
 
     path: str
@@ -45,13 +45,13 @@ class Piece:
         return self.start <= place < self.end
 
 
-def pieces_of(batch: DataFrame, owners: Sequence[Callable[[str], bool]]) -> list[Piece] | None:
+def pieces_of(batch: DataFrame, owners: Sequence[Callable[[str], bool]]) -> list[FileSplit] | None:
     """Return what Spark's own scans of the batch would read; None if they are not plain ones.
 
     `owners` tell for each source whether a file is its own: each source has one scan, or none if
     nothing came.
     """
-    found: list[Piece] = []
+    found: list[FileSplit] = []
     owned: list[int] = []
     scans = 0
     waiting = [batch._jdf.queryExecution().logical().rdd()]
@@ -69,9 +69,9 @@ def pieces_of(batch: DataFrame, owners: Sequence[Callable[[str], bool]]) -> list
     return sorted(found, key=lambda piece: (piece.path, piece.start)) if plain else None
 
 
-def _pieces(files: Any) -> Iterator[Piece]:
+def _pieces(files: Any) -> Iterator[FileSplit]:
     for file in files:
-        yield Piece(local_path(file.urlEncodedPath()), file.start(), file.length())
+        yield FileSplit(local_path(file.urlEncodedPath()), file.start(), file.length())
 
 
 def local_path(uri: str) -> str:
@@ -82,13 +82,13 @@ def local_path(uri: str) -> str:
     return path if plain else ""
 
 
-def shared_out(pieces: Sequence[Piece], workers: int) -> list[list[Piece]]:
+def shared_out(pieces: Sequence[FileSplit], workers: int) -> list[list[FileSplit]]:
     """Cut pieces into even shares: as many as there are workers, or a multiple of that."""
     total = sum(piece.length for piece in pieces)
     rounds = -(-total // (workers * MOST_SHARE))
     count = max(1, min(workers * rounds, total // LEAST_SHARE))
     bounds = [total * number // count for number in range(count + 1)]
-    shares: list[list[Piece]] = [[] for _ in range(count)]
+    shares: list[list[FileSplit]] = [[] for _ in range(count)]
     share = passed = 0
     for piece in pieces:
         start = piece.start
@@ -97,7 +97,7 @@ def shared_out(pieces: Sequence[Piece], workers: int) -> list[list[Piece]]:
             while place >= bounds[share + 1]:
                 share += 1
             length = min(piece.end - start, bounds[share + 1] - place)
-            shares[share].append(Piece(piece.path, start, length))
+            shares[share].append(FileSplit(piece.path, start, length))
             start += length
         passed += piece.length
     return shares

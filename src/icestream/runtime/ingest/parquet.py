@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icestream.runtime.ingest.file_splits import Piece
+from icestream.runtime.ingest.file_splits import FileSplit
 from icestream.runtime.ingest.reader import BATCH_ROWS, UnlikeSpark
 
 #: marks of files whose dates or 96-bit instants are in another calendar
@@ -29,7 +29,7 @@ _SPARK = b"org.apache.spark.version"
 class ParquetReader:
     """Reads the row groups of a piece."""
 
-    def batches(self, piece: Piece, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def batches(self, piece: FileSplit, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the wanted columns, in batches."""
         with pq.ParquetFile(piece.path, memory_map=True, coerce_int96_timestamp_unit="us") as file:
             _check(piece.path, file, wanted)
@@ -72,7 +72,7 @@ def _is_sparks_int96(file: Any, name: str) -> bool:
     return any(each.path == name and each.physical_type == "INT96" for each in columns)
 
 
-def row_groups(file: Any, piece: Piece) -> list[int]:
+def row_groups(file: Any, piece: FileSplit) -> list[int]:
     """Return the row groups whose middle lies in the piece."""
     chosen = []
     for number in range(file.metadata.num_row_groups):

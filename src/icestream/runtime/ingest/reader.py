@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from icestream.core.errors import IcestreamError
 from icestream.plan.nodes.queries import SOURCE
-from icestream.runtime.ingest.file_splits import Piece
+from icestream.runtime.ingest.file_splits import FileSplit
 
 #: rows that a task decodes at once
 BATCH_ROWS = 196_608
@@ -28,10 +28,10 @@ class UnlikeSpark(IcestreamError):
     """A file must be read by Spark, because we would not read it as Spark does."""
 
 
-class Reader(Protocol):
+class FormatReader(Protocol):
     """Reads pieces of files of one format."""
 
-    def batches(self, piece: Piece, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def batches(self, piece: FileSplit, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the wanted columns of a piece; `UnlikeSpark` where that may differ from Spark."""
         ...
 
@@ -40,7 +40,7 @@ class Reader(Protocol):
 class FileSource:
     """A stream of files that tasks can read, and the file column behind each column of it."""
 
-    reader: Reader
+    reader: FormatReader
     columns: Mapping[str, str]
     #: among the sources of the query, and where its files are; any folder for the only one
     number: int = 0
@@ -52,7 +52,7 @@ class FileSource:
 
 
 def read(
-    pieces: Sequence[Piece], sources: Sequence[FileSource], schema: pa.Schema
+    pieces: Sequence[FileSplit], sources: Sequence[FileSource], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield the events of some pieces; `UnlikeSpark` if that cannot be done."""
     for piece in pieces:

@@ -54,7 +54,7 @@ class RereadTask(Protocol):
         ...
 
 
-class Reception:
+class EventTimeCheck:
     """Looks at the times of events: notes the latest, sorts out those without one and the late."""
 
     def __init__(self, plan: Computation, watermark: Micros, out: ExchangeWriter) -> None:

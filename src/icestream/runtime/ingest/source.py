@@ -17,7 +17,7 @@ from icestream.runtime.ingest.arrow import ARROW_ROWS, ArrowReader
 from icestream.runtime.ingest.csv import CsvReader
 from icestream.runtime.ingest.file_splits import items, local_path
 from icestream.runtime.ingest.parquet import ParquetReader
-from icestream.runtime.ingest.reader import FileSource, Reader
+from icestream.runtime.ingest.reader import FileSource, FormatReader
 
 _SETTINGS = (
     "spark.sql.columnNameOfCorruptRecord",
@@ -106,7 +106,7 @@ def _folder(plan: Any) -> str | None:
     return path if path.startswith("/") and not set(path) & set("*?[]{}") else None
 
 
-def _resolve(plan: Any, spark: SparkSession) -> tuple[Reader, dict[int, str]] | None:
+def _resolve(plan: Any, spark: SparkSession) -> tuple[FormatReader, dict[int, str]] | None:
     """Return the reader, and the file column of each expression id, below plain projections."""
     kind = plan.getClass().getSimpleName()
     if kind in ("StreamingRelation", "MapInArrow"):
@@ -126,7 +126,7 @@ def _resolve(plan: Any, spark: SparkSession) -> tuple[Reader, dict[int, str]] | 
     return reader, above
 
 
-def _reader_of(relation: Any, spark: SparkSession) -> Reader | None:
+def _reader_of(relation: Any, spark: SparkSession) -> FormatReader | None:
     source = relation.dataSource()
     kind = source.className().lower()
     if kind == "parquet":
@@ -139,7 +139,7 @@ def _reader_of(relation: Any, spark: SparkSession) -> Reader | None:
     return None
 
 
-def _arrow_reader(plan: Any) -> Reader | None:
+def _arrow_reader(plan: Any) -> FormatReader | None:
     return ArrowReader() if plan.functionExpr().name() == ARROW_ROWS else None
 
 

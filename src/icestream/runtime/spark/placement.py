@@ -48,7 +48,7 @@ _TRIES = 3
 
 
 @dataclass(frozen=True)
-class Seats:
+class TaskSlots:
     """Handles that tasks are run on."""
 
     #: as many partitions as tasks; their items do not matter
@@ -62,13 +62,13 @@ class Seats:
         return self.handles.context.union([self.handles, self.handles, shuffled])
 
 
-class Handles:
+class CachedPartitions:
     """One cached partition per task."""
 
     def __init__(self, spark: SparkSession) -> None:
         """Hold none yet."""
         self._context = spark.sparkContext
-        self._seats: Seats | None = None
+        self._seats: TaskSlots | None = None
         self._known: frozenset[str] = frozenset()
         #: times that handles were spread over those
         self._tries = 0
@@ -77,7 +77,7 @@ class Handles:
         #: the executor that each task was last run on
         self._homes: dict[int, str] = {}
 
-    def get(self, tasks: int) -> Seats:
+    def get(self, tasks: int) -> TaskSlots:
         """Return handles to run so many tasks on."""
         processes = self._processes()
         # one of them is the driver, which runs tasks only if it is alone
@@ -95,7 +95,7 @@ class Handles:
             self._tries += 1
             handles, held = self._spread(tasks, alone=executors == 1)
             homes = [self._homes.get(task) for task in range(tasks)]
-            seats = self._seats = Seats(handles, seated(homes, held))
+            seats = self._seats = TaskSlots(handles, seated(homes, held))
         return seats
 
     def note(self, executors: Mapping[int, str]) -> None:

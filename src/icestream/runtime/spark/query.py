@@ -37,7 +37,7 @@ from icestream.core.times import MINUS_INFINITY
 from icestream.plan.explain import estimate_and_log
 from icestream.plan.fuse.running_fusion import Together
 from icestream.runtime.driver import Delivery, Driver
-from icestream.runtime.version.history import History
+from icestream.runtime.version.history import QueryHistory
 
 #: batches in a row without work, and seconds between two looks at their number
 _SURELY_CALM = 2
@@ -56,7 +56,7 @@ class Query:
     """
 
     def __init__(
-        self, driver: Driver[DataFrame], deliver: Deliver, history: History, *, flush: bool
+        self, driver: Driver[DataFrame], deliver: Deliver, history: QueryHistory, *, flush: bool
     ) -> None:
         """Prepare; `start` begins."""
         #: the address of the page that shows the query; None without `option("ui", True)`

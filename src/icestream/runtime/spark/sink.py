@@ -3,8 +3,8 @@
 Idea: a sink is handed the result files of a committed version as a DataFrame, never recomputed
 rows. File formats go through Spark's own file sink with its log of finished batches, numbered by
 our versions, so a version that is delivered twice is written once; Parquet is written without the
-JVM where that gives the same (`ParquetFiles`). Other sinks are wrapped in `Once`, which marks what
-was delivered.
+JVM where that gives the same (`ParquetFiles`). Other sinks are wrapped in `DeliveryMarks`, which
+marks what was delivered.
 
 Invariants:
 1. Versions are delivered in order, none left out (`test_versions_reach_the_sink_without_gaps`).
@@ -114,11 +114,11 @@ def hand_out(sink: Sink, rows: ResultRows, delivery: Delivery) -> None:
 
 def once(sink: Sink, files: Files, root: str, view: int = 0) -> Sink:
     """Keep the sink of a view from seeing a version again, as far as that is known."""
-    return sink if sink.repeatable else Once(sink, files, f"{root}/delivered/{view}")
+    return sink if sink.repeatable else DeliveryMarks(sink, files, f"{root}/delivered/{view}")
 
 
 @dataclass(frozen=True)
-class Once:
+class DeliveryMarks:
     """Marks versions that were delivered and leaves them out when they come again."""
 
     sink: Sink

@@ -36,7 +36,7 @@ from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
 from icestream.runtime.ingest.file_splits import pieces_of, shared_out
 from icestream.runtime.ingest.reader import FileSource, UnlikeSpark, read
 from icestream.runtime.ingest.reception import IngestTask, RereadTask
-from icestream.runtime.spark.placement import Handles, Seats, here, tidy_host
+from icestream.runtime.spark.placement import CachedPartitions, TaskSlots, here, tidy_host
 from icestream.runtime.version.task import ShardReport, ShardTask, run_all
 from icestream.runtime.version.work import Parcel
 from icestream.runtime.work.windows.prefold import Prefold
@@ -74,7 +74,7 @@ class FileExchangeExecutor:
         self._spark = spark
         self._files = files
         self._root = root
-        self._handles = Handles(spark)
+        self._handles = CachedPartitions(spark)
         self._prefold = Prefold()
         self._sources = sources
 
@@ -213,7 +213,7 @@ class ShuffleExchangeExecutor:
         self._files = files
         self._root = root
         self._codec = codec
-        self._handles = Handles(spark)
+        self._handles = CachedPartitions(spark)
         self._prefold = Prefold()
         #: blobs that executors keep for the tasks that run next
         self._parcels: list[DataFrame] = []
@@ -300,7 +300,7 @@ class ShuffleExchangeExecutor:
         finally:
             self._forget()
 
-    def _blobs(self, partitions: Sequence[int], seats: Seats) -> RDD[Any]:
+    def _blobs(self, partitions: Sequence[int], seats: TaskSlots) -> RDD[Any]:
         """Return the partitions with their blobs, given the one of each shard."""
         if not self._parcels:
             return seats.handles
@@ -360,7 +360,7 @@ def _places(tasks: Sequence[ShardTask]) -> int:
     return 1 + max(task.place for task in tasks)
 
 
-def _crews(tasks: Sequence[ShardTask], seats: Seats) -> list[list[int]]:
+def _crews(tasks: Sequence[ShardTask], seats: TaskSlots) -> list[list[int]]:
     """Return the numbers of the tasks that run on each partition."""
     crews: list[list[int]] = [[] for _ in seats.partitions]
     for number, task in enumerate(tasks):
@@ -368,7 +368,9 @@ def _crews(tasks: Sequence[ShardTask], seats: Seats) -> list[list[int]]:
     return crews
 
 
-def _placed(handles: Handles, tasks: Sequence[ShardTask], done: list[_Done]) -> list[ShardReport]:
+def _placed(
+    handles: CachedPartitions, tasks: Sequence[ShardTask], done: list[_Done]
+) -> list[ShardReport]:
     """Return the reports in the order of the tasks; handles and reports hear who ran them."""
     handles.note({tasks[number].place: executor for crew, executor, _ in done for number in crew})
     found: dict[int, ShardReport] = {}

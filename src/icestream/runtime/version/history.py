@@ -47,7 +47,7 @@ _EDGE = re.compile(rb'"kind": ?"(start|end)"')
 _EDGE_BYTES = 64
 
 
-class History:
+class QueryHistory:
     """Writes the history of one run of a query."""
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import Any
 from icestream.core.clock import Clock
 from icestream.runtime.version.scaling import placement_facts
 from icestream.runtime.version.shard_report import key_group_facts, shard_facts
-from icestream.runtime.version.work import Made, Parcel, total
+from icestream.runtime.version.work import Parcel, VersionResult, total
 from icestream.state.versions.commits import Commit, LiveSegment
 
 
@@ -32,7 +32,7 @@ class Timer:
 def progress_of(
     commit: Commit,
     parcels: Sequence[Parcel],
-    made: Made,
+    made: VersionResult,
     live: Sequence[LiveSegment],
     timer: Timer,
     *,

@@ -37,7 +37,7 @@ ALIKE = Fraction(1, 4)
 
 
 @dataclass(frozen=True)
-class Holding:
+class ShardMemory:
     """What a shard of a component holds, and how fast that grew."""
 
     #: bytes held at the end of the last version
@@ -46,7 +46,7 @@ class Holding:
     growth: int = 0
 
 
-def quotas(budget: int, holdings: Mapping[Place, Holding], least: int) -> dict[Place, int]:
+def quotas(budget: int, holdings: Mapping[Place, ShardMemory], least: int) -> dict[Place, int]:
     """Return the bytes that each place may hold in the next version; they add up to the budget.
 
     `least` is what any place needs to take in a chunk.

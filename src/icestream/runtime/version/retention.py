@@ -27,7 +27,7 @@ from icestream.state.versions.commits import (
 SWEEP_EVERY = 16
 
 
-class KeptVersions:
+class VersionRetention:
     """The last versions of one checkpoint."""
 
     def __init__(self, store: VersionStore, files: Files, root: str, keep: int) -> None:
@@ -107,4 +107,4 @@ class KeptVersions:
                     self._files.unlink(path)
 
 
-__all__ = ["KeptVersions"]
+__all__ = ["VersionRetention"]

@@ -31,7 +31,7 @@ from typing import Any
 
 from icestream.core.errors import DefinitionError
 from icestream.plan.balance.rebalancing import isolated, rebalanced, spread
-from icestream.plan.balance.sizing import Bounds, Measured, Sizing, sized
+from icestream.plan.balance.sizing import BatchMeasurements, Bounds, Sizing, sized
 from icestream.runtime.version.task import ShardReport
 
 #: shards of a query that did not say how many, in each component: so many where each has what a few
@@ -100,7 +100,9 @@ def next_sizing(
         return Sizing(bounds.least)
     waiting = before.get("wanted", {})
     last = Sizing(before["parallelism"], before.get("why", ""), **waiting)
-    return sized(last, bounds, Measured(before["loads"], before["tasks"], batch, interval, cores))
+    return sized(
+        last, bounds, BatchMeasurements(before["loads"], before["tasks"], batch, interval, cores)
+    )
 
 
 def placed(

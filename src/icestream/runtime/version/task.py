@@ -31,8 +31,8 @@ import pyarrow as pa
 from icestream.core.times import Micros
 from icestream.operators.dataflow.component import Fusible
 from icestream.operators.protocol import Emitted, Operator, PastVersion, Shard
-from icestream.runtime.exchange.change_sender import Sending, Sends
-from icestream.runtime.exchange.parcels import Shelf
+from icestream.runtime.exchange.change_sender import ChangeSender, ChangeTargets
+from icestream.runtime.exchange.parcels import ParcelReader
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused, shortage
 from icestream.state.files import Files
@@ -92,7 +92,7 @@ class ShardWork(Protocol):
         """Open the operator on the state of the shard."""
         ...
 
-    def inputs(self, shelf: Shelf, shard: int) -> Any:
+    def inputs(self, shelf: ParcelReader, shard: int) -> Any:
         """Return what the exchange brought, as the operator takes it."""
         ...
 
@@ -127,13 +127,13 @@ class ShardTask:
     named: tuple[str, ...] = ()
     codec: str | None = None
     #: where changes for other components go; None if there are none
-    sends: Sends | None = None
+    sends: ChangeTargets | None = None
     #: shards of other components, each after those that send to it, that run inside this one
     fused: tuple[ShardTask, ...] = ()
     #: number, among this one and those fused with it, of the shard that each edge inside leads to
     hands: Mapping[int, int] = field(default_factory=dict)
 
-    def run(self, shelf: Shelf) -> ShardReport:
+    def run(self, shelf: ParcelReader) -> ShardReport:
         """Do it, together with the shards of other components that are fused with this one.
 
         What is written is durable only once it is synced.
@@ -198,7 +198,7 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
     """Run shards of one query one after the other, then make durable what all of them wrote."""
     reports: list[ShardReport] = []
     for paths, alike in groupby(tasks, key=lambda task: task.parcels):
-        with closing(Shelf(tasks[0].parcel_files, paths)) as shelf:
+        with closing(ParcelReader(tasks[0].parcel_files, paths)) as shelf:
             reports += [task.run(shelf) for task in alike]
     if tasks:
         written = [path for each in reports for path in each.written(tasks[0].root)]
@@ -209,7 +209,7 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
 class OpenShard:
     """A shard at work: its arena, its operator, and the files that it writes."""
 
-    def __init__(self, task: ShardTask, shelf: Shelf) -> None:
+    def __init__(self, task: ShardTask, shelf: ParcelReader) -> None:
         """Open the version before and take in what the exchange brought."""
         self._task = task
         self._attempt = uuid.uuid4().hex[:16]
@@ -232,7 +232,7 @@ class OpenShard:
         #: changes by edge, for other components and for those fused with this one
         self._sent: Counter[int] = Counter()
         self._writer: SegmentWriter | None = None
-        self._sending = None if task.sends is None else Sending(task.sends, self._attempt)
+        self._sending = None if task.sends is None else ChangeSender(task.sends, self._attempt)
 
     def emitted(self) -> Iterator[Emitted]:
         """Yield what the shard says up to the watermark."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from icestream.core.times import Micros
 from icestream.plan.balance.sizing import Sizing
 from icestream.plan.fuse.running_fusion import Together
-from icestream.plan.grid.space_formulas import Space
+from icestream.plan.grid.space_formulas import SpaceEstimate
 from icestream.runtime.exchange.parcels import Sent, SplitReport
 from icestream.runtime.ingest.reception import IngestTask, RereadTask
 from icestream.runtime.version.task import ShardReport, ShardTask
@@ -59,7 +59,7 @@ class Executor(Protocol[Batch_contra]):
 
 
 @dataclass(frozen=True)
-class Making:
+class VersionContext:
     """A version in the making, as the driver hands it to the work."""
 
     version: int
@@ -100,7 +100,7 @@ class Making:
 
 
 @dataclass(frozen=True)
-class Made:
+class VersionResult:
     """What the work did for a version."""
 
     reports: list[ShardReport]
@@ -110,7 +110,7 @@ class Made:
     #: what the progress report tells beside
     facts: Mapping[str, Any] = field(default_factory=dict)
     #: what log and rows were estimated to take, where that can be held against what they do
-    expected: Space | None = None
+    expected: SpaceEstimate | None = None
 
 
 class Work(Protocol):
@@ -120,18 +120,18 @@ class Work(Protocol):
         """Return how many ordinals the shards of a version take."""
         ...
 
-    def ingest(self, making: Making) -> IngestTask:
+    def ingest(self, making: VersionContext) -> IngestTask:
         """Return what every ingest task runs."""
         ...
 
     def run(
         self,
-        making: Making,
+        making: VersionContext,
         executor: Executor[Any],
         parcels: Sequence[Parcel],
         seen: tuple[Micros | None, ...],
         reached: Micros,
-    ) -> Made:
+    ) -> VersionResult:
         """Run the shards up to the watermark `reached`."""
         ...
 

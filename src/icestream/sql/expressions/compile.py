@@ -24,12 +24,20 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.core.text import Place, error_at, guess
+from icestream.core.text import TextSpan, error_at, guess
 from icestream.sql.expressions import tree, types
 from icestream.sql.expressions.context import Context
 from icestream.sql.expressions.functions import FUNCTIONS
 from icestream.sql.expressions.parse import Parsed, parse_item
-from icestream.sql.expressions.rows import Choice, Column, Constant, Function, Rows, Value, as_array
+from icestream.sql.expressions.rows import (
+    BatchRows,
+    CaseValue,
+    ColumnValue,
+    Constant,
+    Function,
+    Value,
+    as_array,
+)
 from icestream.sql.expressions.types import BOOLEAN, type_name
 
 
@@ -37,7 +45,7 @@ from icestream.sql.expressions.types import BOOLEAN, type_name
 class Expression:
     """An expression as it was read; equal to others that mean the same in other spelling."""
 
-    root: tree.Node
+    root: tree.ExpressionNode
     #: the name given with AS
     alias: str | None
     text: str
@@ -109,7 +117,7 @@ class Bound:
         """Return the results, one for each row."""
         if batch.num_rows == 0:
             return pa.nulls(0, self.type)
-        return as_array(self._value.evaluate(Rows(batch)), batch.num_rows)
+        return as_array(self._value.evaluate(BatchRows(batch)), batch.num_rows)
 
 
 def parse(text: str) -> Expression:
@@ -119,7 +127,7 @@ def parse(text: str) -> Expression:
 
 def _expression(item: Parsed) -> Expression:
     if item.root is None:
-        place = Place(0, len(item.text))
+        place = TextSpan(0, len(item.text))
         raise error_at(item.text, place, "* stands for columns only in a list of results")
     return Expression(item.root, item.alias, item.text)
 
@@ -146,7 +154,7 @@ class Projection:
             twice = [each.name for each in found if each.name.lower() in taken]
             if twice:
                 told = f"there are two results named {twice[0]!r}; give one another name with AS"
-                raise error_at(text, Place(0, len(text)), told)
+                raise error_at(text, TextSpan(0, len(text)), told)
             items += found
         return cls(tuple(items), pa.schema([item.field for item in items]))
 
@@ -206,8 +214,8 @@ class Predicate:
         return batch.filter(self.mask(batch))
 
 
-def _column(field: pa.Field) -> Column:
-    return Column(field.name, field.type, field.nullable)
+def _column(field: pa.Field) -> ColumnValue:
+    return ColumnValue(field.name, field.type, field.nullable)
 
 
 class _Binder:
@@ -217,7 +225,7 @@ class _Binder:
         self._schema = schema
         self._context = Context(text, zone)
 
-    def value(self, node: tree.Node) -> Value:
+    def value(self, node: tree.ExpressionNode) -> Value:
         """Return a part of the expression, bound."""
         match node:
             case tree.Literal(value=value, type=kind):
@@ -231,7 +239,7 @@ class _Binder:
             case tree.Cast(of=of, type=kind, gently=gently):
                 target = pa.timestamp("us", self._context.zone) if types.is_zoned(kind) else kind
                 return self._context.cast(node, self.value(of), target, gently=gently)
-            case tree.Case():
+            case tree.CaseWhen():
                 return self._case(node)
             case tree.Call():
                 return self._call(node)
@@ -253,7 +261,7 @@ class _Binder:
             value = self._field(node, value, name)
         return value
 
-    def _field(self, node: tree.Node, of: Value, name: str) -> Value:
+    def _field(self, node: tree.ExpressionNode, of: Value, name: str) -> Value:
         if not pa.types.is_struct(of.type):
             told = f"{type_name(of.type)} has no fields; {name!r} is none"
             raise self._context.error(node, told)
@@ -271,7 +279,7 @@ class _Binder:
             (of,),
         )
 
-    def _case(self, node: tree.Case) -> Value:
+    def _case(self, node: tree.CaseWhen) -> Value:
         ctx = self._context
         conditions = [ctx.to(when, self.value(when), BOOLEAN) for when, _ in node.branches]
         parts = [then for _, then in node.branches]
@@ -280,7 +288,7 @@ class _Binder:
         parts.append(otherwise)
         values.append(self.value(otherwise))
         kind, values = ctx.alike(node, parts, values, text=True)
-        return Choice(kind, tuple(conditions), tuple(values[:-1]), values[-1])
+        return CaseValue(kind, tuple(conditions), tuple(values[:-1]), values[-1])
 
     def _call(self, node: tree.Call) -> Value:
         known = FUNCTIONS.get(node.name)

@@ -21,7 +21,15 @@ from icestream.core.errors import DefinitionError, InputError
 from icestream.core.text import error_at
 from icestream.sql.expressions import casts, tree, types
 from icestream.sql.expressions.arithmetic import arrays
-from icestream.sql.expressions.rows import Constant, Datum, Failure, Function, Kernel, Rows, Value
+from icestream.sql.expressions.rows import (
+    BatchRows,
+    Constant,
+    Datum,
+    Failure,
+    Function,
+    Kernel,
+    Value,
+)
 from icestream.sql.expressions.types import type_name
 
 #: what goes wrong, and what to write instead
@@ -39,13 +47,13 @@ class Context:
     text: str
     zone: str
 
-    def error(self, node: tree.Node, message: str) -> DefinitionError:
+    def error(self, node: tree.ExpressionNode, message: str) -> DefinitionError:
         """Return an error that points at a part of the text."""
         return error_at(self.text, node.place, message)
 
     def call(
         self,
-        node: tree.Node,
+        node: tree.ExpressionNode,
         kind: pa.DataType,
         kernel: Kernel,
         args: Sequence[Value],
@@ -69,7 +77,7 @@ class Context:
         return Function(kind, nullable, kernel, tuple(args), failure)
 
     def cast(
-        self, node: tree.Node, value: Value, kind: pa.DataType, *, gently: bool = False
+        self, node: tree.ExpressionNode, value: Value, kind: pa.DataType, *, gently: bool = False
     ) -> Value:
         """Return a value in another type."""
         if value.type == kind:
@@ -101,7 +109,9 @@ class Context:
             ),
         )
 
-    def to(self, node: tree.Node, value: Value, kind: pa.DataType, *accepted: str) -> Value:
+    def to(
+        self, node: tree.ExpressionNode, value: Value, kind: pa.DataType, *accepted: str
+    ) -> Value:
         """Return an argument in the type a function takes, if Spark changes it without asking."""
         source = value.type
         fits = (
@@ -118,7 +128,12 @@ class Context:
         return self.cast(node, value, kind)
 
     def alike(
-        self, node: tree.Node, nodes: Sequence[tree.Node], values: Sequence[Value], *, text: bool
+        self,
+        node: tree.ExpressionNode,
+        nodes: Sequence[tree.ExpressionNode],
+        values: Sequence[Value],
+        *,
+        text: bool,
     ) -> tuple[pa.DataType, list[Value]]:
         """Return values in the type in which all of them meet."""
         kind = types.common_of((value.type for value in values), text=text)
@@ -130,12 +145,12 @@ class Context:
         pairs = zip(nodes, values, strict=True)
         return kind, [self.cast(each, value, kind) for each, value in pairs]
 
-    def constant(self, node: tree.Node, value: Value, what: str) -> Any:
+    def constant(self, node: tree.ExpressionNode, value: Value, what: str) -> Any:
         """Return the value of an argument that has to be the same in all rows."""
         if value.columns:
             raise self.error(node, f"{what} must be a constant here, not computed from columns")
         try:
-            found: Datum = value.evaluate(Rows(_ONE_ROW))
+            found: Datum = value.evaluate(BatchRows(_ONE_ROW))
         except InputError as failed:
             raise self.error(node, str(failed)) from None
         return (found if isinstance(found, pa.Scalar) else found[0]).as_py()

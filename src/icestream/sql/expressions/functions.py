@@ -32,7 +32,7 @@ from icestream.sql.expressions.operators import (
     signed,
 )
 from icestream.sql.expressions.operators import comparison as compare
-from icestream.sql.expressions.rows import Choice, Coalesce, Constant, Kernel, Value
+from icestream.sql.expressions.rows import CaseValue, Coalesce, Constant, Kernel, Value
 from icestream.sql.expressions.text_functions import TEXT_FUNCTIONS
 from icestream.sql.expressions.time_functions import TIME_FUNCTIONS
 from icestream.sql.expressions.types import BIGINT, BOOLEAN, DOUBLE, NULL, type_name
@@ -151,14 +151,14 @@ def _coalesce(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
 
 def _null_if(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
     equal = compare("=")(ctx, node, args)
-    return Choice(args[0].type, (equal,), (Constant(pa.scalar(None, args[0].type)),), args[0])
+    return CaseValue(args[0].type, (equal,), (Constant(pa.scalar(None, args[0].type)),), args[0])
 
 
 def _if_there(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
     """Bind nvl2: one value where the first is there, another where it is not."""
     kind, values = ctx.alike(node, node.args[1:], args[1:], text=True)
     there = _is_not_null(ctx, node, args[:1])
-    return Choice(kind, (there,), (values[0],), values[1])
+    return CaseValue(kind, (there,), (values[0],), values[1])
 
 
 def _extreme(*, highest: bool) -> Builder:

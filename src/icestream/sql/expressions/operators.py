@@ -78,7 +78,7 @@ def _numbers(
     return values[0], values[1]
 
 
-def _as_decimal(ctx: Context, node: tree.Node, value: Value) -> Value:
+def _as_decimal(ctx: Context, node: tree.ExpressionNode, value: Value) -> Value:
     """Return a value as a decimal; a whole number that is written out has the digits it has."""
     if isinstance(value, Constant) and types.is_whole(value.type) and value.scalar.is_valid:
         digits = len(str(abs(value.scalar.as_py())))

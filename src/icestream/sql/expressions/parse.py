@@ -27,7 +27,7 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.parsers.spark import SparkParser
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import Place, error_at
+from icestream.core.text import TextSpan, error_at
 from icestream.sql.expressions import tree, types
 from icestream.sql.expressions.intervals import micros_in, parts_of
 
@@ -87,7 +87,7 @@ class Parsed:
 
     text: str
     #: None stands for *
-    root: tree.Node | None
+    root: tree.ExpressionNode | None
     alias: str | None
 
 
@@ -115,11 +115,11 @@ class _Reader:
             statements = _Dialect().parse(_PREFIX + self._text)
         except TokenError:
             message = "a quote or comment is opened in this text and never closed"
-            raise error_at(self._text, Place(0, len(self._text)), message) from None
+            raise error_at(self._text, TextSpan(0, len(self._text)), message) from None
         except ParseError as error:
             raise self._misread(error) from None
         select = statements[0]
-        whole = Place(0, len(self._text))
+        whole = TextSpan(0, len(self._text))
         if len(statements) > 1 or not isinstance(select, exp.Select):
             raise error_at(self._text, whole, "write one expression, without a semicolon")
         if not select.expressions:
@@ -144,22 +144,22 @@ class _Reader:
             complaint = "something is missing or out of place"
         word = str(told.get("highlight") or "")
         hint = f"; a column of this name is written `{word}`" if tree.is_keyword(word) else ""
-        place = Place(end - len(word), end)
+        place = TextSpan(end - len(word), end)
         return error_at(self._text, place, f"cannot read this: {complaint} here{hint}")
 
-    def _place(self, found: exp.Expr) -> Place:
+    def _place(self, found: exp.Expr) -> TextSpan:
         """Return where something stands; of a call that is its name."""
         known = [found.meta] if "start" in found.meta else [each.meta for each in found.walk()]
         spans = [(each["start"], each["end"] + 1) for each in known if "start" in each]
         if not spans:
-            return Place(0, len(self._text))
+            return TextSpan(0, len(self._text))
         skip = len(_PREFIX)
-        return Place(min(spans)[0] - skip, max(end for _, end in spans) - skip)
+        return TextSpan(min(spans)[0] - skip, max(end for _, end in spans) - skip)
 
     def _error(self, found: exp.Expr, message: str) -> DefinitionError:
         return error_at(self._text, self._place(found), message)
 
-    def node(self, found: exp.Expr) -> tree.Node:
+    def node(self, found: exp.Expr) -> tree.ExpressionNode:
         """Return our node for one of sqlglot's."""
         place = self._place(found)
         sign = _BINARY.get(type(found))
@@ -183,15 +183,15 @@ class _Reader:
                 if isinstance(found, outer_kinds) and isinstance(inner, inner_kinds) and not same:
                     raise self._error(found, "put parentheses around one of these operators")
 
-    def _nodes(self, many: list[exp.Expr]) -> tuple[tree.Node, ...]:
+    def _nodes(self, many: list[exp.Expr]) -> tuple[tree.ExpressionNode, ...]:
         return tuple(self.node(each) for each in many)
 
-    def _literal(self, found: exp.Literal, place: Place) -> tree.Node:
+    def _literal(self, found: exp.Literal, place: TextSpan) -> tree.ExpressionNode:
         if found.is_string:
             return tree.Literal(place, str(found.this), types.STRING)
         return self._number(str(found.this), place)
 
-    def _number(self, written: str, place: Place) -> tree.Node:
+    def _number(self, written: str, place: TextSpan) -> tree.ExpressionNode:
         """Return the narrowest of INT, BIGINT and DECIMAL, or a DOUBLE if there is an E."""
         if written.lstrip("-")[:1] not in "0123456789." or not written.strip("-."):
             raise error_at(self._text, place, "this number cannot be read")
@@ -208,7 +208,7 @@ class _Reader:
             raise error_at(self._text, place, "a decimal has 38 digits at most; write 1.5e0")
         return tree.Literal(place, value, pa.decimal128(precision, scale))
 
-    def _negative(self, found: exp.Neg, place: Place) -> tree.Node:
+    def _negative(self, found: exp.Neg, place: TextSpan) -> tree.ExpressionNode:
         inside = found.this
         if isinstance(inside, exp.Literal) and not inside.is_string:
             return self._number("-" + str(inside.this), place)
@@ -219,7 +219,7 @@ class _Reader:
             return self.node(negated)
         return tree.Call(place, "-", (self.node(inside),))
 
-    def _strings(self, found: exp.Concat, place: Place) -> tree.Node:
+    def _strings(self, found: exp.Concat, place: TextSpan) -> tree.ExpressionNode:
         """Join what sqlglot takes for neighbours; two quotes side by side are one inside a text."""
         parts = found.expressions
         if not all(isinstance(each, exp.Literal) and each.is_string for each in parts):
@@ -228,24 +228,24 @@ class _Reader:
         glue = "'" if re.match(r"'(?:[^'\\]|\\.)*''", written) else ""
         return tree.Literal(place, glue.join(str(each.this) for each in parts), types.STRING)
 
-    def _column(self, found: exp.Column, place: Place) -> tree.Node:
+    def _column(self, found: exp.Column, place: TextSpan) -> tree.ExpressionNode:
         if isinstance(found.this, exp.Star):
             raise self._error(found, "write * alone, or name the fields of the struct")
         written = tuple(part.name for part in found.parts)
         return tree.Name(place, tuple(part.lower() for part in written), written)
 
-    def _dot(self, found: exp.Dot, place: Place) -> tree.Node:
+    def _dot(self, found: exp.Dot, place: TextSpan) -> tree.ExpressionNode:
         if not isinstance(found.expression, exp.Identifier):
             raise self._error(found, "only fields of structs can follow a dot")
         return _member(self.node(found.this), found.expression.name, place)
 
-    def _bracket(self, found: exp.Bracket, place: Place) -> tree.Node:
+    def _bracket(self, found: exp.Bracket, place: TextSpan) -> tree.ExpressionNode:
         (key,) = found.expressions if len(found.expressions) == 1 else (None,)
         if not isinstance(key, exp.Literal) or not key.is_string:
             raise self._error(found, "brackets take the name of a struct's field, as in s['name']")
         return _member(self.node(found.this), str(key.this), place)
 
-    def _cast(self, found: exp.Cast, place: Place) -> tree.Node:
+    def _cast(self, found: exp.Cast, place: TextSpan) -> tree.ExpressionNode:
         target = self._type(found.to, found)
         inside = found.this
         if isinstance(inside, exp.Literal) and self._has_suffix(inside):
@@ -260,7 +260,9 @@ class _Reader:
             return literal.is_string
         return not literal.is_string and self._text[self._place(literal).end - 1].isalpha()
 
-    def _suffixed(self, number: str, kind: pa.DataType, place: Place) -> tree.Node | None:
+    def _suffixed(
+        self, number: str, kind: pa.DataType, place: TextSpan
+    ) -> tree.ExpressionNode | None:
         if kind == types.DOUBLE:
             return tree.Literal(place, float(number), kind)
         if types.is_decimal(kind):
@@ -285,7 +287,7 @@ class _Reader:
             raise self._error(found, f"values cannot be cast to {told} here")
         return _TYPES[name]
 
-    def _is(self, found: exp.Is, place: Place) -> tree.Node:
+    def _is(self, found: exp.Is, place: TextSpan) -> tree.ExpressionNode:
         if isinstance(found.expression, exp.Null):
             return tree.Call(place, "is null", (self.node(found.this),))
         if isinstance(found.expression, exp.Boolean):
@@ -293,23 +295,23 @@ class _Reader:
             return tree.Call(place, name, (self.node(found.this),))
         raise self._error(found, "IS takes NULL, TRUE or FALSE")
 
-    def _in(self, found: exp.In, place: Place) -> tree.Node:
+    def _in(self, found: exp.In, place: TextSpan) -> tree.ExpressionNode:
         if not found.expressions:
             raise self._error(found, "IN takes a list of values; join to look into other rows")
         return tree.Call(place, "in", (self.node(found.this), *self._nodes(found.expressions)))
 
-    def _between(self, found: exp.Between, place: Place) -> tree.Node:
+    def _between(self, found: exp.Between, place: TextSpan) -> tree.ExpressionNode:
         value = self.node(found.this)
         low = tree.Call(place, ">=", (value, self.node(found.args["low"])))
         high = tree.Call(place, "<=", (value, self.node(found.args["high"])))
         return tree.Call(place, "and", (low, high))
 
-    def _like(self, found: exp.Like, place: Place) -> tree.Node:
+    def _like(self, found: exp.Like, place: TextSpan) -> tree.ExpressionNode:
         args = (self.node(found.this), self.node(found.expression))
         call = tree.Call(place, "like", args)
         return tree.Call(place, "not", (call,)) if found.args.get("negate") else call
 
-    def _escape(self, found: exp.Escape, place: Place) -> tree.Node:
+    def _escape(self, found: exp.Escape, place: TextSpan) -> tree.ExpressionNode:
         like = self.node(found.this)
         turned = isinstance(like, tree.Call) and like.name == "not"
         call = like.args[0] if turned and isinstance(like, tree.Call) else like
@@ -318,7 +320,7 @@ class _Reader:
         call = tree.Call(place, "like", (*call.args, self.node(found.expression)))
         return tree.Call(place, "not", (call,)) if turned else call
 
-    def _case(self, found: exp.Case, place: Place) -> tree.Node:
+    def _case(self, found: exp.Case, place: TextSpan) -> tree.ExpressionNode:
         subject = None if found.this is None else self.node(found.this)
         branches = []
         for arm in found.args["ifs"]:
@@ -327,16 +329,18 @@ class _Reader:
                 when = tree.Call(when.place, "=", (subject, when))
             branches.append((when, self.node(arm.args["true"])))
         default = found.args.get("default")
-        return tree.Case(place, tuple(branches), None if default is None else self.node(default))
+        return tree.CaseWhen(
+            place, tuple(branches), None if default is None else self.node(default)
+        )
 
-    def _if(self, found: exp.If, place: Place) -> tree.Node:
+    def _if(self, found: exp.If, place: TextSpan) -> tree.ExpressionNode:
         otherwise = found.args.get("false")
         if otherwise is None:
             raise self._error(found, "write if(condition, value, other value)")
         branch = (self.node(found.this), self.node(found.args["true"]))
-        return tree.Case(place, (branch,), self.node(otherwise))
+        return tree.CaseWhen(place, (branch,), self.node(otherwise))
 
-    def _interval(self, found: exp.Interval, place: Place) -> tree.Node:
+    def _interval(self, found: exp.Interval, place: TextSpan) -> tree.ExpressionNode:
         if not isinstance(found.this, exp.Literal):
             message = "an interval is written out; multiply one by a column: n * INTERVAL 1 DAY"
             raise self._error(found, message)
@@ -352,33 +356,33 @@ class _Reader:
         in_days = all(unit in ("day", "week") for _, unit in amounts)
         return tree.Interval(place, micros_in(amounts), in_days)
 
-    def _substring(self, found: exp.Substring, place: Place) -> tree.Node:
+    def _substring(self, found: exp.Substring, place: TextSpan) -> tree.ExpressionNode:
         keys = ("this", "start", "length")
         args = [found.args[key] for key in keys if found.args.get(key) is not None]
         return tree.Call(place, "substring", self._nodes(args))
 
-    def _trim(self, found: exp.Trim, place: Place) -> tree.Node:
+    def _trim(self, found: exp.Trim, place: TextSpan) -> tree.ExpressionNode:
         side = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(found.args.get("position") or "")
         args = [self.node(found.this)]
         if found.expression:
             args.append(self.node(found.expression))
         return tree.Call(place, side or "trim", tuple(reversed(args)))
 
-    def _extract(self, found: exp.Extract, place: Place) -> tree.Node:
+    def _extract(self, found: exp.Extract, place: TextSpan) -> tree.ExpressionNode:
         unit = found.name.lower()
         if unit not in _EXTRACTS:
             told = f"write a function, such as second(...), or EXTRACT of one of {_EXTRACTS}"
             raise self._error(found, told)
         return tree.Call(place, unit, (self.node(found.expression),))
 
-    def _call(self, found: exp.Anonymous, place: Place) -> tree.Node:
+    def _call(self, found: exp.Anonymous, place: TextSpan) -> tree.ExpressionNode:
         name = str(found.this).lower()
         args = self._nodes(found.expressions)
         if name in _CONVERSIONS and len(args) == 1:
             return tree.Cast(place, args[0], _CONVERSIONS[name], gently=False)
         return tree.Call(place, name, args)
 
-    _READERS: ClassVar[dict[type[exp.Expr], Callable[..., tree.Node]]] = {
+    _READERS: ClassVar[dict[type[exp.Expr], Callable[..., tree.ExpressionNode]]] = {
         exp.Paren: lambda self, found, place: self.node(found.this),
         exp.Literal: _literal,
         exp.Null: lambda self, found, place: tree.Literal(place, None, types.NULL),
@@ -410,7 +414,7 @@ class _Reader:
     }
 
 
-def _member(of: tree.Node, name: str, place: Place) -> tree.Node:
+def _member(of: tree.ExpressionNode, name: str, place: TextSpan) -> tree.ExpressionNode:
     if isinstance(of, tree.Name):
         return tree.Name(place, (*of.parts, name.lower()), (*of.written, name))
     return tree.Member(place, of, name.lower(), name)

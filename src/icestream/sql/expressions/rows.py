@@ -32,18 +32,18 @@ _SHOWN = 60
 
 
 @dataclass(frozen=True)
-class Rows:
+class BatchRows:
     """The rows of a batch, and which of them count."""
 
     batch: pa.RecordBatch
     #: rows whose failures are errors; None for all
     active: pa.Array | None = None
 
-    def only(self, mask: Datum) -> Rows:
+    def only(self, mask: Datum) -> BatchRows:
         """Return the same rows; those without TRUE in the mask no longer count."""
         held = pc.fill_null(mask, False)
         active = held if self.active is None else pc.and_(self.active, held)
-        return Rows(self.batch, as_array(active, self.batch.num_rows))
+        return BatchRows(self.batch, as_array(active, self.batch.num_rows))
 
     def count_active(self, mask: Datum) -> int:
         """Return the number of rows that count and have TRUE in a mask."""
@@ -80,7 +80,7 @@ class Value(Protocol):
     def columns(self) -> frozenset[str]:
         """The columns it reads."""
 
-    def evaluate(self, rows: Rows) -> Datum:
+    def evaluate(self, rows: BatchRows) -> Datum:
         """Return the values of all rows."""
 
 
@@ -97,7 +97,7 @@ class Failure:
     what: str
     advice: str
 
-    def check(self, rows: Rows, args: Sequence[Datum], result: Datum) -> None:
+    def check(self, rows: BatchRows, args: Sequence[Datum], result: Datum) -> None:
         """Raise if a row that counts has all arguments and no result."""
         if (result.null_count == 0) if isinstance(result, pa.Array) else result.is_valid:
             return
@@ -117,7 +117,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnValue:
     """A column of the batch."""
 
     name: str
@@ -129,7 +129,7 @@ class Column:
         """The column itself."""
         return frozenset({self.name})
 
-    def evaluate(self, rows: Rows) -> Datum:
+    def evaluate(self, rows: BatchRows) -> Datum:
         """Return the column."""
         return rows.batch.column(self.name)
 
@@ -151,7 +151,7 @@ class Constant:
         """Whether it is NULL."""
         return not self.scalar.is_valid
 
-    def evaluate(self, rows: Rows) -> Datum:
+    def evaluate(self, rows: BatchRows) -> Datum:
         """Return the value."""
         del rows
         return self.scalar
@@ -173,7 +173,7 @@ class Function:
         """The columns of the arguments."""
         return columns_of(self.args)
 
-    def evaluate(self, rows: Rows) -> Datum:
+    def evaluate(self, rows: BatchRows) -> Datum:
         """Call the function and look for failures."""
         values = [arg.evaluate(rows) for arg in self.args]
         if all(isinstance(value, pa.Scalar) for value in values):
@@ -209,7 +209,7 @@ class Logic:
         """The columns of both."""
         return self.first.columns | self.second.columns
 
-    def evaluate(self, rows: Rows) -> Datum:
+    def evaluate(self, rows: BatchRows) -> Datum:
         """Return the three-valued result."""
         first = self.first.evaluate(rows)
         open_still = first if not self.decides else pc.invert(first)
@@ -219,7 +219,7 @@ class Logic:
 
 
 @dataclass(frozen=True)
-class Choice:
+class CaseValue:
     """CASE: the value of the first condition that is TRUE, or the last value."""
 
     type: pa.DataType
@@ -237,7 +237,7 @@ class Choice:
         """The columns of all conditions and values."""
         return columns_of((*self.conditions, *self.values, self.otherwise))
 
-    def evaluate(self, rows: Rows) -> Datum:
+    def evaluate(self, rows: BatchRows) -> Datum:
         """Return the chosen values."""
         size = rows.batch.num_rows
         chosen = []
@@ -269,7 +269,7 @@ class Coalesce:
         """The columns of all values."""
         return columns_of(self.values)
 
-    def evaluate(self, rows: Rows) -> Datum:
+    def evaluate(self, rows: BatchRows) -> Datum:
         """Return the first values there are."""
         found: list[Datum] = []
         for value in self.values:

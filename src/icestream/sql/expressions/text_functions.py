@@ -28,7 +28,7 @@ from icestream.sql.expressions.types import BINARY, BOOLEAN, INT, STRING
 _NOTHING = pa.scalar(None, STRING)
 
 
-def _text(ctx: Context, node: tree.Node, value: Value) -> Value:
+def _text(ctx: Context, node: tree.ExpressionNode, value: Value) -> Value:
     return ctx.to(node, value, STRING)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot.dialects.spark import Spark
 
-from icestream.core.text import Place
+from icestream.core.text import TextSpan
 from icestream.sql.expressions.types import type_name
 
 INFIX = frozenset({
@@ -32,14 +32,14 @@ _MICROS = {"DAY": 86_400_000_000, "SECOND": 1_000_000}
 
 
 @dataclass(frozen=True)
-class Node:
+class ExpressionNode:
     """Part of an expression."""
 
-    place: Place = field(compare=False, repr=False)
+    place: TextSpan = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Literal(Node):
+class Literal(ExpressionNode):
     """A value that is written out."""
 
     value: Any
@@ -47,7 +47,7 @@ class Literal(Node):
 
 
 @dataclass(frozen=True)
-class Interval(Node):
+class Interval(ExpressionNode):
     """A span of time that is written out."""
 
     #: microseconds
@@ -57,7 +57,7 @@ class Interval(Node):
 
 
 @dataclass(frozen=True)
-class Name(Node):
+class Name(ExpressionNode):
     """A column, or a field inside of one."""
 
     #: in lower case
@@ -66,38 +66,38 @@ class Name(Node):
 
 
 @dataclass(frozen=True)
-class Member(Node):
+class Member(ExpressionNode):
     """A field of a struct that is not a column."""
 
-    of: Node
+    of: ExpressionNode
     #: in lower case
     name: str
     written: str = field(compare=False)
 
 
 @dataclass(frozen=True)
-class Call(Node):
+class Call(ExpressionNode):
     """A function or operator, in lower case, and its arguments."""
 
     name: str
-    args: tuple[Node, ...]
+    args: tuple[ExpressionNode, ...]
 
 
 @dataclass(frozen=True)
-class Cast(Node):
+class Cast(ExpressionNode):
     """A change of type; `gently` gives NULL where it is not possible."""
 
-    of: Node
+    of: ExpressionNode
     type: pa.DataType
     gently: bool
 
 
 @dataclass(frozen=True)
-class Case(Node):
+class CaseWhen(ExpressionNode):
     """The first value whose condition holds."""
 
-    branches: tuple[tuple[Node, Node], ...]
-    otherwise: Node | None
+    branches: tuple[tuple[ExpressionNode, ExpressionNode], ...]
+    otherwise: ExpressionNode | None
 
 
 def is_keyword(name: str) -> bool:
@@ -111,10 +111,10 @@ def quoted(name: str) -> str:
     return name if plain and not is_keyword(name) else "`" + name.replace("`", "``") + "`"
 
 
-def text_of(node: Node, *, as_written: bool = False) -> str:
+def text_of(node: ExpressionNode, *, as_written: bool = False) -> str:
     """Return the text of an expression; names in lower case, or in the case they have."""
 
-    def inner(child: Node) -> str:
+    def inner(child: ExpressionNode) -> str:
         return text_of(child, as_written=as_written)
 
     match node:
@@ -130,7 +130,7 @@ def text_of(node: Node, *, as_written: bool = False) -> str:
             return f"{inner(of)}.{quoted(written if as_written else name)}"
         case Cast(of=of, type=kind, gently=gently):
             return f"{'TRY_' if gently else ''}CAST({inner(of)} AS {type_name(kind)})"
-        case Case(branches=branches, otherwise=otherwise):
+        case CaseWhen(branches=branches, otherwise=otherwise):
             arms = "".join(f" WHEN {inner(when)} THEN {inner(then)}" for when, then in branches)
             rest = "" if otherwise is None else f" ELSE {inner(otherwise)}"
             return f"CASE{arms}{rest} END"

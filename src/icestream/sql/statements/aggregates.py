@@ -20,12 +20,12 @@ from typing import Any
 from sqlglot import exp
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import Place
+from icestream.core.text import TextSpan
 from icestream.sql.statements.text import Text
 
 
 @dataclass(frozen=True)
-class Call:
+class AggregateCall:
     """An aggregate of a statement."""
 
     #: name of the function in the fluent API, or of the user's
@@ -36,7 +36,7 @@ class Call:
     parameters: tuple[Any, ...] = ()
     #: whether the user brought the function
     is_users: bool = False
-    place: Place = field(default=Place(0, 1), compare=False, repr=False)
+    place: TextSpan = field(default=TextSpan(0, 1), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class CallReader:
             name in self._users or name in SIGNATURES or name in _SPECIAL or name in ABSENT
         )
 
-    def read(self, node: exp.Expr) -> Call:
+    def read(self, node: exp.Expr) -> AggregateCall:
         """Read the call of an aggregate."""
         parts = self._unwrapped(node)
         if parts.name in self._users:
@@ -174,7 +174,7 @@ class CallReader:
 
     # -- kinds of calls --------------------------------------------------------------------
 
-    def _plain(self, parts: _Parts, signature: _Signature) -> Call:
+    def _plain(self, parts: _Parts, signature: _Signature) -> AggregateCall:
         usage = signature.usage or _usage(parts.name, signature.columns)
         given = parts.arguments
         most = signature.columns + signature.takes
@@ -190,17 +190,17 @@ class CallReader:
                 )
         return self._call(parts, signature.function, columns, parameters)
 
-    def _count(self, parts: _Parts) -> Call:
+    def _count(self, parts: _Parts) -> AggregateCall:
         if parts.distinct:
             return self._call(parts, "count_distinct", parts.arguments, ())
         [column] = self._columns(parts, 1, "COUNT(*) or COUNT(x)")
         if isinstance(column, exp.Star | exp.Literal):
             if parts.condition is None:
-                return Call("count", (), place=self._text.place_of(parts.node))
+                return AggregateCall("count", (), place=self._text.place_of(parts.node))
             column = exp.Literal.number(1)
         return self._call(parts, "count", [column], ())
 
-    def _percentile_cont(self, parts: _Parts) -> Call:
+    def _percentile_cont(self, parts: _Parts) -> AggregateCall:
         usage = "percentile_cont(0.5) WITHIN GROUP (ORDER BY x)"
         [fraction] = self._columns(parts, 1, usage)
         ordered = parts.order.expressions if parts.order is not None else []
@@ -211,12 +211,12 @@ class CallReader:
             chosen = _from_above(chosen)
         return self._call(parts, "percentile", [ordered[0].this], (chosen,))
 
-    def _users_call(self, parts: _Parts) -> Call:
+    def _users_call(self, parts: _Parts) -> AggregateCall:
         if parts.condition is not None or parts.distinct or parts.order is not None:
             raise self._error(parts, f"{parts.name} is your own: write CASE WHEN inside instead")
         columns = [each for each in parts.arguments if not isinstance(each, exp.Star)]
         texts = tuple(self._write(each) for each in columns)
-        return Call(parts.name, texts, (), True, self._text.place_of(parts.node))
+        return AggregateCall(parts.name, texts, (), True, self._text.place_of(parts.node))
 
     def _call(
         self,
@@ -224,11 +224,11 @@ class CallReader:
         function: str,
         columns: list[exp.Expr],
         parameters: tuple[Any, ...],
-    ) -> Call:
+    ) -> AggregateCall:
         if parts.condition is not None:
             columns = [_when(parts.condition, column) for column in columns]
         texts = tuple(self._write(column) for column in columns)
-        return Call(function, texts, parameters, place=self._text.place_of(parts.node))
+        return AggregateCall(function, texts, parameters, place=self._text.place_of(parts.node))
 
     # -- parts of a call -------------------------------------------------------------------
 

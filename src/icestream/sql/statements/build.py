@@ -21,15 +21,21 @@ from icestream.api.functions import AggregateExpression
 from icestream.api.result import Result
 from icestream.api.stream import Stream, Windowed
 from icestream.core.errors import DefinitionError
-from icestream.core.text import Place
+from icestream.core.text import TextSpan
 from icestream.core.units import format_interval
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.windows.frame import RowsSlide
-from icestream.sql.statements.aggregates import Call
-from icestream.sql.statements.names import Scope
+from icestream.sql.statements.aggregates import AggregateCall
+from icestream.sql.statements.names import NameScope
 from icestream.sql.statements.statement import Description, Named, describe
 from icestream.sql.statements.text import Text
-from icestream.sql.statements.windows import CumulativeWindow, RangeWindow, Rows, RowsWindow, Window
+from icestream.sql.statements.windows import (
+    CumulativeWindow,
+    RangeWindow,
+    RowSlide,
+    RowsWindow,
+    Window,
+)
 
 
 def sql(
@@ -85,14 +91,14 @@ def windowed_stream(stream: Stream, window: Window) -> Windowed:
     if isinstance(window, RangeWindow):
         if window.slide is None:
             return stream.window(window.range, slide="event")
-        if isinstance(window.slide, Rows):
+        if isinstance(window.slide, RowSlide):
             return stream.window(window.range, slide=RowsSlide(window.slide.count))
         return stream.window(window.range, window.slide)
     if isinstance(window, RowsWindow):
         by = [_column(name) for name in window.partition_by] or None
         if window.slide is None:
             return stream.rows(window.rows, partitionBy=by)
-        if isinstance(window.slide, Rows):
+        if isinstance(window.slide, RowSlide):
             return stream.rows(window.rows, window.slide.count, partitionBy=by)
         return stream.rows(window.rows, format_interval(window.slide), partitionBy=by)
     if isinstance(window, CumulativeWindow):
@@ -118,15 +124,17 @@ def _check(streams: Mapping[str, object], functions: Mapping[str, object]) -> No
             raise DefinitionError(msg)
 
 
-def _scope(streams: Mapping[str, Stream], own: Mapping[str, UserAggregate]) -> Scope:
+def _scope(streams: Mapping[str, Stream], own: Mapping[str, UserAggregate]) -> NameScope:
     frames = {name: stream._parts[0].frame for name, stream in streams.items()}
     columns = {name: frame.columns for name, frame in frames.items()}
     known = [name for name in dir(sf) if name.islower() and not name.startswith("_")]
     exists = [frame.sparkSession.catalog.functionExists for frame in frames.values()]
-    return Scope(columns, own, known, exists[0]) if exists else Scope(columns, own, known)
+    return NameScope(columns, own, known, exists[0]) if exists else NameScope(columns, own, known)
 
 
-def _aggregate(text: Text, call: Call, own: Mapping[str, UserAggregate]) -> AggregateExpression:
+def _aggregate(
+    text: Text, call: AggregateCall, own: Mapping[str, UserAggregate]
+) -> AggregateExpression:
     with _told_at(text, call.place):
         columns = [sf.expr(argument) for argument in call.arguments]
         if call.is_users:
@@ -180,7 +188,7 @@ def _named(text: Text, each: Named) -> Column:
 
 
 @contextmanager
-def _told_at(text: Text, place: Place) -> Iterator[None]:
+def _told_at(text: Text, place: TextSpan) -> Iterator[None]:
     """Tell errors about a part of the text with its place."""
     try:
         yield

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import Place, guess
+from icestream.core.text import TextSpan, guess
 from icestream.sql.statements.aggregates import ABSENT, NAMES, called
 from icestream.sql.statements.dialect import Cql, written
 from icestream.sql.statements.text import Text
 
 
 @dataclass(frozen=True)
-class Scope:
+class NameScope:
     """What a text may speak of."""
 
     #: columns of each stream
@@ -43,7 +43,7 @@ class Names:
     """The names of one statement."""
 
     text: Text
-    scope: Scope
+    scope: NameScope
     stream: str
     #: what the statement calls the stream
     callings: tuple[str, ...]
@@ -128,7 +128,7 @@ class Names:
         return name is not None and (name in NAMES or name in ABSENT or name in own)
 
     def unknown_column(
-        self, where: exp.Expr | Place, name: str, others: Collection[str] = ()
+        self, where: exp.Expr | TextSpan, name: str, others: Collection[str] = ()
     ) -> DefinitionError:
         """Return the error for a column that is not there."""
         known = [*self.columns, *others]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sqlglot import Token, TokenType, exp
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import Place, guess
+from icestream.core.text import TextSpan, guess
 from icestream.sql.statements.text import Text, with_depth
 from icestream.sql.statements.windows import Window, parse_window
 
@@ -54,17 +54,17 @@ _AFTER_FROM = (
 
 
 @dataclass(frozen=True)
-class Item:
+class SelectItem:
     """One element of the SELECT list."""
 
     expression: exp.Expr
     alias: str | None
     #: with the alias
-    place: Place
+    place: TextSpan
 
 
 @dataclass(frozen=True)
-class Shape:
+class StatementShape:
     """The parts of a statement."""
 
     tree: exp.Select
@@ -73,16 +73,16 @@ class Shape:
     #: what the statement calls it, in lower case
     callings: tuple[str, ...]
     window: Window
-    window_place: Place
+    window_place: TextSpan
     #: where the columns of PARTITION BY stand
-    partition_places: tuple[Place, ...]
-    items: tuple[Item, ...]
+    partition_places: tuple[TextSpan, ...]
+    items: tuple[SelectItem, ...]
 
 
-def read_shape(text: Text, streams: Sequence[str]) -> Shape:
+def read_shape(text: Text, streams: Sequence[str]) -> StatementShape:
     """Take a statement apart."""
     brackets = _brackets(text)
-    tree = text.parse([Place(place.start - 1, place.end + 1) for place in brackets])
+    tree = text.parse([TextSpan(place.start - 1, place.end + 1) for place in brackets])
     select = _checked(text, tree)
     table = _table(text, select)
     stream = _stream(text, table, streams)
@@ -94,7 +94,7 @@ def read_shape(text: Text, streams: Sequence[str]) -> Shape:
         )
     window, partition_places = parse_window(text, brackets[0])
     alias = (table.alias.lower(),) if table.alias else ()
-    return Shape(
+    return StatementShape(
         select,
         stream,
         alias or (table.name.lower(),),
@@ -105,9 +105,9 @@ def read_shape(text: Text, streams: Sequence[str]) -> Shape:
     )
 
 
-def _brackets(text: Text) -> list[Place]:
+def _brackets(text: Text) -> list[TextSpan]:
     """Find the insides of the brackets between FROM and the clause after it."""
-    places: list[Place] = []
+    places: list[TextSpan] = []
     opened: Token | None = None
     before: Token | None = None
     is_inside = False
@@ -119,7 +119,7 @@ def _brackets(text: Text) -> list[Place]:
         elif is_inside and depth == 0 and token.token_type is TokenType.L_BRACKET:
             opened = token
         elif opened is not None and depth == 0 and token.token_type is TokenType.R_BRACKET:
-            places.append(Place(opened.end + 1, token.start))
+            places.append(TextSpan(opened.end + 1, token.start))
             opened = None
         before = token
     if opened is not None:
@@ -180,7 +180,7 @@ def _unknown_stream(name: str, streams: Sequence[str]) -> str:
     return f"there is no stream {name!r}{guess(name, streams) or '.'} Given are {list(streams)}"
 
 
-def _items(text: Text, select: exp.Select) -> tuple[Item, ...]:
+def _items(text: Text, select: exp.Select) -> tuple[SelectItem, ...]:
     """Pair the expressions of the SELECT list with the places where they are written."""
     runs: list[list[Token]] = [[]]
     for token, depth in with_depth(text.tokens[1:]):
@@ -190,11 +190,11 @@ def _items(text: Text, select: exp.Select) -> tuple[Item, ...]:
             runs.append([])
         else:
             runs[-1].append(token)
-    places = [Place(run[0].start, run[-1].end + 1) for run in runs if run]
+    places = [TextSpan(run[0].start, run[-1].end + 1) for run in runs if run]
     if len(places) != len(runs) or len(places) != len(select.expressions):
         raise _misplaced_comma(text, runs)
     return tuple(
-        Item(node.unalias(), node.alias or None, place)
+        SelectItem(node.unalias(), node.alias or None, place)
         for node, place in zip(select.expressions, places, strict=True)
     )
 
@@ -209,5 +209,5 @@ def _misplaced_comma(text: Text, runs: Sequence[Sequence[Token]]) -> DefinitionE
     return text.error(place or text.place, "there is nothing to select beside this comma")
 
 
-def _behind(token: Token) -> Place:
-    return Place(token.end + 1, token.end + 2)
+def _behind(token: Token) -> TextSpan:
+    return TextSpan(token.end + 1, token.end + 2)

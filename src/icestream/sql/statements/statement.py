@@ -19,11 +19,11 @@ import sqlglot
 from sqlglot import exp
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import Place
-from icestream.sql.statements.aggregates import Call, CallReader, called
+from icestream.core.text import TextSpan
+from icestream.sql.statements.aggregates import AggregateCall, CallReader, called
 from icestream.sql.statements.dialect import Cql, column, written
 from icestream.sql.statements.grouping import read_grouping
-from icestream.sql.statements.names import Names, Scope
+from icestream.sql.statements.names import Names, NameScope
 from icestream.sql.statements.shape import read_shape
 from icestream.sql.statements.text import Text, statements
 from icestream.sql.statements.windows import RowsWindow, Window, heading
@@ -35,7 +35,7 @@ class Named:
 
     name: str
     expression: str
-    place: Place = field(default=Place(0, 1), compare=False, repr=False)
+    place: TextSpan = field(default=TextSpan(0, 1), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Condition:
     """An expression that is true or not."""
 
     expression: str
-    place: Place = field(default=Place(0, 1), compare=False, repr=False)
+    place: TextSpan = field(default=TextSpan(0, 1), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,17 @@ class Description:
     #: sets of keys to group by, by position; None for one grouping by all of them
     sets: tuple[tuple[int, ...], ...] | None
     #: aggregates under the names of the columns that hold them
-    aggregates: Mapping[str, Call]
+    aggregates: Mapping[str, AggregateCall]
     #: condition on result rows
     having: Condition | None
     #: columns of the final rows, over keys, aggregates and the window
     columns: tuple[Named, ...]
     text: Text = field(compare=False, repr=False)
     #: where the window stands
-    window_place: Place = field(default=Place(0, 1), compare=False, repr=False)
+    window_place: TextSpan = field(default=TextSpan(0, 1), compare=False, repr=False)
 
 
-def describe(text: str, scope: Scope) -> list[Description]:
+def describe(text: str, scope: NameScope) -> list[Description]:
     """Read all statements of a text."""
     return [_Reader(each, scope).statement() for each in statements(text)]
 
@@ -76,7 +76,7 @@ def describe(text: str, scope: Scope) -> list[Description]:
 class _Reader:
     """Reads one statement."""
 
-    def __init__(self, text: Text, scope: Scope) -> None:
+    def __init__(self, text: Text, scope: NameScope) -> None:
         self._text = text
         self._shape = read_shape(text, list(scope.streams))
         self._names = Names(text, scope, self._shape.stream, self._shape.callings)
@@ -90,7 +90,7 @@ class _Reader:
         #: names of key columns, by how the keys are written
         self._keys: dict[str, str] = {}
         self._has_sets = False
-        self._aggregates: dict[str, Call] = {}
+        self._aggregates: dict[str, AggregateCall] = {}
         self._tells_window = False
 
     def statement(self) -> Description:
@@ -144,7 +144,7 @@ class _Reader:
         partition = sorted(self._names.as_written(name) for name in spelled)
         if sets is not None or sorted(key.expression for key in keys) != partition:
             raise self._text.error(
-                Place(places[0].start, places[-1].end),
+                TextSpan(places[0].start, places[-1].end),
                 "events are counted by the columns of PARTITION BY, and results are computed by "
                 f"them too: write GROUP BY {', '.join(spelled)}",
             )
@@ -318,7 +318,7 @@ class _Reader:
                 self._shape.items[0].place,
                 "nothing is aggregated: select an aggregate such as COUNT(*), or GROUP BY columns",
             )
-        self._aggregates[self._free_name("count", "count(*)")] = Call("count", ())
+        self._aggregates[self._free_name("count", "count(*)")] = AggregateCall("count", ())
 
     def _check_titles(self, columns: list[Named]) -> None:
         seen: set[str] = set()

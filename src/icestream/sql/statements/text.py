@@ -21,7 +21,7 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.errors import ParseError, TokenError
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import Place, error_at
+from icestream.core.text import TextSpan, error_at
 from icestream.sql.statements.dialect import Cql
 
 _CLOSED_OR_OPEN = re.compile(
@@ -38,31 +38,31 @@ class Text:
     tokens: tuple[Token, ...]
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TextSpan:
         """Return the place of the statement."""
-        return Place(self.tokens[0].start, self.tokens[-1].end + 1)
+        return TextSpan(self.tokens[0].start, self.tokens[-1].end + 1)
 
-    def error(self, where: Place | exp.Expr | Token, message: str) -> DefinitionError:
+    def error(self, where: TextSpan | exp.Expr | Token, message: str) -> DefinitionError:
         """Return an error that points at a part of the statement."""
         return error_at(self.whole, self.place_of(where), message, numbered=True)
 
-    def place_of(self, where: Place | exp.Expr | Token) -> Place:
+    def place_of(self, where: TextSpan | exp.Expr | Token) -> TextSpan:
         """Return where something stands; of a call that is its name."""
-        if isinstance(where, Place):
+        if isinstance(where, TextSpan):
             return where
         if isinstance(where, Token):
-            return Place(where.start, where.end + 1)
+            return TextSpan(where.start, where.end + 1)
         known = [where.meta] if "start" in where.meta else [node.meta for node in where.walk()]
-        spans = [Place(each["start"], each["end"] + 1) for each in known if "start" in each]
+        spans = [TextSpan(each["start"], each["end"] + 1) for each in known if "start" in each]
         if not spans:
             return self.place
-        return Place(min(spans).start, max(span.end for span in spans))
+        return TextSpan(min(spans).start, max(span.end for span in spans))
 
-    def slice(self, place: Place) -> str:
+    def slice(self, place: TextSpan) -> str:
         """Return what is written at a place, on one line."""
         return " ".join(self.whole[place.start : place.end].split())
 
-    def keyword(self, *words: str) -> Place | None:
+    def keyword(self, *words: str) -> TextSpan | None:
         """Return the place of the first of the words outside of all parentheses."""
         for token, depth in with_depth(self.tokens):
             is_word = token.token_type not in (TokenType.STRING, TokenType.IDENTIFIER)
@@ -70,10 +70,10 @@ class Text:
                 return self.place_of(token)
         return None
 
-    def parse(self, blanks: Sequence[Place]) -> exp.Expr:
+    def parse(self, blanks: Sequence[TextSpan]) -> exp.Expr:
         """Parse the statement without some parts of it."""
         own = self.place
-        hidden = [Place(0, own.start), *blanks, Place(own.end, len(self.whole))]
+        hidden = [TextSpan(0, own.start), *blanks, TextSpan(own.end, len(self.whole))]
         visible = self.whole
         for place in hidden:
             blank = re.sub(r"\S", " ", visible[place.start : place.end])
@@ -97,7 +97,7 @@ class Text:
         complaint = str(told.get("description") or "").split(" but got ")[0].rstrip(".")
         if not complaint or "<class" in complaint or "Unexpected token" in complaint:
             complaint = "something is missing or out of place"
-        return self.error(Place(end - len(word), end), f"cannot read this: {complaint} here")
+        return self.error(TextSpan(end - len(word), end), f"cannot read this: {complaint} here")
 
 
 def with_depth(tokens: Iterable[Token]) -> Iterable[tuple[Token, int]]:
@@ -119,7 +119,7 @@ def statements(whole: str) -> list[Text]:
         opened = next((m for m in _CLOSED_OR_OPEN.finditer(whole) if m["open"]), None)
         start, end = opened.span() if opened else (0, 1)
         message = "this is opened and never closed"
-        raise error_at(whole, Place(start, end), message, numbered=True) from None
+        raise error_at(whole, TextSpan(start, end), message, numbered=True) from None
     texts: list[Text] = []
     run: list[Token] = []
     for token in tokens:

@@ -23,21 +23,21 @@ import re
 from dataclasses import dataclass
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import Place, guess
+from icestream.core.text import TextSpan, guess
 from icestream.core.times import Micros
 from icestream.core.units import format_interval, parse_interval
 from icestream.sql.statements.text import Text
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowSlide:
     """A slide of a number of events."""
 
     count: int
 
 
 #: a slide in time, in events, or none: a result per event
-Slide = Micros | Rows | None
+Slide = Micros | RowSlide | None
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,14 @@ _INSTEAD = {
 class _Lexeme:
     kind: str
     text: str
-    place: Place
+    place: TextSpan
 
     def says(self, *words: str) -> bool:
         """Tell whether this is one of the words."""
         return self.kind == "word" and self.text.upper() in words
 
 
-def parse_window(text: Text, place: Place) -> tuple[Window, tuple[Place, ...]]:
+def parse_window(text: Text, place: TextSpan) -> tuple[Window, tuple[TextSpan, ...]]:
     """Read the clause between brackets at a place; also tell where its partition columns are."""
     return _Parser(text, place).window()
 
@@ -126,12 +126,14 @@ def parse_window(text: Text, place: Place) -> tuple[Window, tuple[Place, ...]]:
 class _Parser:
     """Reads lexemes from left to right."""
 
-    def __init__(self, text: Text, place: Place) -> None:
+    def __init__(self, text: Text, place: TextSpan) -> None:
         self._text = text
         self._whole = place
         inside = text.whole[place.start : place.end]
         self._lexemes = [
-            _Lexeme(str(m.lastgroup), m[0], Place(place.start + m.start(), place.start + m.end()))
+            _Lexeme(
+                str(m.lastgroup), m[0], TextSpan(place.start + m.start(), place.start + m.end())
+            )
             for m in _LEXEME.finditer(inside)
             if m.lastgroup != "gap"
         ]
@@ -148,7 +150,7 @@ class _Parser:
         place = self._next + count
         if place < len(self._lexemes):
             return self._lexemes[place]
-        return _Lexeme("end", "", Place(self._whole.end, self._whole.end + 1))
+        return _Lexeme("end", "", TextSpan(self._whole.end, self._whole.end + 1))
 
     def _take(self) -> _Lexeme:
         lexeme = self._seen
@@ -169,13 +171,13 @@ class _Parser:
     def _wrong(self, lexeme: _Lexeme, message: str) -> DefinitionError:
         return self._text.error(lexeme.place, message)
 
-    def _since(self, start: int) -> Place:
+    def _since(self, start: int) -> TextSpan:
         """Return the place of the lexemes taken since the one of that number."""
-        return Place(self._lexemes[start].place.start, self._lexemes[self._next - 1].place.end)
+        return TextSpan(self._lexemes[start].place.start, self._lexemes[self._next - 1].place.end)
 
     # -- grammar ---------------------------------------------------------------------------
 
-    def window(self) -> tuple[Window, tuple[Place, ...]]:
+    def window(self) -> tuple[Window, tuple[TextSpan, ...]]:
         window, places = self._kind()
         if self._seen.kind != "end":
             word = self._seen.text
@@ -183,7 +185,7 @@ class _Parser:
             raise self._wrong(self._seen, f"the window ends before {word!r}{hint}")
         return window, places
 
-    def _kind(self) -> tuple[Window, tuple[Place, ...]]:
+    def _kind(self) -> tuple[Window, tuple[TextSpan, ...]]:
         if self._took("RANGE"):
             return self._range(), ()
         if self._took("ROWS", "ROW"):
@@ -232,10 +234,10 @@ class _Parser:
         slide = self._slide(bare_rows=True) if self._took("SLIDE") else None
         return RowsWindow(count, slide, partition_by)
 
-    def _partitioned(self) -> tuple[RowsWindow, tuple[Place, ...]]:
+    def _partitioned(self) -> tuple[RowsWindow, tuple[TextSpan, ...]]:
         self._expect(("BY",), "PARTITION is followed by BY")
         names: list[str] = []
-        places: list[Place] = []
+        places: list[TextSpan] = []
         while True:
             if self._seen.kind not in ("word", "name") or self._seen.says("ROWS", "RANGE"):
                 raise self._wrong(
@@ -278,7 +280,7 @@ class _Parser:
                 )
             count = self._count("SLIDE")
             self._took("ROWS", "ROW")
-            return Rows(count)
+            return RowSlide(count)
         return self._interval("SLIDE")
 
     def _count(self, after: str) -> int:

@@ -22,9 +22,9 @@ from collections import deque
 from dataclasses import dataclass
 from functools import partial
 
-from icestream.state.blocks.layout import Frames, Layout
-from icestream.state.blocks.store import Store, move_in, move_out
-from icestream.state.worker_thread import Lane
+from icestream.state.blocks.layout import BlockLayout, Frames
+from icestream.state.blocks.store import BlockStore, move_in, move_out
+from icestream.state.worker_thread import WorkerThread
 
 
 @dataclass(slots=True)
@@ -58,8 +58,8 @@ class Buffers:
 
     def __init__(
         self,
-        layout: Layout,
-        store: Store,
+        layout: BlockLayout,
+        store: BlockStore,
         pool: int,
         *,
         behind: int = 0,
@@ -76,8 +76,8 @@ class Buffers:
         self._writing: deque[tuple[int, int]] = deque()
         self._reading: deque[tuple[int, int]] = deque()
         #: threads, the one whose turn is next first; those at work end the queue
-        self._writers = deque(Lane(f"window-block-writer-{i}") for i in range(behind))
-        self._readers = deque(Lane(f"window-block-reader-{i}") for i in range(ahead))
+        self._writers = deque(WorkerThread(f"window-block-writer-{i}") for i in range(behind))
+        self._readers = deque(WorkerThread(f"window-block-reader-{i}") for i in range(ahead))
 
     def frame(self, block: int) -> int:
         """Return the frame of a block that is in memory."""

@@ -34,7 +34,7 @@ PAGE = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BlockLayout:
     """The columns of a tuple and the size of a block."""
 
     #: names and numpy types; the first is the time, widest columns first
@@ -70,7 +70,7 @@ class Layout:
 class Frames:
     """Memory for a number of blocks, and the columns over it."""
 
-    def __init__(self, layout: Layout, count: int) -> None:
+    def __init__(self, layout: BlockLayout, count: int) -> None:
         """Map memory for `count` blocks."""
         self.layout = layout
         self.count = count

@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.state.blocks.buffers import Buffers, Counters
-from icestream.state.blocks.layout import Layout
+from icestream.state.blocks.layout import BlockLayout
 from icestream.state.blocks.replacement import (
     Begin,
     Evict,
@@ -42,7 +42,7 @@ from icestream.state.blocks.replacement import (
     Release,
     SharedPool,
 )
-from icestream.state.blocks.store import Store
+from icestream.state.blocks.store import BlockStore
 from icestream.state.budget import Account
 
 #: blocks of a pool for one window
@@ -52,7 +52,7 @@ LEAST = 2
 class Repository(Protocol):
     """What an operator needs of a repository."""
 
-    layout: Layout
+    layout: BlockLayout
     #: one array `[frame, row]` per column
     columns: tuple[npt.NDArray[Any], ...]
     #: frame, position of the next tuple, position where its block ends
@@ -74,7 +74,7 @@ class _Blocks:
     """What both kinds of repository have: buffers, a tail and cursors."""
 
     def __init__(
-        self, buffers: Buffers, layout: Layout, windows: int, account: Account | None
+        self, buffers: Buffers, layout: BlockLayout, windows: int, account: Account | None
     ) -> None:
         self.layout = layout
         self._buffers = buffers
@@ -134,8 +134,8 @@ class WindowRepository(_Blocks):
 
     def __init__(
         self,
-        layout: Layout,
-        store: Store,
+        layout: BlockLayout,
+        store: BlockStore,
         pool: int = LEAST,
         *,
         behind: int = 1,
@@ -172,8 +172,8 @@ class SharedRepository(_Blocks):
 
     def __init__(
         self,
-        layout: Layout,
-        store: Store,
+        layout: BlockLayout,
+        store: BlockStore,
         windows: int,
         pool: int,
         *,

@@ -34,13 +34,13 @@ from icestream.core.errors import DamageError
 from icestream.state.blocks.file_runs import Places, Vacancies
 from icestream.state.blocks.layout import Frames
 from icestream.state.files import storage_error
-from icestream.state.worker_thread import Lane
+from icestream.state.worker_thread import WorkerThread
 
 #: bytes of a file of a log
 FILE_BYTES = 64 << 20
 
 
-class Place:
+class BlockAddress:
     """Where a block lies: a file and an offset."""
 
     __slots__ = ("direct", "file", "offset", "path")
@@ -53,7 +53,7 @@ class Place:
         self.direct = direct
 
 
-class Store(Protocol):
+class BlockStore(Protocol):
     """Places for blocks; bytes are moved with `move_out` and `move_in`."""
 
     #: whether a block that comes back into memory loses its place on disk
@@ -64,10 +64,10 @@ class Store(Protocol):
     def __contains__(self, block: int) -> bool:
         """Tell whether a block has a place."""
 
-    def assign(self, block: int, instead: int | None = None) -> Place:
+    def assign(self, block: int, instead: int | None = None) -> BlockAddress:
         """Give a block a place; with `instead`, that of another block, which loses it."""
 
-    def find(self, block: int) -> Place:
+    def find(self, block: int) -> BlockAddress:
         """Return the place of a block."""
 
     def forget(self, block: int) -> None:
@@ -101,14 +101,14 @@ class LogStore:
         #: needed blocks and open file, by number of the file
         self._needed: dict[int, int] = {}
         self._files: dict[int, _File] = {}
-        self._removals = Lane("window-block-removal")
+        self._removals = WorkerThread("window-block-removal")
         self.direct = True
 
     def __contains__(self, block: int) -> bool:
         """Tell whether a block has a place."""
         return self._places.get(block) is not None
 
-    def assign(self, block: int, instead: int | None = None) -> Place:
+    def assign(self, block: int, instead: int | None = None) -> BlockAddress:
         """Give a block the next place."""
         place = self._next
         number = place // self._per_file
@@ -124,7 +124,7 @@ class LogStore:
             self.forget(instead)
         return self._at(place)
 
-    def find(self, block: int) -> Place:
+    def find(self, block: int) -> BlockAddress:
         """Return the place of a block."""
         place = self._places.get(block)
         if place is None:
@@ -157,10 +157,10 @@ class LogStore:
             opened.remove()
         self._files.clear()
 
-    def _at(self, place: int) -> Place:
+    def _at(self, place: int) -> BlockAddress:
         number, inside = divmod(place, self._per_file)
         opened = self._files[number]
-        return Place(opened.file, inside * self._block_bytes, opened.path, opened.direct)
+        return BlockAddress(opened.file, inside * self._block_bytes, opened.path, opened.direct)
 
     def _remove(self, number: int) -> None:
         """Unlink a file that is complete and holds nothing that is needed."""
@@ -191,7 +191,7 @@ class SlotStore:
         """Tell whether a block has a place."""
         return self._places.get(block) is not None
 
-    def assign(self, block: int, instead: int | None = None) -> Place:
+    def assign(self, block: int, instead: int | None = None) -> BlockAddress:
         """Give a block the place of another, else the one given back first, else the file's end."""
         place = self._free.take() if instead is None else self._places.pop(instead)
         if place is None:
@@ -200,7 +200,7 @@ class SlotStore:
         self._places.put(block, place)
         return self._at(place)
 
-    def find(self, block: int) -> Place:
+    def find(self, block: int) -> BlockAddress:
         """Return the place of a block."""
         place = self._places.get(block)
         if place is None:
@@ -225,11 +225,13 @@ class SlotStore:
         """Delete the file."""
         self._file.remove()
 
-    def _at(self, place: int) -> Place:
-        return Place(self._file.file, place * self._block_bytes, self._file.path, self._file.direct)
+    def _at(self, place: int) -> BlockAddress:
+        return BlockAddress(
+            self._file.file, place * self._block_bytes, self._file.path, self._file.direct
+        )
 
 
-def move_out(frames: Frames, frame: int, block: int, place: Place) -> None:
+def move_out(frames: Frames, frame: int, block: int, place: BlockAddress) -> None:
     """Write a block from a frame to its place."""
     data = frames.seal(frame, block)
     with _refusals_named(place.path):
@@ -241,7 +243,7 @@ def move_out(frames: Frames, frame: int, block: int, place: Place) -> None:
             os.posix_fadvise(place.file, place.offset, len(data), os.POSIX_FADV_DONTNEED)
 
 
-def move_in(frames: Frames, frame: int, block: int, place: Place) -> None:
+def move_in(frames: Frames, frame: int, block: int, place: BlockAddress) -> None:
     """Read a block from its place into a frame, and check it."""
     data = frames.block(frame)
     with _refusals_named(place.path):

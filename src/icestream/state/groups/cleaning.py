@@ -28,7 +28,7 @@ from icestream.kernels.groups import extent_plan
 from icestream.kernels.groups import heap as k
 from icestream.kernels.groups.extents import LASTING_HEADER
 from icestream.state.arena import Arena, ArenaArray
-from icestream.state.groups.directory import ENTRY, Directory, entry_width, part
+from icestream.state.groups.directory import ENTRY, GroupDirectory, entry_width, part
 from icestream.state.groups.facts import Fact, Facts
 from icestream.state.identities import identities
 from icestream.state.index.sorted_index import ColdIndex
@@ -43,10 +43,10 @@ SAMPLED = 1 << 14
 END = 1 << 64
 
 
-class Cleaned(Protocol):
+class CleanableStore(Protocol):
     """A store, as far as cleaning needs it."""
 
-    directory: Directory
+    directory: GroupDirectory
     index: ColdIndex
     facts: Facts
 
@@ -102,7 +102,7 @@ class Cleaner:
         self._facts[Fact.FOREVER_SEGMENTS] = self._facts[Fact.CLEANED] = 0
         self._add(self._segments, Fact.FOREVER_SEGMENTS, segments)
 
-    def clean(self, store: Cleaned) -> None:
+    def clean(self, store: CleanableStore) -> None:
         """Clean the oldest segments if there is too much garbage."""
         total = int(self.segments[:, 1].sum())
         if total <= MOST * self._facts[Fact.FOREVER] + SLACK:
@@ -129,12 +129,12 @@ class Cleaner:
         self._facts[count] = there + len(rows)
 
 
-def _elsewhere(store: Cleaned, entries: Ints) -> Ints:
+def _elsewhere(store: CleanableStore, entries: Ints) -> Ints:
     """Return the entries of groups that are not in the directory."""
     return entries[store.directory.find(*identities(entries)) < 0]
 
 
-def _live(store: Cleaned) -> int:
+def _live(store: CleanableStore) -> int:
     """Return the bytes of extents that never expire and have a group that points to them, about.
 
     Identities of a shard are spread evenly: those below a bound stand for all of a large index.
@@ -153,7 +153,7 @@ def _live(store: Cleaned) -> int:
     return 8 * (words + sampled * elsewhere)
 
 
-def _entry_words(store: Cleaned, entries: Ints) -> int:
+def _entry_words(store: CleanableStore, entries: Ints) -> int:
     """Return the words of live extents that entries point to."""
     words = 0
     for synopsis in range(store.directory.synopses):
@@ -164,7 +164,7 @@ def _entry_words(store: Cleaned, entries: Ints) -> int:
     return words
 
 
-def _move_on(store: Cleaned, last: int) -> None:
+def _move_on(store: CleanableStore, last: int) -> None:
     """Write groups whole that have extents, that never expire, in segments up to an ordinal."""
     for synopsis in range(store.directory.synopses):
         slots = store.directory.listed(extent_plan.list_old, part(synopsis), last)
@@ -180,7 +180,7 @@ def _move_on(store: Cleaned, last: int) -> None:
             store.consolidate(synopsis, _old(store, synopsis, slots, last))
 
 
-def _written_again(store: Cleaned, last: int, most: int, left: list[Ints]) -> Iterator[Ints]:
+def _written_again(store: CleanableStore, last: int, most: int, left: list[Ints]) -> Iterator[Ints]:
     """Write groups from rows of the cold index; yield the rows that it then has.
 
     They are taken at their word: meanwhile no group may leave the directory. Groups that could not
@@ -194,7 +194,7 @@ def _written_again(store: Cleaned, last: int, most: int, left: list[Ints]) -> It
         yield rows[done]
 
 
-def _pointing_elsewhere(store: Cleaned, last: int, most: int) -> Iterator[Ints]:
+def _pointing_elsewhere(store: CleanableStore, last: int, most: int) -> Iterator[Ints]:
     """Yield rows of groups, not in the directory, with extents up to an ordinal; `most` at once."""
     end = entry_width(store.directory.synopses)
     waiting: list[Ints] = []
@@ -211,7 +211,7 @@ def _pointing_elsewhere(store: Cleaned, last: int, most: int) -> Iterator[Ints]:
         yield np.concatenate(waiting)
 
 
-def _old(store: Cleaned, synopsis: int, slots: Slots, last: int) -> Slots:
+def _old(store: CleanableStore, synopsis: int, slots: Slots, last: int) -> Slots:
     table, at = store.directory.table, part(synopsis)
     there = table[slots, at + k.ROOT] != k.NO_ROOT
     never = table[slots, at + k.ROOT_EXPIRY] == INFINITY

@@ -60,7 +60,7 @@ def is_empty_entry(entries: Ints) -> npt.NDArray[np.bool_]:
     return np.asarray((cold == 0).all(axis=1) & (due == INFINITY).all(axis=1))
 
 
-class Directory:
+class GroupDirectory:
     """The groups of one store."""
 
     def __init__(self, arena: Arena, name: str, synopses: int, limit: int) -> None:

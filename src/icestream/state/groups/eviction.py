@@ -37,7 +37,7 @@ from icestream.kernels.groups import cold, extent_plan, inline_groups
 from icestream.kernels.groups import extents as kernels
 from icestream.kernels.groups import heap as k
 from icestream.state.budget import Budget, Refused, fail
-from icestream.state.groups.directory import Directory, part
+from icestream.state.groups.directory import GroupDirectory, part
 from icestream.state.groups.facts import Fact, Facts
 from icestream.state.groups.heap import Heap
 from icestream.state.groups.options import Pressure
@@ -50,7 +50,7 @@ DEMOTED = 16
 HALVED = 16
 
 
-class Residency:
+class GroupEviction:
     """Keeps directory and heap inside their limits."""
 
     #: frees the memory of groups; returns the bytes
@@ -65,7 +65,7 @@ class Residency:
     def __init__(
         self,
         name: str,
-        directory: Directory,
+        directory: GroupDirectory,
         heap: Heap,
         index: ColdIndex,
         facts: Facts,

@@ -36,12 +36,12 @@ from icestream.core.times import INFINITY
 from icestream.kernels.groups import chains
 from icestream.kernels.groups import extents as kernels
 from icestream.kernels.groups.heap import NO_ROOT
-from icestream.state.groups.options import ROWS, Space, forever
+from icestream.state.groups.options import ROWS, StoreSpace, forever
 from icestream.state.groups.ranked import PIECES, Best
-from icestream.state.groups.unsealed import Tail
+from icestream.state.groups.unsealed import UnsealedRecords
 from icestream.state.log.format import show_marker
-from icestream.state.log.mapped_segments import Maps
-from icestream.state.log.reader import Stretch
+from icestream.state.log.mapped_segments import MappedSegments
+from icestream.state.log.reader import RecordRange
 from icestream.state.rows import RowCodec
 
 _UNSOUND = "holds no sound extent of the group it is for"
@@ -71,7 +71,7 @@ class Extents:
 
 
 @dataclass
-class Traffic:
+class LogTraffic:
     """What went to the log and came back."""
 
     extents: int = 0
@@ -114,14 +114,14 @@ class Chains:
 class ExtentLog:
     """The extents of one store."""
 
-    def __init__(self, space: Space, scope: int, name: str, record_bytes: int) -> None:
+    def __init__(self, space: StoreSpace, scope: int, name: str, record_bytes: int) -> None:
         """Write and read records of operator `scope`."""
         self._space = space
         self._scope = scope
         self._record_words = record_bytes // 8
-        self._tail = Tail(space.arena, name)
-        self._maps = Maps(space.log)
-        self.traffic = Traffic()
+        self._tail = UnsealedRecords(space.arena, name)
+        self._maps = MappedSegments(space.log)
+        self.traffic = LogTraffic()
         #: ordinals of the segments written to last, by lifetime class
         self.open: dict[str, int] = {}
 
@@ -276,15 +276,15 @@ class ExtentLog:
         """Let go of files that were open for reading."""
         self._maps.clear()
 
-    def _stretches(self, markers: Ints) -> Iterator[Stretch]:
+    def _stretches(self, markers: Ints) -> Iterator[RecordRange]:
         ordinal = int(markers[0]) >> 32
         words = self._maps.words(ordinal)
         if words is None:
             return self._space.log.stretches(markers)
-        return iter((Stretch(ordinal << 32, words, len(markers)),))
+        return iter((RecordRange(ordinal << 32, words, len(markers)),))
 
     def _take(
-        self, stretches: Iterator[Stretch], markers: Ints, hi: Ids, lo: Ids
+        self, stretches: Iterator[RecordRange], markers: Ints, hi: Ids, lo: Ids
     ) -> tuple[Ints, Ints, Ints]:
         """Copy extents out of stretches of the log that hold them, and no more."""
         headers = np.empty((len(markers), kernels.HEADER), dtype=np.int64)

@@ -21,7 +21,7 @@ from icestream.kernels.groups import heap as kernels
 from icestream.kernels.groups import inline_groups
 from icestream.state.arena import Arena
 from icestream.state.budget import Refused
-from icestream.state.groups.directory import Directory, part
+from icestream.state.groups.directory import GroupDirectory, part
 from icestream.state.rows import Encoded
 
 LEAST_BLOCKS = 64
@@ -34,7 +34,7 @@ class Heap:
         self,
         arena: Arena,
         name: str,
-        directory: Directory,
+        directory: GroupDirectory,
         block_words: int,
         limit: int,
     ) -> None:

@@ -30,7 +30,7 @@ from icestream.state.groups.writing import ExtentWriter
 
 
 @dataclass(frozen=True)
-class Carrier:
+class InlineGroupWriter:
     """Writes groups of rows of the cold index."""
 
     writer: ExtentWriter

@@ -22,13 +22,13 @@ from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.kernels.groups import extent_plan
 from icestream.kernels.groups import heap as k
-from icestream.state.groups.directory import Directory, part
+from icestream.state.groups.directory import GroupDirectory, part
 from icestream.state.groups.extents import Chains, picked
 from icestream.state.groups.facts import Fact, Facts
 from icestream.state.groups.heap import Heap
 
 
-class Measured(NamedTuple):
+class GatherSizes(NamedTuple):
     """Where the words of groups in memory go when they are gathered."""
 
     #: words of each group left out
@@ -63,7 +63,7 @@ class Gathered(NamedTuple):
 class Memory:
     """The groups of one store, as far as they are in memory."""
 
-    directory: Directory
+    directory: GroupDirectory
     heap: Heap
     facts: Facts
     #: word of a row with its expiry, by synopsis; -1 for none
@@ -85,17 +85,17 @@ class Memory:
         table = self.directory.table
         return table[slots, k.HI].view(np.uint64), table[slots, k.LO].view(np.uint64)
 
-    def measure(self, synopsis: int, slots: Slots, whole: Mask | None = None) -> Measured:
+    def measure(self, synopsis: int, slots: Slots, whole: Mask | None = None) -> GatherSizes:
         """Return where the words of groups in memory go: all of them, or only news if not whole."""
         whole = np.ones(len(slots), dtype=np.bool_) if whole is None else whole
         skipped, cleans = np.empty((2, len(slots)), dtype=np.int64)
         offsets = np.empty(len(slots) + 1, dtype=np.int64)
         table = self.directory.table
         cold = extent_plan.measure(table, part(synopsis), slots, whole, skipped, offsets, cleans)
-        return Measured(skipped, offsets, cleans, cold)
+        return GatherSizes(skipped, offsets, cleans, cold)
 
     def gather(
-        self, synopsis: int, slots: Slots, measured: Measured, behind: Chains | None = None
+        self, synopsis: int, slots: Slots, measured: GatherSizes, behind: Chains | None = None
     ) -> Gathered:
         """Return the live words of groups, as far as they were measured.
 

@@ -51,7 +51,7 @@ HOT_CHAIN = 8
 _NONE = np.empty(0, dtype=np.int64)
 
 
-class Found(NamedTuple):
+class LoadedRows(NamedTuple):
     """Rows of groups, and where they were."""
 
     live: Gathered
@@ -75,17 +75,17 @@ class Mover:
 
     # -- coming back -----------------------------------------------------------------------
 
-    def read(self, synopsis: int, slots: Slots) -> Found:
+    def read(self, synopsis: int, slots: Slots) -> LoadedRows:
         """Return all rows of groups; those that are cold stay so."""
         memory, measured = self.memory, self.memory.measure(synopsis, slots)
         held = np.diff(measured.offsets)
         if not measured.cold:
-            return Found(memory.gather(synopsis, slots, measured), held, _NONE)
+            return LoadedRows(memory.gather(synopsis, slots, measured), held, _NONE)
         cold = np.flatnonzero(~memory.has(synopsis, k.WHOLE, slots))
         held[cold] = 0
         memory.facts[Fact.RETURNED] += len(cold)
         chains = self._follow(synopsis, slots, cold)
-        return Found(memory.gather(synopsis, slots, measured, chains), held, cold)
+        return LoadedRows(memory.gather(synopsis, slots, measured, chains), held, cold)
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> Gathered:
         """Return at least the best rows of groups; cold ones stay cold."""

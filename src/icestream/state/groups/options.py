@@ -74,7 +74,7 @@ class StoreOptions:
                 raise DefinitionError(msg)
 
 
-class Space(Protocol):
+class StoreSpace(Protocol):
     """The part of a shard that a store works with."""
 
     arena: Arena

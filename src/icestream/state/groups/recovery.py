@@ -29,11 +29,11 @@ from icestream.core.arrays import Ints, Slots
 from icestream.core.errors import CheckpointError
 from icestream.kernels.groups import extents as kernels
 from icestream.kernels.groups import heap as k
-from icestream.state.groups.cleaning import Cleaned, Cleaner
+from icestream.state.groups.cleaning import CleanableStore, Cleaner
 from icestream.state.groups.directory import entry_width, part
 from icestream.state.groups.extents import extents_of
 from icestream.state.groups.facts import Fact
-from icestream.state.groups.options import ROWS, Past, Space, forever
+from icestream.state.groups.options import ROWS, Past, StoreSpace, forever
 from icestream.state.identities import identities, in_order
 from icestream.state.log.format import Record, SegmentInfo
 from icestream.state.log.reader import SegmentReader
@@ -47,11 +47,11 @@ SEGMENTS = 0xFFF3
 
 
 @dataclass
-class History:
+class StoreRecovery:
     """Writes and reads the past of one store."""
 
-    store: Cleaned
-    space: Space
+    store: CleanableStore
+    space: StoreSpace
     scope: int
     cleaner: Cleaner
     record_bytes: int

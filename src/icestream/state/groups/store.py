@@ -37,16 +37,22 @@ from icestream.core.times import INFINITY, Micros
 from icestream.kernels.groups import extent_plan, inline_groups
 from icestream.kernels.groups import heap as k
 from icestream.state.groups.cleaning import Cleaner
-from icestream.state.groups.directory import ENTRY, Directory, entry_width, is_empty_entry, part
-from icestream.state.groups.eviction import Residency, taken
+from icestream.state.groups.directory import (
+    ENTRY,
+    GroupDirectory,
+    entry_width,
+    is_empty_entry,
+    part,
+)
+from icestream.state.groups.eviction import GroupEviction, taken
 from icestream.state.groups.extents import ExtentLog
 from icestream.state.groups.facts import Fact, Facts
 from icestream.state.groups.heap import Heap
-from icestream.state.groups.inline_groups import Carrier
+from icestream.state.groups.inline_groups import InlineGroupWriter
 from icestream.state.groups.memory import Gathered, Memory
 from icestream.state.groups.migration import Mover
-from icestream.state.groups.options import Past, Pressure, Space, StoreOptions, forever
-from icestream.state.groups.recovery import History
+from icestream.state.groups.options import Past, Pressure, StoreOptions, StoreSpace, forever
+from icestream.state.groups.recovery import StoreRecovery
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 from icestream.state.groups.view import GroupView
 from icestream.state.groups.writing import ExtentWriter
@@ -72,7 +78,7 @@ class GroupStore(Groups):
     def __init__(
         self,
         synopses: Sequence[Synopsis],
-        space: Space,
+        space: StoreSpace,
         options: StoreOptions | None = None,
         *,
         scope: int = 0,
@@ -101,7 +107,7 @@ class GroupStore(Groups):
         self.facts = Facts(arena, self.name)
         #: bytes that the directory may take at any time
         self.least_directory = int(share * GROUPS / 2)
-        self.directory = Directory(arena, self.name, count, int(share * GROUPS))
+        self.directory = GroupDirectory(arena, self.name, count, int(share * GROUPS))
         words = self.options.block_words
         if shared_heap is None:
             self.heap = Heap(arena, self.name, self.directory, words, int(share * HEAP))
@@ -123,7 +129,7 @@ class GroupStore(Groups):
             -1 if synopsis.expiry is None else codec.place(synopsis.expiry)
             for synopsis, codec in zip(self._synopses, self._codecs, strict=True)
         ]
-        self._residency = Residency(
+        self._residency = GroupEviction(
             self.name,
             self.directory,
             self.heap,
@@ -144,11 +150,11 @@ class GroupStore(Groups):
         widths = [codec.width if codec.is_fixed else 0 for codec in self._codecs]
         self.memory = Memory(self.directory, self.heap, self.facts, expiries, widths)
         writer = ExtentWriter(self.memory, self.log, self.options.durability, ranks)
-        self._carrier = Carrier(writer, widths)
+        self._carrier = InlineGroupWriter(writer, widths)
         make_room = self._residency.make_room
         self.mover = Mover(self.memory, writer, self.options, make_room, self._codecs)
         self._cleaner = Cleaner(arena, self.name, self.facts)
-        self._history = History(self, space, scope, self._cleaner, self.options.record_bytes)
+        self._history = StoreRecovery(self, space, scope, self._cleaner, self.options.record_bytes)
         self._forever = forever(scope)
         self._residency.evict = self.mover.evict
         self._residency.save = self.mover.save

@@ -23,10 +23,10 @@ import numpy as np
 from icestream.core.arrays import Ints, Mask
 from icestream.state.arena import Arena
 from icestream.state.log.format import ordinal_of
-from icestream.state.log.reader import Stretch
+from icestream.state.log.reader import RecordRange
 
 
-class Tail:
+class UnsealedRecords:
     """Records of open segments, by marker."""
 
     def __init__(self, arena: Arena, name: str) -> None:
@@ -68,7 +68,7 @@ class Tail:
         at = np.searchsorted(kept[:, 0], markers, side="right") - 1
         return np.asarray((at >= 0) & (markers < kept[at, 0] + kept[at, 2]))
 
-    def stretches(self, markers: Ints) -> Iterator[Stretch]:
+    def stretches(self, markers: Ints) -> Iterator[RecordRange]:
         """Yield the records that ascending markers of one segment point into, all of them here."""
         places = self._places[ordinal_of(int(markers[0]))]
         starts = np.array([place[0] for place in places])
@@ -77,7 +77,7 @@ class Tail:
             for part in np.split(at, np.flatnonzero(np.diff(at)) + 1):
                 marker, place, words = places[int(part[0])]
                 data = os.pread(handle, 8 * words, place)
-                yield Stretch(marker, np.frombuffer(data, dtype=np.int64), len(part))
+                yield RecordRange(marker, np.frombuffer(data, dtype=np.int64), len(part))
 
     @contextmanager
     def _file(self, flags: int) -> Iterator[int]:

@@ -19,7 +19,7 @@ from icestream.core.times import Micros
 from icestream.state.groups.spec import GroupRows, Groups
 
 
-class Shared(Groups, Protocol):
+class SharedStore(Groups, Protocol):
     """What several operators share."""
 
     def remind_of(self, synopsis: int, slots: Slots, due: Ints) -> None:
@@ -38,7 +38,7 @@ class Shared(Groups, Protocol):
 class GroupView(Groups):
     """A store as one operator sees it: its own synopses, numbered from 0."""
 
-    def __init__(self, store: Shared, first: int, count: int) -> None:
+    def __init__(self, store: SharedStore, first: int, count: int) -> None:
         """Show `count` synopses from `first` on."""
         self._store = store
         self._first = first

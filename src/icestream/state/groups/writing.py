@@ -45,7 +45,7 @@ from icestream.state.identities import identities, in_order
 
 
 @dataclass
-class Drafts:
+class ExtentPlan:
     """What is to be written of groups."""
 
     synopsis: int
@@ -117,7 +117,7 @@ class ExtentWriter:
         every = np.ones(len(extents.headers), dtype=np.bool_)
         return self._append(synopsis, extents, every, Fact.CONSOLIDATED, mirrored=False)
 
-    def _draft(self, synopsis: int, slots: Slots, whole: Mask, live: Gathered) -> Drafts:
+    def _draft(self, synopsis: int, slots: Slots, whole: Mask, live: Gathered) -> ExtentPlan:
         """Return what is to be written."""
         memory = self.memory
         headers = np.empty((len(slots), HEADER), dtype=np.int64)
@@ -138,9 +138,9 @@ class ExtentWriter:
             again,
             written,
         )
-        return Drafts(synopsis, live, headers, oldest, again, written[:count])
+        return ExtentPlan(synopsis, live, headers, oldest, again, written[:count])
 
-    def _write_worse(self, drafted: Drafts, large: Ints, kind: Fact, mirrored: bool) -> None:
+    def _write_worse(self, drafted: ExtentPlan, large: Ints, kind: Fact, mirrored: bool) -> None:
         """Write all but the best rows of large groups, and leave those for their roots."""
         live, expiry_at = drafted.live, self.memory.expiry_at[drafted.synopsis]
         words, offsets = picked(live.words, live.offsets[large], np.diff(live.offsets)[large])

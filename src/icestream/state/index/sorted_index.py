@@ -38,10 +38,10 @@ from icestream.state.arena import Arena
 from icestream.state.identities import identities
 from icestream.state.index.sorted_run import (
     LOOKED_AT,
+    EntryFormat,
     RunWriter,
-    Shape,
+    SortedEntries,
     SortedRun,
-    Source,
     together,
 )
 from icestream.state.log.mapped_segments import give_back
@@ -87,10 +87,10 @@ class ColdIndex:
         self._entry = width
         width += beside
         page = max(1, page_bytes // (8 * width))
-        self._shape = Shape(width, dues, page, max(_LEAST_PAGES, work // (8 * width * page)))
+        self._shape = EntryFormat(width, dues, page, max(_LEAST_PAGES, work // (8 * width * page)))
         self._is_empty = is_empty
         #: runs that were looked into, by file
-        self._mapped: dict[int, Source] = {}
+        self._mapped: dict[int, SortedEntries] = {}
         self._fences = arena.array(f"{name}.fences", np.int64, 2)
         #: number of the file, entries and words before them of each run, oldest first; before them
         #: the runs there are and the number of the last file
@@ -131,7 +131,7 @@ class ColdIndex:
         """
         sources = [self._source(number, since) for number in range(self.runs)]
         if news is not None:
-            sources.append(Source(news.reshape(-1), self._entry))
+            sources.append(SortedEntries(news.reshape(-1), self._entry))
         for entries in together(sources, self._entry, self._shape.entries_at_once):
             yield entries[~self._is_empty(entries)]
 
@@ -186,7 +186,7 @@ class ColdIndex:
             return
         first = self._taken_in(len(entries))
         sources = [self._source(number) for number in range(first, self.runs)]
-        sources.append(Source(entries.reshape(-1), self.width))
+        sources.append(SortedEntries(entries.reshape(-1), self.width))
         blocks = together(sources, self.width, self._shape.entries_at_once)
         if first == 0:
             blocks = map(self._filled, blocks)
@@ -230,7 +230,7 @@ class ColdIndex:
         table: Ints = self._runs.view[1 : 1 + self.runs]
         return table
 
-    def _source(self, number: int, since: int = 0) -> Source:
+    def _source(self, number: int, since: int = 0) -> SortedEntries:
         """Return a run, mapped once in a version, about from the entries of a hi on."""
         file, run = int(self._table[number, 0]), self._run(number)
         if file not in self._mapped:

@@ -30,7 +30,7 @@ LOOKED_AT = 16 << 20
 
 
 @dataclass(frozen=True)
-class Shape:
+class EntryFormat:
     """How entries are kept."""
 
     #: words of an entry
@@ -51,7 +51,9 @@ class Shape:
 class SortedRun:
     """One sorted file."""
 
-    def __init__(self, path: str, shape: Shape, before: int, count: int, fences: Ints) -> None:
+    def __init__(
+        self, path: str, shape: EntryFormat, before: int, count: int, fences: Ints
+    ) -> None:
         """Read a file of `count` entries, with so many words before them.
 
         `fences` is a view that `due` changes.
@@ -62,12 +64,12 @@ class SortedRun:
         self._count = count
         self._fences = fences
 
-    def mapped(self) -> Source:
+    def mapped(self) -> SortedEntries:
         """Return all entries, read where they are looked at."""
         width = self._shape.width
         with self._reading() as handle:
             data = mapped(handle, 8 * (self._before + width * self._count))
-        return Source(np.frombuffer(data, dtype=np.int64), width, self._before)
+        return SortedEntries(np.frombuffer(data, dtype=np.int64), width, self._before)
 
     def place(self, since: int) -> int:
         """Return an entry from which on all are whose hi is `since` or greater."""
@@ -123,7 +125,7 @@ class SortedRun:
 class RunWriter:
     """A new sorted file."""
 
-    def __init__(self, path: str, shape: Shape, most: int) -> None:
+    def __init__(self, path: str, shape: EntryFormat, most: int) -> None:
         """Create the file, or begin it anew, for so many entries at most."""
         self._path = path
         self._shape = shape
@@ -191,7 +193,7 @@ class RunWriter:
 
 
 @dataclass(frozen=True)
-class Source:
+class SortedEntries:
     """Sorted entries to merge, or to look into."""
 
     #: words of each entry, and his of all before the first one where they are looked into
@@ -208,7 +210,7 @@ class Source:
         return first + 8 * self.before, count, self.width, fences, first
 
 
-def together(sources: Sequence[Source], width: int, some: int) -> Iterator[Ints]:
+def together(sources: Sequence[SortedEntries], width: int, some: int) -> Iterator[Ints]:
     """Yield the first words of the entries of all sources in order, `some` at a time.
 
     The oldest source comes first; of several entries of a group the newest stays.

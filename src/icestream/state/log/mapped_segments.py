@@ -29,7 +29,7 @@ MOST = 256
 _NOTHING = np.empty((3, 0), dtype=np.int64)
 
 
-class Maps:
+class MappedSegments:
     """Segments by ordinal, as far as they can be mapped."""
 
     def __init__(self, log: Log, most: int = MOST) -> None:

@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     Markers = Sequence[int] | npt.NDArray[np.uint64]
 
 
-class Stretch(NamedTuple):
+class RecordRange(NamedTuple):
     """A part of a segment's record stream."""
 
     #: the marker of its first word
@@ -227,7 +227,7 @@ class SegmentReader:
             chosen = entries[self._find_all(entries, wanted[first:last])]
             yield from self._slice(block, entries, chosen)
 
-    def stretches(self, markers: npt.NDArray[np.int64]) -> Iterator[Stretch]:
+    def stretches(self, markers: npt.NDArray[np.int64]) -> Iterator[RecordRange]:
         """Yield parts of the record stream, as words, that ascending markers point into.
 
         Each is a block, read once and verified.
@@ -237,7 +237,7 @@ class SegmentReader:
             raw = self._block(int(part[0]))
             words = np.frombuffer(raw, dtype=np.int64, count=len(raw) // ALIGNMENT)
             origin = self.ordinal << 32 | int(self._first_words[part[0]])
-            yield Stretch(origin, words, len(part))
+            yield RecordRange(origin, words, len(part))
 
     def read_range(self, first_marker: int, last_marker: int) -> Iterator[Record]:
         """Return the records from one marker to another, both included, in offset order."""
@@ -441,7 +441,7 @@ class Log:
                 with self._lease(info) as reader:
                     yield from reader.read_many(part)
 
-    def stretches(self, markers: npt.NDArray[np.int64]) -> Iterator[Stretch]:
+    def stretches(self, markers: npt.NDArray[np.int64]) -> Iterator[RecordRange]:
         """Yield parts of one segment's record stream that ascending markers point into.
 
         See `SegmentReader.stretches`.

@@ -24,7 +24,7 @@ from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.kernels.queue import append_queue as k
-from icestream.kernels.queue.append_queue import Line
+from icestream.kernels.queue.append_queue import LineArrays
 from icestream.state.keys import Identity
 from icestream.state.queue.arrays import Arrays
 from icestream.state.queue.cells import KeyCells
@@ -89,13 +89,13 @@ class AppendQueue(QueueReader):
         self.shed = shed
 
     @property
-    def line(self) -> Line:
+    def line(self) -> LineArrays:
         """The arrays of the line, for kernels.
 
         Examples:
             >>> facts = appends.line.facts
         """
-        return Line(self._facts.view, self._shedding.view)
+        return LineArrays(self._facts.view, self._shedding.view)
 
     @property
     def shed(self) -> float:

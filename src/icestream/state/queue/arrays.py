@@ -25,7 +25,7 @@ _SPARE = 1 / 2
 _LINE = 64
 
 
-class Growing(Protocol):
+class GrowingArray(Protocol):
     """An array of rows that grows; `state.arena.ArenaArray` is one."""
 
     @property
@@ -49,7 +49,7 @@ class Arrays(Protocol):
 
     def array(
         self, name: str, dtype: np.dtype[Any] | type, width: int = 1, capacity: int = 0
-    ) -> Growing:
+    ) -> GrowingArray:
         """Open the array `name`, made if it is new, with room for at least `capacity` rows."""
 
 
@@ -126,9 +126,9 @@ class HeapArrays:
         return array
 
 
-def grow(targets: Sequence[tuple[Growing, int]]) -> None:
+def grow(targets: Sequence[tuple[GrowingArray, int]]) -> None:
     """Grow every array to at least its capacity, or none and raise what was refused."""
-    grown: list[tuple[Growing, int]] = []
+    grown: list[tuple[GrowingArray, int]] = []
     try:
         for array, capacity in targets:
             if array.capacity < capacity:
@@ -140,7 +140,7 @@ def grow(targets: Sequence[tuple[Growing, int]]) -> None:
         raise
 
 
-def grow_ahead(targets: Sequence[tuple[Growing, int]], most: int | None = None) -> None:
+def grow_ahead(targets: Sequence[tuple[GrowingArray, int]], most: int | None = None) -> None:
     """Grow arrays with room to spare where that fits, to just what is needed where it does not.
 
     No array is given room for more than `most` rows unless it needs them.

@@ -28,8 +28,8 @@ from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels import lookup
 from icestream.kernels.queue import batch
 from icestream.kernels.queue import queue as k
-from icestream.kernels.queue.order import Reader
-from icestream.kernels.queue.queue import Store
+from icestream.kernels.queue.order import ReaderArrays
+from icestream.kernels.queue.queue import CellArrays
 from icestream.state.budget import Refused
 from icestream.state.keys import Identity
 from icestream.state.queue.arrays import Arrays, grow
@@ -91,10 +91,10 @@ class KeyCells:
         self._make_room(max(capacity, _LEAST))
 
     @property
-    def kernel(self) -> Store:
+    def kernel(self) -> CellArrays:
         """The arrays, for kernels; never kept across a call that may grow them."""
         cells = self._cells.view[: self._room]
-        return Store(
+        return CellArrays(
             self._facts.view,
             cells,
             cells.view(np.float64),
@@ -104,7 +104,7 @@ class KeyCells:
         )
 
     @property
-    def kernel_readers(self) -> tuple[Reader, ...]:
+    def kernel_readers(self) -> tuple[ReaderArrays, ...]:
         """The arrays of all readers, for kernels."""
         return tuple(reader.kernel for reader in self._readers)
 

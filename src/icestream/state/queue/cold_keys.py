@@ -28,7 +28,15 @@ from icestream.core.arrays import Ints, Mask
 from icestream.core.times import INFINITY, Micros
 from icestream.kernels.queue import batch
 from icestream.kernels.queue import queue as k
-from icestream.kernels.queue.order import BOOKS, FLYING, LIST, READER_WORDS, SINCE, TURN, Reader
+from icestream.kernels.queue.order import (
+    BOOKS,
+    FLYING,
+    LIST,
+    READER_WORDS,
+    SINCE,
+    TURN,
+    ReaderArrays,
+)
 from icestream.kernels.queue.staleness import AREA, MOST, NONE
 from icestream.state.arena import Arena
 from icestream.state.identities import identities
@@ -280,7 +288,7 @@ class ColdKeys:
     def _settled(self, rows: Ints, reader: int, at: Micros) -> Ints:
         """Return what rows say of a reader after all its answers were delivered."""
         keys = self.of_reader(rows, reader)
-        kernel: Reader = self._orders[reader].kernel._replace(
+        kernel: ReaderArrays = self._orders[reader].kernel._replace(
             keys=keys, reals=keys.view(np.float64)
         )
         nothing = np.full(len(keys), NONE, dtype=np.int64)

@@ -65,7 +65,7 @@ _LIST_BYTES, _INDEX_BYTES = 40, 16
 _WORD = 8
 
 
-class Residence:
+class KeyEviction:
     """Takes keys of a queue out of memory and back."""
 
     def __init__(

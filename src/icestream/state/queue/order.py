@@ -20,10 +20,10 @@ import numpy.typing as npt
 from icestream.core.errors import DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.queue import order as k
-from icestream.kernels.queue.order import Reader
+from icestream.kernels.queue.order import ReaderArrays
 from icestream.kernels.queue.price import COST
 from icestream.kernels.queue.staleness import BINS, PROFILE
-from icestream.state.queue.arrays import Arrays, Growing
+from icestream.state.queue.arrays import Arrays, GrowingArray
 
 Reals = npt.NDArray[np.float64]
 
@@ -72,10 +72,10 @@ class KeyOrder:
         self.cost = cost
 
     @property
-    def kernel(self) -> Reader:
+    def kernel(self) -> ReaderArrays:
         """The arrays, for kernels; never kept across a call that may grow them."""
         keys, profiles = self._keys.view, self._profiles.view
-        return Reader(
+        return ReaderArrays(
             self._facts.view,
             self._settings.view,
             keys,
@@ -116,6 +116,6 @@ class KeyOrder:
         """Keys there is room for."""
         return self._keys.capacity
 
-    def targets(self, keys: int) -> list[tuple[Growing, int]]:
+    def targets(self, keys: int) -> list[tuple[GrowingArray, int]]:
         """Return the arrays that grow with the number of keys."""
         return [(self._keys, keys)]

@@ -23,7 +23,7 @@ import numpy as np
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.kernels.queue import pages as k
-from icestream.kernels.queue.pages import Pool
+from icestream.kernels.queue.pages import PoolArrays
 from icestream.state.budget import Refused
 from icestream.state.queue.arrays import Arrays, HeapArrays, grow, grow_ahead
 
@@ -59,9 +59,9 @@ class PagePool:
         self.limit: int | None = None
 
     @property
-    def kernel(self) -> Pool:
+    def kernel(self) -> PoolArrays:
         """The arrays, for kernels; never kept across a call that may grow them."""
-        return Pool(self._facts.view, self._pages.view, self._words.view.reshape(-1))
+        return PoolArrays(self._facts.view, self._pages.view, self._words.view.reshape(-1))
 
     @property
     def capacity(self) -> int:

@@ -27,7 +27,7 @@ from icestream.core.arrays import Ints
 from icestream.core.times import Micros
 from icestream.kernels.queue import staleness as k
 from icestream.kernels.queue.order import APPLICATION, BOOKS, QUEUE, WEIGHT
-from icestream.kernels.queue.order import Reader as Arrays
+from icestream.kernels.queue.order import ReaderArrays as Arrays
 
 Reals = npt.NDArray[np.float64]
 

@@ -9,7 +9,7 @@ import pytest
 
 from bench.research.migration import Move, Way
 from bench.research.simulated_cluster.job import RunningJob, WindowJob
-from bench.research.split_combine import Shape
+from bench.research.split_combine import ComponentShape
 from icestream.operators.protocol import Emitted
 from icestream.plan.windows.grid import Windows
 from tests.fixtures.plans import QuickFiles
@@ -51,7 +51,7 @@ def _micros(rows: pa.RecordBatch, row: dict[str, dict[str, object]]) -> int:
 
 
 def run(
-    folder: Path, shape: Shape, between: Callable[[RunningJob, int], None]
+    folder: Path, shape: ComponentShape, between: Callable[[RunningJob, int], None]
 ) -> tuple[Answers, RunningJob]:
     job = RunningJob(JOB, shape, str(folder), QuickFiles(), places=[0] * GROUPS, homes=[1] * GROUPS)
     found: Answers = {}
@@ -61,11 +61,11 @@ def run(
     return found, job
 
 
-@pytest.mark.parametrize("shape", Shape)
-def test_oracle_both_shapes_emit_the_same_rows(tmp_path: Path, shape: Shape) -> None:
+@pytest.mark.parametrize("shape", ComponentShape)
+def test_oracle_both_shapes_emit_the_same_rows(tmp_path: Path, shape: ComponentShape) -> None:
     found, job = run(tmp_path, shape, lambda *_: None)
     assert found == wanted(7)
-    assert (job.sent > 0) is (shape is Shape.SPLIT)
+    assert (job.sent > 0) is (shape is ComponentShape.SPLIT)
 
 
 @pytest.mark.parametrize("way", [Way.SMOOTH, Way.DISRUPTIVE, Way.HANDOVER])
@@ -80,9 +80,9 @@ def test_oracle_split_and_combine_change_no_row(tmp_path: Path, way: Way) -> Non
         if number == 8:
             moved.extend(job.combine(way))
 
-    found, job = run(tmp_path, Shape.COMBINED, between)
+    found, job = run(tmp_path, ComponentShape.COMBINED, between)
     assert found == wanted(7)
-    assert job.shape is Shape.COMBINED
+    assert job.shape is ComponentShape.COMBINED
     # windows stayed with node 0 when panes of groups 1 and 2 moved
     assert [each.group for each in moved] == ([] if way is Way.SMOOTH else [1, 2])
     assert job.places == (0, 1, 2)
@@ -96,6 +96,6 @@ def test_smooth_combining_takes_the_longest_window(tmp_path: Path) -> None:
             job.combine(Way.SMOOTH)
         seen.append(job.combining)
 
-    run(tmp_path, Shape.SPLIT, between)
+    run(tmp_path, ComponentShape.SPLIT, between)
     # batch 5 ends at 18; windows that began by then end by 30
     assert [number for number, each in enumerate(seen) if each] == [5, 6, 7, 8]

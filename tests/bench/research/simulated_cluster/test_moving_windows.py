@@ -11,7 +11,7 @@ import pytest
 from bench.research.migration import Move, Way
 from bench.research.simulated_cluster.job import RunningJob, WindowJob
 from bench.research.simulated_cluster.moving_windows import Moved
-from bench.research.split_combine import Shape
+from bench.research.split_combine import ComponentShape
 from icestream.core.errors import DefinitionError
 from icestream.operators.protocol import Emitted
 from icestream.plan.windows.grid import Windows
@@ -58,7 +58,7 @@ def take(emitted: list[Emitted], found: Answers) -> None:
             found[view, start, key] = (count, total, top)
 
 
-def opened(folder: Path, shape: Shape, *, one_disk: bool = True) -> RunningJob:
+def opened(folder: Path, shape: ComponentShape, *, one_disk: bool = True) -> RunningJob:
     places = [group % NODES for group in range(GROUPS)]
     homes = [(group + 1) % NODES for group in range(GROUPS)]
     return RunningJob(
@@ -67,17 +67,17 @@ def opened(folder: Path, shape: Shape, *, one_disk: bool = True) -> RunningJob:
 
 
 WAYS = {
-    Shape.SPLIT: tuple(Way),
-    Shape.COMBINED: (Way.SMOOTH, Way.DISRUPTIVE, Way.HANDOVER),
+    ComponentShape.SPLIT: tuple(Way),
+    ComponentShape.COMBINED: (Way.SMOOTH, Way.DISRUPTIVE, Way.HANDOVER),
 }
 
 
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))]
 )
-@pytest.mark.parametrize("shape", Shape)
+@pytest.mark.parametrize("shape", ComponentShape)
 def test_oracle_rows_are_those_of_an_undisturbed_run(
-    tmp_path: Path, shape: Shape, seed: int
+    tmp_path: Path, shape: ComponentShape, seed: int
 ) -> None:
     dice = np.random.default_rng(100 + seed)
     job = opened(tmp_path, shape, one_disk=seed % 2 == 0)
@@ -93,8 +93,8 @@ def test_oracle_rows_are_those_of_an_undisturbed_run(
     assert {each.way for each in moved} == {*WAYS[shape]}
 
 
-@pytest.mark.parametrize("shape", Shape)
-def test_a_source_is_empty_in_the_end(tmp_path: Path, shape: Shape) -> None:
+@pytest.mark.parametrize("shape", ComponentShape)
+def test_a_source_is_empty_in_the_end(tmp_path: Path, shape: ComponentShape) -> None:
     way = WAYS[shape][0]
     job = opened(tmp_path, shape)
     component = job.computing or job.windows
@@ -111,7 +111,7 @@ def test_a_source_is_empty_in_the_end(tmp_path: Path, shape: Shape) -> None:
 
 
 def test_a_copy_takes_every_byte_along(tmp_path: Path) -> None:
-    job = opened(tmp_path, Shape.COMBINED)
+    job = opened(tmp_path, ComponentShape.COMBINED)
     for number, (rows, watermark) in enumerate(batches(4)):
         job.feed(rows, watermark)
         if number == 12:
@@ -127,7 +127,7 @@ def test_a_copy_takes_every_byte_along(tmp_path: Path) -> None:
 
 
 def test_bounded_files_of_a_group(tmp_path: Path) -> None:
-    job = opened(tmp_path, Shape.COMBINED)
+    job = opened(tmp_path, ComponentShape.COMBINED)
     counts = []
     with small_sizes(snapshot=2):
         for turn in range(2):
@@ -141,6 +141,6 @@ def test_bounded_files_of_a_group(tmp_path: Path) -> None:
 
 
 def test_groups_of_windows_that_nobody_consolidates_do_not_move_instantly(tmp_path: Path) -> None:
-    job = opened(tmp_path, Shape.COMBINED)
+    job = opened(tmp_path, ComponentShape.COMBINED)
     with pytest.raises(DefinitionError, match="hand them over"):
         job.move([Move(0, 1, Way.INSTANT)])

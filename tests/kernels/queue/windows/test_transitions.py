@@ -21,7 +21,7 @@ EVENTS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=60)
 
 def windows_of(
     size: int, slide: int, *, eager: bool, fifo: bool = False, keys: int = 4, block_rows: int = 3
-) -> z.Windows:
+) -> z.WindowQueueArrays:
     arrays = WindowArrays(size, slide, eager=eager, fifo=fifo, width=0, block_rows=block_rows)
     arrays.reserve_cells(keys)
     for cell in range(keys):
@@ -35,7 +35,7 @@ def names(states: int) -> set[str]:
     return {name for name, bit in bits.items() if states & bit}
 
 
-def zones(windows: z.Windows, cell: int) -> list[int]:
+def zones(windows: z.WindowQueueArrays, cell: int) -> list[int]:
     found, zone = [], int(windows.cells[cell, z.FRONT])
     while zone != z.NONE:
         found.append(zone)
@@ -43,7 +43,7 @@ def zones(windows: z.Windows, cell: int) -> list[int]:
     return found
 
 
-def times_of(windows: z.Windows, zone: int) -> set[int]:
+def times_of(windows: z.WindowQueueArrays, zone: int) -> set[int]:
     words, width = windows.pool.words, int(windows.facts[z.WIDTH])
     first, last = int(words[zone + z.DEQ]), int(words[zone + z.ENQ])
     return {int(words[zone + z.ZONE + at * width]) for at in range(first, last)}

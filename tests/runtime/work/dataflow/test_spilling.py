@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 
 from icestream.plan.nodes.spilling import Spilling
-from icestream.runtime.version.quotas import Holding
+from icestream.runtime.version.quotas import ShardMemory
 from icestream.runtime.version.task import ShardReport
 from icestream.runtime.work.dataflow.spilling import (
     IDLE_PARTITIONS,
-    Decided,
+    JoinDecisions,
     decided,
     facts_of,
     joins_told,
@@ -63,9 +63,9 @@ def report(
 
 
 def test_partitions_are_chosen_when_the_threshold_is_passed() -> None:
-    def after(held: int) -> Decided:
+    def after(held: int) -> JoinDecisions:
         reports = [report(0, 0, {1: 30, 2: 30}, held=held), report(1, 0, {9: 40}, held=held)]
-        return decided(Spilling(strategy="largest"), DEPTHS, reports, Decided(), 7)
+        return decided(Spilling(strategy="largest"), DEPTHS, reports, JoinDecisions(), 7)
 
     assert after(80).spill == {}
     assert after(81).spill == {0: (9,)}
@@ -77,7 +77,7 @@ def test_at_least_what_is_above_the_threshold_leaves() -> None:
     how = Spilling(strategy="largest", threshold=0.2, amount=0.3)
 
     def leaving(room: int) -> int:
-        news = decided(how, DEPTHS, [report(0, 0, sizes, held=100, room=room)], Decided(), 1)
+        news = decided(how, DEPTHS, [report(0, 0, sizes, held=100, room=room)], JoinDecisions(), 1)
         return len(news.spill.get(0, ()))
 
     # of 100 bytes 30 are the amount; where only 45 may stay, 55 are too many
@@ -90,7 +90,7 @@ def test_all_joins_of_the_plan_compete_by_what_they_contribute_to_its_results() 
         report(1, 1, {3: 10}, results={0: {1: 50.0, 2: 1.0}, 1: {3: 51.0}}),
     ]
     how = Spilling(strategy="global_output", threshold=0.5)
-    assert decided(how, DEPTHS, reports, Decided(), 1).spill == {0: (2,), 1: ()}
+    assert decided(how, DEPTHS, reports, JoinDecisions(), 1).spill == {0: (2,), 1: ()}
 
 
 def test_the_penalty_counts_what_other_joins_keep() -> None:
@@ -99,14 +99,14 @@ def test_the_penalty_counts_what_other_joins_keep() -> None:
     penalties = ("global_output_with_penalty", "global_output_ahead")
     for strategy, leaves in (("global_output", 2), *((each, 1) for each in penalties)):
         how = Spilling(strategy=strategy, threshold=0.5, amount=0.1)
-        assert decided(how, DEPTHS, reports, Decided(), 1).spill == {0: (leaves,)}
+        assert decided(how, DEPTHS, reports, JoinDecisions(), 1).spill == {0: (leaves,)}
 
 
 def test_counts_begin_anew_when_a_partition_is_spilled() -> None:
     how = Spilling(threshold=1.0)
     sizes = {1: 5, 2: 5}
     reports = [report(0, 0, sizes, results={0: {1: 4, 2: 6}})]
-    first = decided(how, DEPTHS, reports, Decided(), 1)
+    first = decided(how, DEPTHS, reports, JoinDecisions(), 1)
     reports = [report(0, 0, sizes, ended=(1,), results={0: {1: 2, 2: 3}})]
     second = decided(how, DEPTHS, reports, first, 2)
     assert (second.results[0][1], second.results[0][2]) == (2.0, 9.0)
@@ -114,16 +114,16 @@ def test_counts_begin_anew_when_a_partition_is_spilled() -> None:
 
 def test_what_was_decided_comes_back_from_a_commit() -> None:
     reports = [report(3, 1, {1: 30}, owing=(4, 5), results={1: {1: 2.5}}, kept={1: {1: 7.0}})]
-    news = decided(Spilling(), DEPTHS, reports, Decided(), 1, over=True)
-    again = Decided.from_json(news.to_json())
+    news = decided(Spilling(), DEPTHS, reports, JoinDecisions(), 1, over=True)
+    again = JoinDecisions.from_json(news.to_json())
     assert again.to_json() == news.to_json()
     assert again.owing == {1: (4, 5)}
-    assert again.holdings == {3: Holding(100, 101)}
+    assert again.holdings == {3: ShardMemory(100, 101)}
     assert again.over
 
 
 def test_growth_counts_what_left_memory_meanwhile() -> None:
-    first = decided(Spilling(), DEPTHS, [report(0, 0, {1: 5}, held=60)], Decided(), 1)
+    first = decided(Spilling(), DEPTHS, [report(0, 0, {1: 5}, held=60)], JoinDecisions(), 1)
     second = decided(Spilling(), DEPTHS, [report(0, 0, {1: 5}, held=90)], first, 2)
     third = decided(Spilling(), DEPTHS, [report(0, 0, {1: 5}, held=20)], second, 3)
     assert [each.holdings[0].growth for each in (first, second, third)] == [61, 31, 0]
@@ -131,15 +131,15 @@ def test_growth_counts_what_left_memory_meanwhile() -> None:
 
 def test_idle_versions_clean_up_a_few_partitions_leaves_first() -> None:
     many = tuple(range(2 * IDLE_PARTITIONS))
-    assert Decided(owing={1: many, 0: (3,)}).idle() == {0: (3,)}
-    assert Decided(owing={0: (), 1: many}).idle() == {1: many[:IDLE_PARTITIONS]}
-    assert Decided(owing={0: ()}).idle() == {}
+    assert JoinDecisions(owing={1: many, 0: (3,)}).idle() == {0: (3,)}
+    assert JoinDecisions(owing={0: (), 1: many}).idle() == {1: many[:IDLE_PARTITIONS]}
+    assert JoinDecisions(owing={0: ()}).idle() == {}
 
 
 def test_progress_tells_bytes_logged_and_bytes_spilled_apart() -> None:
     reports = [report(0, 0, {1: 30}), report(1, 0, {2: 12}, owing=(2,))]
     assert int(facts_of(reports)[0].sizes.sum()) == 42
-    told = joins_told(reports, Decided(spills=3))
+    told = joins_told(reports, JoinDecisions(spills=3))
     assert (told["bytesLogged"], told["bytesSpilled"], told["spills"]) == (0, 2, 3)
     (join,) = told["joins"]
     assert (join["residentBytes"], join["owingPartitions"], join["lateRows"]) == (42, 1, 2)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from icestream.runtime.exchange.parcels import ExchangeWriter, Parcels, Shelf
+from icestream.runtime.exchange.parcels import ExchangeWriter, ParcelReader, Parcels
 from icestream.runtime.work.latest.ingest import EVERY, UpdatesIngest
 from icestream.state.files import LocalFiles
 from tests.fixtures.update_streams import Costly, ManualClock, Quote, quotes, quotes_plan
@@ -32,7 +32,7 @@ def test_the_same_updates_make_the_same_parcel(tmp_path: Path) -> None:
 
 def test_every_event_of_an_append_stream_goes_to_one_shard(tmp_path: Path) -> None:
     path = sent(tmp_path, "parcel", None, 2)
-    shelf = Shelf(LocalFiles(), [str(path)])
+    shelf = ParcelReader(LocalFiles(), [str(path)])
     counts = [
         sum(part.num_rows for part in Parcels(shelf, shard, 0, EVERY).tuples()) for shard in (0, 1)
     ]

@@ -13,7 +13,7 @@ from icestream.plan.lower import liftable
 from icestream.plan.nodes.queries import Plan
 from icestream.runtime.work.windows import folding
 from icestream.runtime.work.windows.folding import HOT_ROWS, SAMPLED, hot_groups
-from icestream.testing.sources import Shape, batches_of, generate
+from icestream.testing.sources import StreamShape, batches_of, generate
 from tests.fixtures.plans import open_query, window_plan
 
 TWO = pa.schema([("value", pa.float64()), ("whole", pa.int64())])
@@ -41,7 +41,7 @@ def test_oracle_hot_groups_are_split_and_consolidated(
     keys: pa.Schema, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of(keys=keys)
-    shape = Shape(events=1500, batches=8, groups=6, skew=1.5, span=60_000_000)
+    shape = StreamShape(events=1500, batches=8, groups=6, skew=1.5, span=60_000_000)
     batches = batches_of(generate(plan, shape, 5))
     monkeypatch.setattr(folding, "SAMPLED", 1)
     monkeypatch.setattr(folding, "TUPLE_ROWS", 50)

@@ -12,12 +12,12 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.fold import HI, LAST, LO, EntryTable
 from icestream.plan.lower import window_spec
 from icestream.plan.nodes.queries import Plan
-from icestream.runtime.exchange.parcels import ExchangeWriter, Parcels, Shelf, SplitReport
+from icestream.runtime.exchange.parcels import ExchangeWriter, ParcelReader, Parcels, SplitReport
 from icestream.runtime.local import read_rows
 from icestream.runtime.work.windows.folding import TABLE_BYTES
 from icestream.runtime.work.windows.ingest import Ingest
 from icestream.testing.simulated_disk import SimulatedDisk
-from icestream.testing.sources import SECOND, Shape, random_events
+from icestream.testing.sources import SECOND, StreamShape, random_events
 from tests.fixtures.plans import open_query, window_plan
 from tests.oracles.grid import ObviousWindows, rows_of
 
@@ -80,7 +80,7 @@ def test_oracle_late_events_are_counted_as_the_obvious_computation_counts_them(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     plan = window_plan("4 seconds", "2 seconds", slack="1 second", aggregates=COUNT, late="keep")
-    shape = Shape(events=300, disorder=20 * SECOND)
+    shape = StreamShape(events=300, disorder=20 * SECOND)
     stream = random_events(plan, shape, np.random.default_rng(1))
     oracle = ObviousWindows(plan)
     query = open_query(plan, str(tmp_path_factory.mktemp("query")))
@@ -97,14 +97,14 @@ def test_oracle_late_events_are_counted_as_the_obvious_computation_counts_them(
 
 def test_entries_go_to_the_shard_of_their_key_group() -> None:
     plan = window_plan("4 seconds", "2 seconds", aggregates=COUNT)
-    stream = random_events(plan, Shape(events=200, groups=50), np.random.default_rng(2))
+    stream = random_events(plan, StreamShape(events=200, groups=50), np.random.default_rng(2))
     few = 7 * EntryTable.row_bytes(window_spec(plan).layout)
     report, disk = run(plan, [stream.slice(0, 90), stream.slice(90)], table_bytes=few)
     assert report.entries > len(set(zip(*panes_and_keys(stream), strict=True)))
     width = window_spec(plan).layout.entry_width + 1
     counted: Counter[int] = Counter()
     for shard in range(3):
-        parcels = Parcels(Shelf(disk, ["parcel"]), shard, width)
+        parcels = Parcels(ParcelReader(disk, ["parcel"]), shard, width)
         groups: dict[tuple[int, int], int] = {}
         for keys in parcels.groups():
             for hi, lo, last in zip(
@@ -124,7 +124,9 @@ def test_entries_go_to_the_shard_of_their_key_group() -> None:
 
 def test_the_same_split_makes_the_same_parcel() -> None:
     plan = window_plan("4 seconds", "2 seconds")
-    stream = random_events(plan, Shape(events=300, groups=40, nulls=0.1), np.random.default_rng(3))
+    stream = random_events(
+        plan, StreamShape(events=300, groups=40, nulls=0.1), np.random.default_rng(3)
+    )
     one, other = (run(plan, [stream])[1] for _ in range(2))
     assert one.read("parcel") == other.read("parcel")
 
@@ -151,9 +153,11 @@ def test_every_grouping_set_is_a_group_of_its_own() -> None:
         aggregates=COUNT,
         grouping_sets=((0, 1), (0,), ()),
     )
-    stream = random_events(plan, Shape(events=50, groups=3, nulls=0.4), np.random.default_rng(4))
+    stream = random_events(
+        plan, StreamShape(events=50, groups=3, nulls=0.4), np.random.default_rng(4)
+    )
     disk = run(plan, [stream])[1]
-    shelf = Shelf(disk, ["parcel"])
+    shelf = ParcelReader(disk, ["parcel"])
     found = [keys for shard in range(3) for keys in Parcels(shelf, shard, 4).groups()]
     rows = pa.concat_tables(found).select(["a", "b", "grouping_id"]).to_pylist()
     a, b = (stream.column(name).to_pylist() for name in ("k0", "k1"))
@@ -165,7 +169,7 @@ def test_batches_without_events_make_an_empty_parcel() -> None:
     plan = window_plan(aggregates=COUNT)
     report, disk = run(plan, [events(plan)])
     assert (report.rows, report.entries, report.seen) == (0, 0, {})
-    assert list(Parcels(Shelf(disk, ["parcel"]), 0, 4).entries()) == []
+    assert list(Parcels(ParcelReader(disk, ["parcel"]), 0, 4).entries()) == []
 
 
 def test_rows_of_an_empty_query_have_the_result_columns(

@@ -21,7 +21,7 @@ from icestream.runtime.work.windows import prefold
 from icestream.runtime.work.windows.ingest import FoldedIngest, Ingest
 from icestream.runtime.work.windows.prefold import Prefold, can_fold
 from icestream.state.files import LocalFiles
-from icestream.testing.sources import SECOND, Shape, random_events
+from icestream.testing.sources import SECOND, StreamShape, random_events
 from tests.oracles.arrivals import Row
 from tests.oracles.grid import differences, rows_of
 
@@ -118,7 +118,7 @@ def test_oracle_folding_by_spark_gives_the_same_rows(spark: SparkSession, tmp_pa
 
     dice = np.random.default_rng(5)
     batches = [
-        random_events(PLAN, Shape(events=300, start=start * SECOND, span=30 * SECOND), dice)
+        random_events(PLAN, StreamShape(events=300, start=start * SECOND, span=30 * SECOND), dice)
         for start in (-10, 15)
     ]
     # Spark folds only where the log keeps panes

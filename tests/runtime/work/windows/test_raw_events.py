@@ -12,12 +12,12 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan.lower import window_spec
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.windows.grid import Windows
-from icestream.runtime.exchange.parcels import ExchangeWriter, Parcels, Shelf, SplitReport
+from icestream.runtime.exchange.parcels import ExchangeWriter, ParcelReader, Parcels, SplitReport
 from icestream.runtime.work.windows import raw_events
-from icestream.runtime.work.windows.raw_events import Leaving, TupleWriter
+from icestream.runtime.work.windows.raw_events import ExpiredEventFold, TupleWriter
 from icestream.state.log.format import SegmentInfo
 from icestream.testing.simulated_disk import SimulatedDisk
-from icestream.testing.sources import SECOND, Shape, random_events
+from icestream.testing.sources import SECOND, StreamShape, random_events
 from tests.fixtures.plans import window_plan
 
 PLAN = window_plan(
@@ -40,7 +40,7 @@ def kept(disk: SimulatedDisk, plan: Plan, batch: pa.RecordBatch, ordinal: int) -
 
 
 def folded(
-    disk: SimulatedDisk, leaving: Leaving, parts: int
+    disk: SimulatedDisk, leaving: ExpiredEventFold, parts: int
 ) -> tuple[Counter[tuple[int, int]], list[SplitReport]]:
     """Fold what leaves in so many parts; return events by family and pane, and the reports."""
     found: Counter[tuple[int, int]] = Counter()
@@ -51,7 +51,7 @@ def folded(
         out = ExchangeWriter(disk, path, disk, "root", path)
         reports.append(leaving.run(part, parts, out))
         out.finish()
-        with closing(Shelf(disk, [path])) as shelf:
+        with closing(ParcelReader(disk, [path])) as shelf:
             for shard in range(2):
                 for family in range(len(leaving.spans)):
                     for table in Parcels(shelf, shard, width).leaving(family):
@@ -67,7 +67,7 @@ def test_bounded_leaving_reads_block_by_block(
     monkeypatch.setattr(raw_events, "BLOCK_BYTES", 256)
     monkeypatch.setattr(raw_events, "FOLD_ROWS", rows_at_once)
     disk = SimulatedDisk()
-    shape = Shape(events=150, span=40 * SECOND, groups=9, nulls=0.1)
+    shape = StreamShape(events=150, span=40 * SECOND, groups=9, nulls=0.1)
     batches = [random_events(PLAN, shape, np.random.default_rng(seed)) for seed in range(3)]
     segments = tuple(kept(disk, PLAN, batch, n) for n, batch in enumerate(batches))
     assert all(info.records > 5 for info in segments)
@@ -83,7 +83,7 @@ def test_bounded_leaving_reads_block_by_block(
     )
     assert expected
     for parts in (1, 2):
-        leaving = Leaving(PLAN, 1, routes, disk, "root", spans, segments)
+        leaving = ExpiredEventFold(PLAN, 1, routes, disk, "root", spans, segments)
         assert folded(disk, leaving, parts)[0] == expected
     assert disk.open_handles == 0
 
@@ -101,7 +101,7 @@ def test_bounded_a_block_that_leaves_several_windows_is_read_once(
     )
     disk = SimulatedDisk()
     times = pa.array(np.arange(4000) * (SECOND // 40)).cast(plan.time)
-    whole = random_events(plan, Shape(events=4000), np.random.default_rng(1))
+    whole = random_events(plan, StreamShape(events=4000), np.random.default_rng(1))
     columns = [times, *whole.columns[1:]]
     info = kept(disk, plan, pa.RecordBatch.from_arrays(columns, schema=whole.schema), 0)
     per_second = info.records / 100
@@ -109,13 +109,15 @@ def test_bounded_a_block_that_leaves_several_windows_is_read_once(
     # events of 100 s; the watermark goes from 80 to 90: the windows let 10 seconds each go
     spans = tuple(window_spec(plan).leaves(80 * SECOND, 90 * SECOND))
     assert spans == ((76 * SECOND, 86 * SECOND), (22 * SECOND, 32 * SECOND))
-    found, (report,) = folded(disk, Leaving(plan, 1, routes, disk, "root", spans, (info,)), 1)
+    found, (report,) = folded(
+        disk, ExpiredEventFold(plan, 1, routes, disk, "root", spans, (info,)), 1
+    )
     assert sum(found.values()) == 2 * 400
     assert report.blocks == report.block_uses
     assert 20 * per_second <= report.blocks <= 25 * per_second
     assert report.block_bytes > 1000 * report.blocks / 2
     # from nothing to 70: the long windows let 12 seconds go, which the short ones do as well
     spans = tuple(window_spec(plan).leaves(-(2**62), 70 * SECOND))
-    _, (report,) = folded(disk, Leaving(plan, 1, routes, disk, "root", spans, (info,)), 1)
+    _, (report,) = folded(disk, ExpiredEventFold(plan, 1, routes, disk, "root", spans, (info,)), 1)
     assert report.blocks <= 68 * per_second < report.block_uses
     assert disk.open_handles == 0

@@ -7,7 +7,7 @@ import pytest
 
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan.lower import AUTO
-from icestream.testing.sources import SECOND, Shape, batches_of, generate
+from icestream.testing.sources import SECOND, StreamShape, batches_of, generate
 from tests.fixtures.plans import open_query, window_plan
 from tests.oracles.grid import ObviousWindows, differences, rows_of
 
@@ -16,7 +16,7 @@ COUNT = (Aggregate("count", None, "n"),)
 
 def test_the_choice_of_a_store_is_kept_in_the_commit(tmp_path: Path) -> None:
     plan = window_plan("10 seconds", "2 seconds", store=AUTO, aggregates=COUNT)
-    items = batches_of(generate(plan, Shape(events=200, batches=4), 1))
+    items = batches_of(generate(plan, StreamShape(events=200, batches=4), 1))
     query = open_query(plan, str(tmp_path))
     kept = []
     for number, batch in enumerate(items):
@@ -31,7 +31,7 @@ def test_the_choice_of_a_store_is_kept_in_the_commit(tmp_path: Path) -> None:
 
 def test_the_estimate_is_held_against_the_log_once_windows_are_full(tmp_path: Path) -> None:
     plan = window_plan("10 seconds", "2 seconds", store=AUTO, aggregates=COUNT, slack=0)
-    shape = Shape(events=400, batches=8, span=40 * SECOND, groups=5, disorder=0, aborts=0)
+    shape = StreamShape(events=400, batches=8, span=40 * SECOND, groups=5, disorder=0, aborts=0)
     query = open_query(plan, str(tmp_path))
     told = []
     for number, batch in enumerate(batches_of(generate(plan, shape, 2))):
@@ -50,7 +50,7 @@ def test_raw_events_may_be_chosen_where_fields_have_no_inverse(tmp_path: Path, f
     most = [Aggregate("max", f"x{place}", f"m{place}") for place in range(6)]
     inputs = pa.schema([(f"x{place}", pa.int32()) for place in range(6)])
     plan = window_plan("20 seconds", "1 second", inputs=inputs, store=AUTO, aggregates=most)
-    shape = Shape(events=900, batches=4, span=45 * SECOND, groups=900, aborts=0)
+    shape = StreamShape(events=900, batches=4, span=45 * SECOND, groups=900, aborts=0)
     items = generate(plan, shape, 1)
     query = open_query(plan, str(tmp_path), shards=1)
     if first == "nothing":
@@ -72,5 +72,5 @@ def test_a_store_is_not_chosen_before_there_are_events(tmp_path: Path) -> None:
     query.feed([])
     assert query.driver.last is not None
     assert query.driver.last.decisions["store"] == AUTO
-    query.feed(batches_of(generate(plan, Shape(events=50, batches=1), 1))[0])
+    query.feed(batches_of(generate(plan, StreamShape(events=50, batches=1), 1))[0])
     assert query.driver.last.decisions["store"] != AUTO

@@ -13,15 +13,22 @@ from icestream.core.errors import DefinitionError
 from icestream.state.groups.cold.classifiers import (
     BY_NAME,
     Classifier,
-    Clock,
+    ClockClassifier,
     LeastFrequent,
     Smoothing,
     classifier,
 )
 
 SLOTS = 20
-EVERY = [Clock(), LeastFrequent(), LeastFrequent(0), LeastFrequent(3), Smoothing(), Smoothing(0.5)]
-FADING = [kind for kind in EVERY if not isinstance(kind, Clock)]
+EVERY = [
+    ClockClassifier(),
+    LeastFrequent(),
+    LeastFrequent(0),
+    LeastFrequent(3),
+    Smoothing(),
+    Smoothing(0.5),
+]
+FADING = [kind for kind in EVERY if not isinstance(kind, ClockClassifier)]
 
 
 def slots(*numbers: int) -> npt.NDArray[np.int64]:
@@ -52,7 +59,7 @@ class Plain:
             self.referenced[slot] = True
 
     def coldest(self, candidates: list[int], k: int, tick: int) -> set[int]:
-        if isinstance(self.kind, Clock):
+        if isinstance(self.kind, ClockClassifier):
             return self.swept(candidates, k)
         ranked = [(self.score(s, tick), max(self.hits[s], default=0), s) for s in candidates]
         return {slot for _, _, slot in sorted(ranked)[:k]}
@@ -123,7 +130,7 @@ def test_a_hot_group_is_never_chosen_before_one_never_touched(
 
 @given(st.sets(st.integers(0, SLOTS - 1), max_size=SLOTS - 2))
 def test_a_group_hit_since_the_last_sweep_outlives_one_that_was_not(touched: set[int]) -> None:
-    kind, stats = Clock(), words()
+    kind, stats = ClockClassifier(), words()
     memory: dict[str, Any] = {}
     kind.opened(stats, np.arange(SLOTS), 0)
     (gone,) = kind.coldest(stats, np.arange(SLOTS), 1, 0, memory).tolist()
@@ -135,7 +142,7 @@ def test_a_group_hit_since_the_last_sweep_outlives_one_that_was_not(touched: set
 
 
 def test_the_clock_gives_a_second_chance() -> None:
-    kind, stats = Clock(), words(5)
+    kind, stats = ClockClassifier(), words(5)
     memory: dict[str, Any] = {}
     every = np.arange(5)
     kind.opened(stats, slots(1, 3), 0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from icestream.core.errors import DefinitionError, StorageError
 from icestream.state.groups.cold.classifiers import Smoothing
 from icestream.state.groups.cold.manager import Manager, Policy
-from icestream.state.groups.cold.targets import Load, Rule, targets
+from icestream.state.groups.cold.targets import Rule, SubQueryLoad, targets
 from tests.fixtures.cold_groups import PlainSubQuery
 
 CLASSIFIERS = ("clock", "lfu", "plain-lfu", "smoothing")
@@ -236,7 +236,7 @@ def test_groups_that_come_back_soon_are_misses_and_those_long_gone_are_not() -> 
     assert (manager.ledgers["a"].misses, manager.ledgers["a"].cost) == (len(last), len(last))
     manager.advance()
     assert manager.loads(shard=4) == [
-        Load("a", a.bytes_held(), 1.0, len(last), len(last), manager.ledgers["a"].window, 4)
+        SubQueryLoad("a", a.bytes_held(), 1.0, len(last), len(last), manager.ledgers["a"].window, 4)
     ]
 
 

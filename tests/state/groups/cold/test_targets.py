@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
-from icestream.state.groups.cold.targets import Load, Rule, Targets, excess, spread, targets
+from icestream.state.groups.cold.targets import Rule, SubQueryLoad, Targets, excess, spread, targets
 
 loads = st.lists(
     st.builds(
-        Load,
+        SubQueryLoad,
         subquery=st.sampled_from(("a", "b")),
         bytes=st.integers(0, 10**12),
         weight=st.sampled_from((0.5, 1.0, 3.0)),
@@ -28,7 +28,7 @@ rules = st.sampled_from(("proportional", "benefit"))
 
 
 @given(loads, st.integers(0, 10**13), rules)
-def test_targets_add_up_and_fit(found: list[Load], need: int, rule: Rule) -> None:
+def test_targets_add_up_and_fit(found: list[SubQueryLoad], need: int, rule: Rule) -> None:
     shares = spread(found, need, rule)
     assert sum(shares) == min(need, sum(load.bytes for load in found))
     for load, share in zip(found, shares, strict=True):
@@ -37,14 +37,14 @@ def test_targets_add_up_and_fit(found: list[Load], need: int, rule: Rule) -> Non
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=6), st.integers(0, 10**9))
 def test_without_measurements_both_rules_agree(sizes: list[int], need: int) -> None:
-    found = [Load(str(i), size) for i, size in enumerate(sizes)]
+    found = [SubQueryLoad(str(i), size) for i, size in enumerate(sizes)]
     one, other = (spread(found, need, rule) for rule in ("proportional", "benefit"))
     for a, b in zip(one, other, strict=True):
         assert abs(a - b) <= len(sizes)
 
 
 @given(loads.filter(len), st.integers(0, 10**12), st.data())
-def test_worth_is_kept(found: list[Load], need: int, data: st.DataObject) -> None:
+def test_worth_is_kept(found: list[SubQueryLoad], need: int, data: st.DataObject) -> None:
     found = [replace(load, cost=load.misses) for load in found]
     at = data.draw(st.integers(0, len(found) - 1))
     if not any(load.misses for load in found):
@@ -56,27 +56,27 @@ def test_worth_is_kept(found: list[Load], need: int, data: st.DataObject) -> Non
 
 
 def test_every_sub_query_gives_in_proportion_to_its_bytes() -> None:
-    found = [Load("a", 600), Load("b", 300), Load("c", 100)]
+    found = [SubQueryLoad("a", 600), SubQueryLoad("b", 300), SubQueryLoad("c", 100)]
     assert spread(found, 200, "proportional") == [120, 60, 20]
 
 
 def test_weights_shift_targets_and_what_one_cannot_give_others_do() -> None:
-    found = [Load("a", 600, weight=1.0), Load("b", 300, weight=4.0)]
+    found = [SubQueryLoad("a", 600, weight=1.0), SubQueryLoad("b", 300, weight=4.0)]
     assert spread(found, 300, "proportional") == [100, 200]
     assert spread(found, 600, "proportional") == [300, 300]
 
 
 def test_the_sub_query_that_misses_more_for_its_bytes_gives_less() -> None:
-    busy = Load("busy", 1000, misses=90, cost=90, exposure=10_000)
-    quiet = Load("quiet", 1000, misses=10, cost=10, exposure=10_000)
+    busy = SubQueryLoad("busy", 1000, misses=90, cost=90, exposure=10_000)
+    quiet = SubQueryLoad("quiet", 1000, misses=10, cost=10, exposure=10_000)
     of_busy, of_quiet = spread([busy, quiet], 400, "benefit")
     assert of_busy + of_quiet == 400
     assert of_busy < 100
 
 
 def test_a_dear_read_counts_as_many_cheap_ones() -> None:
-    dear = Load("dear", 1000, misses=10, cost=100, exposure=10_000)
-    cheap = Load("cheap", 1000, misses=10, cost=10, exposure=10_000)
+    dear = SubQueryLoad("dear", 1000, misses=10, cost=100, exposure=10_000)
+    cheap = SubQueryLoad("cheap", 1000, misses=10, cost=10, exposure=10_000)
     of_dear, of_cheap = spread([dear, cheap], 400, "benefit")
     assert of_dear < of_cheap
 
@@ -88,7 +88,11 @@ def test_nothing_leaves_below_the_threshold_and_enough_above_it() -> None:
 
 
 def test_shards_that_share_a_limit_get_targets_together() -> None:
-    found = [Load("a", 500, shard=0), Load("a", 300, shard=1), Load("b", 200, shard=1)]
+    found = [
+        SubQueryLoad("a", 500, shard=0),
+        SubQueryLoad("a", 300, shard=1),
+        SubQueryLoad("b", 200, shard=1),
+    ]
     assert targets(found, 2000) == Targets({})
     assert targets(found, 1000) == Targets({0: {"a": 100}, 1: {"a": 60, "b": 40}})
     assert targets(found, 2000, held=1900).of(0) == {"a": 190}
@@ -96,10 +100,10 @@ def test_shards_that_share_a_limit_get_targets_together() -> None:
 
 
 @given(loads, st.integers(0, 10**12), rules)
-def test_targets_survive_json(found: list[Load], limit: int, rule: Rule) -> None:
+def test_targets_survive_json(found: list[SubQueryLoad], limit: int, rule: Rule) -> None:
     made = targets(found, limit, rule=rule)
     assert Targets.from_json(json.loads(json.dumps(made.to_json()))) == made
-    again = [Load.from_json(json.loads(json.dumps(load.to_json()))) for load in found]
+    again = [SubQueryLoad.from_json(json.loads(json.dumps(load.to_json()))) for load in found]
     assert targets(again, limit, rule=rule) == made
 
 

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from bench.research.window_simulation import Input, Run, run_updates
+from bench.research.window_simulation import Input, WindowQueueRun, run_updates
 from icestream.state.queue.windows.spec import Semantics, UpdateWindows
 
 LETTERS = ".IU"
 
 
-def trace(semantics: Semantics, until: int) -> Run:
+def trace(semantics: Semantics, until: int) -> WindowQueueRun:
     given = Input.of(np.zeros(until, dtype=np.int64), own_time=True)
     return run_updates(UpdateWindows(3, 1, semantics), given, cost=2)
 
 
-def letters(run: Run) -> str:
+def letters(run: WindowQueueRun) -> str:
     return "".join(LETTERS[kind] for kind in run.kinds.tolist())
 
 
-def queue_staleness(run: Run, instants: range) -> list[int]:
+def queue_staleness(run: WindowQueueRun, instants: range) -> list[int]:
     """Staleness of the queue before what happens at each instant: since when the key waits."""
     waits = [(since, at) for _, _, at, since in run.commits.tolist()]
     return [

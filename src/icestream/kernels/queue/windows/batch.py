@@ -54,7 +54,7 @@ from icestream.kernels.queue.windows.zones import (
     TUPLE,
     WE,
     WS,
-    Windows,
+    WindowQueueArrays,
 )
 
 #: words of a record that is read: key cell, time, arrival, mark, whether it is a tuple
@@ -117,7 +117,9 @@ def find_cells(
 
 
 @kernel
-def enqueue_many(windows: Windows, found: Ints, times: Ints, arrived: Ints, rows: Table) -> None:
+def enqueue_many(
+    windows: WindowQueueArrays, found: Ints, times: Ints, arrived: Ints, rows: Table
+) -> None:
     """Take tuples with their rows; there must be room for all."""
     words = windows.pool.words
     for i in range(found.size):
@@ -131,7 +133,7 @@ def enqueue_many(windows: Windows, found: Ints, times: Ints, arrived: Ints, rows
 
 
 @kernel
-def dequeue_many(windows: Windows, records: Table, rows: Table) -> int:
+def dequeue_many(windows: WindowQueueArrays, records: Table, rows: Table) -> int:
     """Read tuples in the order of service until records are full or no key can be served.
 
     A window whose last tuple came before its last instant ends with a record that is no tuple, at
@@ -168,7 +170,13 @@ def dequeue_many(windows: Windows, records: Table, rows: Table) -> int:
 
 @kernel
 def arrive_until(
-    windows: Windows, keys: Ints, times: Ints, arrived: Ints, now: int, first: int, kinds: Ints
+    windows: WindowQueueArrays,
+    keys: Ints,
+    times: Ints,
+    arrived: Ints,
+    now: int,
+    first: int,
+    kinds: Ints,
 ) -> int:
     """Let what has come by now arrive, from `first` on; return where that or room ends."""
     for i in range(first, keys.size):
@@ -186,7 +194,7 @@ def arrive_until(
 
 @kernel
 def run_windows(
-    windows: Windows,
+    windows: WindowQueueArrays,
     keys: Ints,
     times: Ints,
     arrived: Ints,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from icestream.core.arrays import Ints, Mask
 from icestream.kernels.compile import kernel
 from icestream.kernels.queue.windows.transitions import advance_one
-from icestream.kernels.queue.windows.zones import NONE, Windows
+from icestream.kernels.queue.windows.zones import NONE, WindowQueueArrays
 
 
 @kernel
@@ -49,7 +49,7 @@ def link_groups(keys: Ints, groups: Ints, known: int, first: Ints, after: Ints) 
 
 @kernel
 def advance_groups(
-    windows: Windows, keys: Ints, times: Ints, arrived: Ints, first: Ints, after: Ints
+    windows: WindowQueueArrays, keys: Ints, times: Ints, arrived: Ints, first: Ints, after: Ints
 ) -> None:
     """Tell all groups of each key that none of its tuples is before a time."""
     for i in range(keys.size):

@@ -32,7 +32,7 @@ from icestream.kernels.queue.windows.zones import (
     WQ_NEXT,
     WQ_PREV,
     WQ_TAIL,
-    Windows,
+    WindowQueueArrays,
 )
 
 #: states of a key, of which WAIT goes together with READY and IDLE; a key in none is DONE or new
@@ -44,7 +44,7 @@ HELD = 8
 
 
 @kernel
-def link_waiting(windows: Windows, cell: int, before: int) -> None:
+def link_waiting(windows: WindowQueueArrays, cell: int, before: int) -> None:
     """Put a key after another waiting one, NONE for the front."""
     facts, cells = windows.facts, windows.cells
     after = facts[WQ_HEAD] if before == NONE else cells[before, WQ_NEXT]
@@ -61,7 +61,7 @@ def link_waiting(windows: Windows, cell: int, before: int) -> None:
 
 
 @kernel
-def unlink_waiting(windows: Windows, cell: int) -> None:
+def unlink_waiting(windows: WindowQueueArrays, cell: int) -> None:
     """Take a key out of the list of waiting ones."""
     facts, cells = windows.facts, windows.cells
     before, after = cells[cell, WQ_PREV], cells[cell, WQ_NEXT]
@@ -76,7 +76,7 @@ def unlink_waiting(windows: Windows, cell: int) -> None:
 
 
 @kernel
-def await_service(windows: Windows, cell: int, arrived: int) -> None:
+def await_service(windows: WindowQueueArrays, cell: int, arrived: int) -> None:
     """Let a key with an update wait, at the end; one that waits keeps its place but in FIFO."""
     facts, cells = windows.facts, windows.cells
     if not cells[cell, STATES] & WAIT:
@@ -95,7 +95,7 @@ def await_service(windows: Windows, cell: int, arrived: int) -> None:
 
 
 @kernel
-def next_waiting(windows: Windows) -> int:
+def next_waiting(windows: WindowQueueArrays) -> int:
     """Take the first waiting key out that has no committed window, NONE if there is none."""
     facts, cells = windows.facts, windows.cells
     while facts[WQ_HEAD] != NONE:
@@ -110,7 +110,7 @@ def next_waiting(windows: Windows) -> int:
 
 
 @kernel
-def stop_holding(windows: Windows, cell: int) -> None:
+def stop_holding(windows: WindowQueueArrays, cell: int) -> None:
     """Put a key back to its place: before all that were never held."""
     cells = windows.cells
     cells[cell, STATES] ^= HELD
@@ -123,7 +123,7 @@ def stop_holding(windows: Windows, cell: int) -> None:
 
 
 @kernel
-def under_processing(windows: Windows, cell: int) -> None:
+def under_processing(windows: WindowQueueArrays, cell: int) -> None:
     """Put a key at the end of those under processing."""
     facts, cells = windows.facts, windows.cells
     cells[cell, STATES] |= READY
@@ -137,7 +137,7 @@ def under_processing(windows: Windows, cell: int) -> None:
 
 
 @kernel
-def end_service(windows: Windows, cell: int) -> None:
+def end_service(windows: WindowQueueArrays, cell: int) -> None:
     """Take the first key out of those under processing."""
     facts, cells = windows.facts, windows.cells
     cells[cell, STATES] ^= READY

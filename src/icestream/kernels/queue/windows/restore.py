@@ -27,7 +27,7 @@ from icestream.kernels.queue.windows.zones import (
     WIDTH,
     WS,
     ZONE,
-    Windows,
+    WindowQueueArrays,
     append_place,
     next_place,
 )
@@ -41,7 +41,7 @@ ORDINALS = 3
 
 
 @kernel
-def lift_tuples(windows: Windows, counts: Ints, ordinals: Table, tuples: Table) -> int:
+def lift_tuples(windows: WindowQueueArrays, counts: Ints, ordinals: Table, tuples: Table) -> int:
     """Copy the live tuples of every key; return how many there are."""
     facts, cells, words = windows.facts, windows.cells, windows.pool.words
     count = 0
@@ -79,7 +79,7 @@ def lift_tuples(windows: Windows, counts: Ints, ordinals: Table, tuples: Table) 
 
 
 @kernel
-def put_tuples(windows: Windows, counts: Ints, ordinals: Table, tuples: Table) -> None:
+def put_tuples(windows: WindowQueueArrays, counts: Ints, ordinals: Table, tuples: Table) -> None:
     """Fill the buffers of keys, which have none; there must be zones for all."""
     cells, words = windows.cells, windows.pool.words
     taken = 0

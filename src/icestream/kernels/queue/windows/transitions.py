@@ -77,7 +77,7 @@ from icestream.kernels.queue.windows.zones import (
     UPQ_HEAD,
     WE,
     WS,
-    Windows,
+    WindowQueueArrays,
     append_place,
     drop_back,
     drop_front,
@@ -120,7 +120,7 @@ def full_by(last: int, time: int, size: int, slide: int) -> int:
 
 
 @kernel
-def enqueue_one(windows: Windows, cell: int, time: int, arrived: int) -> int:
+def enqueue_one(windows: WindowQueueArrays, cell: int, time: int, arrived: int) -> int:
     """Take a tuple of a key into its buffer and the key through its transitions.
 
     The tuple's row goes to the words after its place, `cells[cell, ET] + TUPLE`.
@@ -166,7 +166,7 @@ def enqueue_one(windows: Windows, cell: int, time: int, arrived: int) -> int:
 
 
 @kernel
-def advance_one(windows: Windows, cell: int, time: int, arrived: int) -> bool:
+def advance_one(windows: WindowQueueArrays, cell: int, time: int, arrived: int) -> bool:
     """Note that no tuple of a key comes up to a time; tell whether that made an update.
 
     Windows that end until then are full. `arrived` is when it became known.
@@ -190,7 +190,7 @@ def advance_one(windows: Windows, cell: int, time: int, arrived: int) -> bool:
 
 
 @kernel
-def _promote(windows: Windows, cell: int) -> None:
+def _promote(windows: WindowQueueArrays, cell: int) -> None:
     """Take an idle key, whose window goes on or ends now, back to those under processing."""
     if windows.cells[cell, STATES] & IDLE:
         windows.cells[cell, STATES] ^= IDLE
@@ -199,7 +199,7 @@ def _promote(windows: Windows, cell: int) -> None:
 
 
 @kernel
-def _erase_started(windows: Windows, cell: int) -> None:
+def _erase_started(windows: WindowQueueArrays, cell: int) -> None:
     """Drop the window that is accumulating, but for what the committed window has of it."""
     cells, words = windows.cells, windows.pool.words
     starter = cells[cell, WS]
@@ -216,7 +216,7 @@ def _erase_started(windows: Windows, cell: int) -> None:
 
 
 @kernel
-def _note_started(windows: Windows, cell: int, place: int, starts: bool) -> bool:
+def _note_started(windows: WindowQueueArrays, cell: int, place: int, starts: bool) -> bool:
     """Count a tuple to the newest window, or to what is before it; tell if it started one."""
     cells = windows.cells
     committed = cells[cell, COMMITTED] != NONE
@@ -240,7 +240,7 @@ def _note_started(windows: Windows, cell: int, place: int, starts: bool) -> bool
 
 
 @kernel
-def _note_lacking(windows: Windows, cell: int, number: int, arrived: int) -> None:
+def _note_lacking(windows: WindowQueueArrays, cell: int, number: int, arrived: int) -> None:
     """Note since when answers are due: for the newest full window, if it is after those known."""
     cells = windows.cells
     if number == NONE or number < cells[cell, FIRST]:
@@ -255,7 +255,7 @@ def _note_lacking(windows: Windows, cell: int, number: int, arrived: int) -> Non
 
 
 @kernel
-def _note_full(windows: Windows, cell: int, number: int) -> bool:
+def _note_full(windows: WindowQueueArrays, cell: int, number: int) -> bool:
     """Make the newest full window the one that is kept; tell if there is a newer one."""
     facts, cells = windows.facts, windows.cells
     if number < cells[cell, FIRST] or number <= cells[cell, NEWEST]:
@@ -268,7 +268,7 @@ def _note_full(windows: Windows, cell: int, number: int) -> bool:
 
 
 @kernel
-def _start_at(windows: Windows, cell: int, time: int) -> None:
+def _start_at(windows: WindowQueueArrays, cell: int, time: int) -> None:
     """Move WS to the first tuple of a time or later."""
     cells, words = windows.cells, windows.pool.words
     unread_from = words[cells[cell, DF] + TIME] if cells[cell, UNREAD] > 0 else NONE
@@ -283,7 +283,7 @@ def _start_at(windows: Windows, cell: int, time: int) -> None:
 
 
 @kernel
-def _check_bound(windows: Windows, cell: int) -> None:
+def _check_bound(windows: WindowQueueArrays, cell: int) -> None:
     """Assert what a buffer can hold at most."""
     facts, cells = windows.facts, windows.cells
     kept = cells[cell, KEPT]
@@ -296,7 +296,7 @@ def _check_bound(windows: Windows, cell: int) -> None:
 
 
 @kernel
-def commit_one(windows: Windows, cell: int) -> None:
+def commit_one(windows: WindowQueueArrays, cell: int) -> None:
     """Commit to the newest window of a key, and mark its first tuple with its end."""
     facts, cells, words = windows.facts, windows.cells, windows.pool.words
     number = cells[cell, NEWEST]
@@ -320,7 +320,7 @@ def commit_one(windows: Windows, cell: int) -> None:
 
 
 @kernel
-def serve_one(windows: Windows) -> tuple[int, int]:
+def serve_one(windows: WindowQueueArrays) -> tuple[int, int]:
     """Return the key to be served and the place of its next tuple, NONE for what there is not.
 
     The first key under processing goes on; if there is none, the first waiting key that is not
@@ -340,7 +340,7 @@ def serve_one(windows: Windows) -> tuple[int, int]:
 
 
 @kernel
-def read_one(windows: Windows, cell: int) -> None:
+def read_one(windows: WindowQueueArrays, cell: int) -> None:
     """Move past the tuple that `serve_one` returned, after it was copied."""
     cells, words = windows.cells, windows.pool.words
     place = cells[cell, DF]
@@ -354,7 +354,7 @@ def read_one(windows: Windows, cell: int) -> None:
 
 
 @kernel
-def finish_one(windows: Windows, cell: int) -> bool:
+def finish_one(windows: WindowQueueArrays, cell: int) -> bool:
     """Take a key on after its tuple was processed; tell whether its window is done."""
     facts, cells = windows.facts, windows.cells
     if cells[cell, UNREAD] > 0:

@@ -29,7 +29,7 @@ from icestream.kernels.queue.pages import (
     PAGES_SEEN,
     SHIFT,
     UNIT,
-    Pool,
+    PoolArrays,
     give_unit,
     take_unit,
 )
@@ -130,17 +130,17 @@ FACTS = 21
 NONE = -1
 
 
-class Windows(NamedTuple):
+class WindowQueueArrays(NamedTuple):
     """The arrays of a window queue."""
 
     facts: Ints
     cells: Table
-    pool: Pool
+    pool: PoolArrays
     space: Ints
 
 
 @kernel
-def has_room(windows: Windows) -> bool:
+def has_room(windows: WindowQueueArrays) -> bool:
     """Tell whether another zone can be taken."""
     pool = windows.pool
     if windows.space[OPEN_PAGE] != 0 or pool.facts[FREE_PAGE] != 0:
@@ -150,7 +150,7 @@ def has_room(windows: Windows) -> bool:
 
 
 @kernel
-def zone_of(windows: Windows, place: int) -> int:
+def zone_of(windows: WindowQueueArrays, place: int) -> int:
     """Return the zone of a tuple."""
     shift = windows.pool.facts[SHIFT]
     start = (place >> shift) << shift
@@ -158,13 +158,13 @@ def zone_of(windows: Windows, place: int) -> int:
 
 
 @kernel
-def offset_of(windows: Windows, place: int) -> int:
+def offset_of(windows: WindowQueueArrays, place: int) -> int:
     """Return the offset of a tuple in its zone."""
     return int((place - zone_of(windows, place) - ZONE) // windows.facts[WIDTH])
 
 
 @kernel
-def next_place(windows: Windows, place: int) -> int:
+def next_place(windows: WindowQueueArrays, place: int) -> int:
     """Return the tuple after another one of its buffer, NONE after the last."""
     words, width = windows.pool.words, windows.facts[WIDTH]
     zone = zone_of(windows, place)
@@ -177,7 +177,7 @@ def next_place(windows: Windows, place: int) -> int:
 
 
 @kernel
-def append_place(windows: Windows, cell: int) -> int:
+def append_place(windows: WindowQueueArrays, cell: int) -> int:
     """Make room for one more tuple at the end of a buffer; there must be a zone (`has_room`)."""
     words, cells = windows.pool.words, windows.cells
     back = cells[cell, BACK]
@@ -203,7 +203,7 @@ def append_place(windows: Windows, cell: int) -> int:
 
 
 @kernel
-def drop_zone(windows: Windows, cell: int, zone: int) -> None:
+def drop_zone(windows: WindowQueueArrays, cell: int, zone: int) -> None:
     """Take a zone out of its buffer and give its block back."""
     words, cells = windows.pool.words, windows.cells
     before, after = words[zone + PREV], words[zone + NEXT]
@@ -219,7 +219,7 @@ def drop_zone(windows: Windows, cell: int, zone: int) -> None:
 
 
 @kernel
-def drop_back(windows: Windows, cell: int, place: int) -> None:
+def drop_back(windows: WindowQueueArrays, cell: int, place: int) -> None:
     """Drop a tuple and all after it; its zone stays to be filled again."""
     words, cells = windows.pool.words, windows.cells
     zone = zone_of(windows, place)
@@ -229,7 +229,7 @@ def drop_back(windows: Windows, cell: int, place: int) -> None:
 
 
 @kernel
-def drop_front(windows: Windows, cell: int) -> None:
+def drop_front(windows: WindowQueueArrays, cell: int) -> None:
     """Drop what lies before the first live tuple, and all if there is none."""
     words, cells = windows.pool.words, windows.cells
     reads, starts = NONE, NONE
@@ -251,7 +251,7 @@ def drop_front(windows: Windows, cell: int) -> None:
 
 
 @kernel
-def drop_middle(windows: Windows, cell: int) -> None:
+def drop_middle(windows: WindowQueueArrays, cell: int) -> None:
     """Drop the zones between the committed window and the newest one."""
     words, cells = windows.pool.words, windows.cells
     if cells[cell, UNREAD] == 0 or cells[cell, WS] == NONE:

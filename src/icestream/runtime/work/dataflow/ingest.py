@@ -13,9 +13,9 @@ from icestream.operators.dataflow.steps import regrouped
 from icestream.operators.lifetimes.changes import changes_of
 from icestream.plan.events.dataflow import Dataflow, Edge, source_column
 from icestream.plan.nodes.queries import SOURCE
-from icestream.runtime.exchange.change_sender import Routing, Sends
+from icestream.runtime.exchange.change_sender import ChangeTargets, Routing
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
-from icestream.runtime.ingest.reception import Reception
+from icestream.runtime.ingest.reception import EventTimeCheck
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class DataflowIngest:
     plan: Dataflow
     version: int
     watermark: int
-    sends: Sends
+    sends: ChangeTargets
 
     def run(
         self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
     ) -> SplitReport:
         """Read the events of one split and send them as changes."""
-        reception = Reception(self.plan, self.watermark, out)
+        reception = EventTimeCheck(self.plan, self.watermark, out)
         routing = Routing(self.sends)
         sent = 0
         for batch in batches:

@@ -18,33 +18,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from icestream.runtime.version.quotas import Holding
+from icestream.runtime.version.quotas import ShardMemory
 from icestream.runtime.version.task import ShardReport
 
 
 @dataclass(frozen=True)
-class Holdings:
+class MemoryUse:
     """What shards hold and miss after a version."""
 
-    of: Mapping[int, Holding] = field(default_factory=dict)
+    of: Mapping[int, ShardMemory] = field(default_factory=dict)
     #: bytes that each shard had read from the log since its arena was made
     read: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def after(
-        cls, before: Holdings, reports: Sequence[ShardReport], given: Sequence[int]
-    ) -> Holdings:
+        cls, before: MemoryUse, reports: Sequence[ShardReport], given: Sequence[int]
+    ) -> MemoryUse:
         """Tell from the reports of a version; `given` are the quotas of all shards in it."""
         of, read = {}, {}
         for report in reports:
             if "needed_bytes" not in report.statistics:
                 continue
             shard = report.shard
-            old = before.of.get(shard, Holding(0))
+            old = before.of.get(shard, ShardMemory(0))
             held = min(report.statistics["needed_bytes"], given[shard])
             read[shard] = report.statistics["cold"].get("bytes_read", 0)
             missed = max(0, read[shard] - before.read.get(shard, 0))
-            of[shard] = Holding(held, max(0, held - old.held) + missed + old.growth // 2)
+            of[shard] = ShardMemory(held, max(0, held - old.held) + missed + old.growth // 2)
         return cls(of, read)
 
     def to_json(self) -> dict[str, list[int]]:
@@ -52,10 +52,10 @@ class Holdings:
         return {str(s): [each.held, each.growth, self.read[s]] for s, each in self.of.items()}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Holdings:
+    def from_json(cls, value: Mapping[str, Any]) -> MemoryUse:
         """Return what `to_json` wrote."""
         rows = {int(shard): each for shard, each in value.items()}
         return cls(
-            {shard: Holding(held, growth) for shard, (held, growth, _) in rows.items()},
+            {shard: ShardMemory(held, growth) for shard, (held, growth, _) in rows.items()},
             {shard: read for shard, (_, _, read) in rows.items()},
         )

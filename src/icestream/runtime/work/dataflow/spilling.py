@@ -28,7 +28,7 @@ import numpy.typing as npt
 from icestream.core.arrays import Floats, Ints
 from icestream.operators.multi_join.spill_strategies import PartitionStatistics, chosen
 from icestream.plan.nodes.spilling import Spilling
-from icestream.runtime.version.quotas import Holding
+from icestream.runtime.version.quotas import ShardMemory
 from icestream.runtime.version.task import ShardReport
 
 #: partitions that an idle version cleans up, at most
@@ -36,7 +36,7 @@ IDLE_PARTITIONS = 32
 
 
 @dataclass(frozen=True)
-class JoinFacts:
+class JoinStatistics:
     """What all shards together tell of a join, by partition."""
 
     sizes: Ints
@@ -56,7 +56,7 @@ class JoinFacts:
 
 
 @dataclass(frozen=True)
-class Decided:
+class JoinDecisions:
     """What the joins of a plan are told next, and what that was made of."""
 
     #: partitions that leave memory, by join
@@ -67,7 +67,7 @@ class Decided:
     results: Mapping[int, Floats] = field(default_factory=dict)
     kept: Mapping[int, Floats] = field(default_factory=dict)
     #: memory of each shard of each join, numbered through, and by how much it grew
-    holdings: Mapping[int, Holding] = field(default_factory=dict)
+    holdings: Mapping[int, ShardMemory] = field(default_factory=dict)
     #: times that partitions were chosen to leave
     spills: int = 0
     #: whether the stream is over and all state discarded
@@ -86,14 +86,14 @@ class Decided:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Decided:
+    def from_json(cls, value: Mapping[str, Any]) -> JoinDecisions:
         """Return what `to_json` wrote."""
         return cls(
             {int(join): tuple(each) for join, each in value["spill"].items()},
             {int(join): tuple(each) for join, each in value["owing"].items()},
             {int(join): _unpacked(each) for join, each in value["results"].items()},
             {int(join): _unpacked(each) for join, each in value["kept"].items()},
-            {int(shard): Holding(*each) for shard, each in value["holdings"].items()},
+            {int(shard): ShardMemory(*each) for shard, each in value["holdings"].items()},
             value["spills"],
             value["over"],
         )
@@ -106,7 +106,7 @@ class Decided:
         return {}
 
 
-def facts_of(reports: Sequence[ShardReport]) -> dict[int, JoinFacts]:
+def facts_of(reports: Sequence[ShardReport]) -> dict[int, JoinStatistics]:
     """Add up what the shards report of each join."""
     by_join: dict[int, list[Mapping[str, Any]]] = {}
     for report in reports:
@@ -120,11 +120,11 @@ def decided(
     spilling: Spilling,
     depths: Mapping[int, int],
     reports: Sequence[ShardReport],
-    before: Decided,
+    before: JoinDecisions,
     seed: int,
     *,
     over: bool = False,
-) -> Decided:
+) -> JoinDecisions:
     """Return what the joins are told in the next version."""
     facts = facts_of(reports)
     results = _counted("results", before.results, reports, facts)
@@ -145,10 +145,12 @@ def decided(
     owing = {join: tuple(np.flatnonzero(each.owing).tolist()) for join, each in facts.items()}
     spills = before.spills + any(spill.values())
     holdings = _holdings(before.holdings, reports)
-    return Decided(spill, owing, results, kept, holdings, spills, over or before.over)
+    return JoinDecisions(spill, owing, results, kept, holdings, spills, over or before.over)
 
 
-def _holdings(before: Mapping[int, Holding], reports: Sequence[ShardReport]) -> dict[int, Holding]:
+def _holdings(
+    before: Mapping[int, ShardMemory], reports: Sequence[ShardReport]
+) -> dict[int, ShardMemory]:
     """Return the memory of each shard of a join, and how fast it grew."""
     holdings = {}
     for report in reports:
@@ -157,11 +159,11 @@ def _holdings(before: Mapping[int, Holding], reports: Sequence[ShardReport]) -> 
             held = report.statistics["memory_bytes"]
             old = before[report.shard].held if report.shard in before else 0
             grown = held - old + join["facts"]["spilled_bytes"]
-            holdings[report.shard] = Holding(held, max(0, grown))
+            holdings[report.shard] = ShardMemory(held, max(0, grown))
     return holdings
 
 
-def joins_told(reports: Sequence[ShardReport], news: Decided) -> dict[str, Any]:
+def joins_told(reports: Sequence[ShardReport], news: JoinDecisions) -> dict[str, Any]:
     """Return what the progress report tells of joins."""
     facts = facts_of(reports)
     return {
@@ -189,12 +191,12 @@ def joins_told(reports: Sequence[ShardReport], news: Decided) -> dict[str, Any]:
     }
 
 
-def _together(parts: Sequence[Mapping[str, Any]]) -> JoinFacts:
+def _together(parts: Sequence[Mapping[str, Any]]) -> JoinStatistics:
     told: dict[str, Any] = {}
     for part in parts:
         for name, value in part["facts"].items():
             told[name] = told.get(name, 0) + value
-    return JoinFacts(
+    return JoinStatistics(
         sum(part["sizes"] for part in parts),
         sum(part["outputs"] for part in parts),
         sum(part["generations"] for part in parts),
@@ -212,7 +214,7 @@ def _counted(
     name: str,
     before: Mapping[int, Floats],
     reports: Sequence[ShardReport],
-    facts: Mapping[int, JoinFacts],
+    facts: Mapping[int, JoinStatistics],
 ) -> dict[int, Floats]:
     """Add what this version counted to what was counted for generations that are resident yet."""
     counts = {}
@@ -229,7 +231,7 @@ def _counted(
 
 
 def _statistics(
-    facts: Mapping[int, JoinFacts], outputs: Mapping[int, Any], kept: Mapping[int, Floats]
+    facts: Mapping[int, JoinStatistics], outputs: Mapping[int, Any], kept: Mapping[int, Floats]
 ) -> PartitionStatistics:
     """Return a row for each partition of a join that has something in memory."""
     rows = {join: np.flatnonzero(each.sizes) for join, each in facts.items()}

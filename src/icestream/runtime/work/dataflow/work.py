@@ -28,22 +28,22 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import format_bytes
 from icestream.operators.dataflow.component import ComponentOperator
-from icestream.operators.dataflow.join_step import JoinStores, Orders
+from icestream.operators.dataflow.join_step import JoinInstructions, JoinStores
 from icestream.operators.dataflow.stores import ShardStores
 from icestream.operators.grid.slice_log import SLICE_BYTES
 from icestream.operators.protocol import Emitted, Operator, Shard
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.fuse.running_fusion import RunningFusion
-from icestream.runtime.exchange.change_sender import Sends
-from icestream.runtime.exchange.parcels import Parcels, Shelf
+from icestream.runtime.exchange.change_sender import ChangeTargets
+from icestream.runtime.exchange.parcels import ParcelReader, Parcels
 from icestream.runtime.version.quotas import quotas
 from icestream.runtime.version.task import ShardReport, ShardTask
-from icestream.runtime.version.work import Executor, Made, Making, Parcel
+from icestream.runtime.version.work import Executor, Parcel, VersionContext, VersionResult
 from icestream.runtime.work.dataflow.ingest import DataflowIngest
-from icestream.runtime.work.dataflow.memory_use import Holdings
-from icestream.runtime.work.dataflow.spilling import Decided, decided, joins_told
+from icestream.runtime.work.dataflow.memory_use import MemoryUse
+from icestream.runtime.work.dataflow.spilling import JoinDecisions, decided, joins_told
 from icestream.state.files import Files, LocalFiles
-from icestream.state.groups.cold.targets import Load, Targets, targets
+from icestream.state.groups.cold.targets import SubQueryLoad, Targets, targets
 from icestream.state.groups.store import HEAP
 
 #: least bytes of one shard of a component, and of each grouping in it that keeps something
@@ -61,7 +61,7 @@ class ComponentShard:
     targets: Mapping[str, int]
     version: int
     #: what a join that may defer results is told to do
-    orders: Orders = field(default_factory=Orders)
+    orders: JoinInstructions = field(default_factory=JoinInstructions)
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ class ComponentShard:
         stores = ShardStores(spec.groupings, space, self.plan.cold, self.targets)
         return ComponentOperator(spec, space, stores, self.version)
 
-    def inputs(self, shelf: Shelf, shard: int) -> Parcels:
+    def inputs(self, shelf: ParcelReader, shard: int) -> Parcels:
         """Return the changes that came on edges."""
         return Parcels(shelf, shard, 0)
 
@@ -119,7 +119,7 @@ class DataflowWork:
         """Return how many ordinals the shards of a version take."""
         return shards * sum(len(spec.lifetimes) for spec in self._plan.specs)
 
-    def ingest(self, making: Making) -> DataflowIngest:
+    def ingest(self, making: VersionContext) -> DataflowIngest:
         """Return what every ingest task runs."""
         return DataflowIngest(
             self._plan, making.version, making.watermark, self._sends(making, LocalFiles())
@@ -127,12 +127,12 @@ class DataflowWork:
 
     def run(
         self,
-        making: Making,
+        making: VersionContext,
         executor: Executor[Any],
         parcels: Sequence[Parcel],
         seen: tuple[Micros | None, ...],
         reached: Micros,
-    ) -> Made:
+    ) -> VersionResult:
         """Run the components, those of equal depth together."""
         paths = [parcel.path for parcel in parcels if parcel.report.entries]
         reports: list[ShardReport] = []
@@ -177,7 +177,7 @@ class DataflowWork:
         }
         return replace(tasks[0], fused=tuple(tasks[1:]), hands=hands)
 
-    def _fusion(self, making: Making) -> RunningFusion:
+    def _fusion(self, making: VersionContext) -> RunningFusion:
         """Return which components run together in a version."""
         graph, before = self._plan.graph, making.before
         fusion = RunningFusion.begin(graph, making.shards)
@@ -190,11 +190,11 @@ class DataflowWork:
     def _tasks(
         self,
         component: int,
-        making: Making,
+        making: VersionContext,
         executor: Executor[Any],
         paths: Sequence[str],
         shares: Sequence[int],
-        orders: Orders,
+        orders: JoinInstructions,
         reached: Micros,
     ) -> list[ShardTask]:
         """Return the tasks of a component, one for each shard."""
@@ -220,7 +220,7 @@ class DataflowWork:
             for shard in range(first, first + shards)
         ]
 
-    def _quotas(self, making: Making, told: Decided) -> list[int]:
+    def _quotas(self, making: VersionContext, told: JoinDecisions) -> list[int]:
         """Return the bytes of each shard of each component: joins share theirs, so do all others.
 
         Nothing is known before the first version, which is given half of the memory: what is taken
@@ -243,15 +243,15 @@ class DataflowWork:
 
     def _made(
         self,
-        making: Making,
+        making: VersionContext,
         reports: list[ShardReport],
-        told: Decided,
+        told: JoinDecisions,
         shares: Sequence[int],
         fusion: RunningFusion,
-    ) -> Made:
+    ) -> VersionResult:
         """Return what the shards did, and what they are told next."""
         targets = self._targets(reports, making.budget)
-        holdings = Holdings.after(_holdings(making), reports, shares)
+        holdings = MemoryUse.after(_holdings(making), reports, shares)
         rows = self._rows(reports, making.shards)
         decisions: dict[str, Any] = {
             "targets": targets.to_json(),
@@ -268,7 +268,7 @@ class DataflowWork:
             news = decided(spilling, depths, reports, told, making.version, over=making.last)
             decisions |= {"joins": news.to_json(), "waiting": any(news.owing.values())}
             facts |= joins_told(reports, news)
-        return Made(reports, decisions, (), facts)
+        return VersionResult(reports, decisions, (), facts)
 
     def _rows(self, reports: Sequence[ShardReport], shards: int) -> list[list[int]]:
         """Return the changes that each shard sent on each edge between components."""
@@ -294,15 +294,15 @@ class DataflowWork:
 
     # -- joins that defer results ----------------------------------------------------------
 
-    def _told(self, making: Making) -> Decided:
+    def _told(self, making: VersionContext) -> JoinDecisions:
         """Return what the version before decided."""
         before = making.before
         if before is None or self._plan.spilling is None:
-            return Decided()
-        return Decided.from_json(before.decisions["joins"])
+            return JoinDecisions()
+        return JoinDecisions.from_json(before.decisions["joins"])
 
     def _clean_up(
-        self, making: Making, told: Decided, *, idle: bool
+        self, making: VersionContext, told: JoinDecisions, *, idle: bool
     ) -> Mapping[int, tuple[int, ...]] | None:
         """Return the partitions of each join that make what they owe; None for all of all."""
         if making.flushing:
@@ -312,15 +312,15 @@ class DataflowWork:
     def _orders(
         self,
         component: int,
-        making: Making,
-        told: Decided,
+        making: VersionContext,
+        told: JoinDecisions,
         clean_up: Mapping[int, tuple[int, ...]] | None,
         watermark: Micros,
-    ) -> Orders:
+    ) -> JoinInstructions:
         join = self._plan.specs[component].join
         if join is None:
-            return Orders()
-        return Orders(
+            return JoinInstructions()
+        return JoinInstructions(
             told.spill.get(join.number, ()),
             None if clean_up is None else clean_up.get(join.number, ()),
             making.last,
@@ -335,7 +335,7 @@ class DataflowWork:
     def _targets(self, reports: Sequence[ShardReport], budget: int) -> Targets:
         """Return what the stores of all shards must give up in the next version."""
         loads = [
-            replace(Load.from_json(each), shard=report.shard)
+            replace(SubQueryLoad.from_json(each), shard=report.shard)
             for report in reports
             for each in report.statistics["loads"]
         ]
@@ -348,15 +348,15 @@ class DataflowWork:
             rule=policy.targets,
         )
 
-    def _sends(self, making: Making, files: Files) -> Sends:
+    def _sends(self, making: VersionContext, files: Files) -> ChangeTargets:
         targets = tuple(edge.target for edge in self._plan.edges)
-        return Sends(files, making.folder, making.routes, making.shards, targets)
+        return ChangeTargets(files, making.folder, making.routes, making.shards, targets)
 
 
-def _holdings(making: Making) -> Holdings:
+def _holdings(making: VersionContext) -> MemoryUse:
     """Return what the version before said of memory."""
     before = making.before
-    return Holdings() if before is None else Holdings.from_json(before.decisions["holdings"])
+    return MemoryUse() if before is None else MemoryUse.from_json(before.decisions["holdings"])
 
 
 def _facts(reports: Sequence[ShardReport]) -> dict[str, Any]:

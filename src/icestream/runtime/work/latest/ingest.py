@@ -20,12 +20,12 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints
 from icestream.kernels.fold import routes_of
 from icestream.operators.folding.sorted_runs import slice_bounds
-from icestream.operators.latest.coalescing import ORIGIN, Folded, Folder
+from icestream.operators.latest.coalescing import ORIGIN, NewestUpdates, UpdateCoalescer
 from icestream.operators.latest.identities import identity_of
 from icestream.plan.nodes.queries import SOURCE
 from icestream.plan.nodes.updates import Updates, column
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
-from icestream.runtime.ingest.reception import Reception
+from icestream.runtime.ingest.reception import EventTimeCheck
 
 #: what is sent: the newest of each key, and every event
 NEWEST, EVERY = range(2)
@@ -64,11 +64,11 @@ class _Sending:
         joins = ingest.plan.front is not None or ingest.plan.windowed is not None
         self._whole = ingest.whole or joins
         self._out = out
-        self._reception = Reception(ingest.plan, ingest.watermark, out)
+        self._reception = EventTimeCheck(ingest.plan, ingest.watermark, out)
         self._routes = np.array(ingest.routes, dtype=np.int64)
         self._load = np.zeros(len(self._routes), dtype=np.int64)
         ranks = ingest.plan.ranks
-        self._folder = Folder(None if ranks is None else np.array(ranks, dtype=np.int64))
+        self._folder = UpdateCoalescer(None if ranks is None else np.array(ranks, dtype=np.int64))
         #: number of the next event, for those that go to any shard
         self._next = split << 40
         self._sent = 0
@@ -96,21 +96,21 @@ class _Sending:
             self._send(updates, NEWEST)
         return self._reception.finish(self._sent, self._load)
 
-    def _updates(self, payload: pa.RecordBatch, times: Ints, hi: Ids, lo: Ids) -> Folded:
-        return Folded.of(hi, lo, times, times, np.ones_like(times), payload)
+    def _updates(self, payload: pa.RecordBatch, times: Ints, hi: Ids, lo: Ids) -> NewestUpdates:
+        return NewestUpdates.of(hi, lo, times, times, np.ones_like(times), payload)
 
     def _spread(self, count: int) -> tuple[Ids, Ids]:
         numbers = np.arange(self._next, self._next + count, dtype=np.int64).view(np.uint64)
         self._next += count
         return numbers * _SPREAD, numbers
 
-    def _send(self, updates: Folded, kind: int) -> None:
+    def _send(self, updates: NewestUpdates, kind: int) -> None:
         for shard, part in self._cut(updates):
             for first in range(0, part.num_rows, RECORD_ROWS):
                 self._out.tuples(shard, part.slice(first, RECORD_ROWS), kind)
         self._sent += updates.rows.num_rows
 
-    def _cut(self, updates: Folded) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _cut(self, updates: NewestUpdates) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the rows of each shard, in their order."""
         hi, _ = updates.identity
         shards = np.empty(len(hi), dtype=np.int64)

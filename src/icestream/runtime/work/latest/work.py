@@ -20,15 +20,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icestream.core.times import INFINITY, Micros
-from icestream.operators.latest.mode_switch import Mode, Switch, Switching
-from icestream.operators.latest.report import Told, told
+from icestream.operators.latest.mode_switch import ModeSwitch, QueueMode, SwitchPolicy
+from icestream.operators.latest.report import ServingReport, told
 from icestream.operators.latest.serving import LIFETIMES, Serving, ServingOperator
 from icestream.operators.latest.update_operator import AppendOperator, NewestOperator, UpdateInputs
 from icestream.operators.latest.window_serving import WindowServing, WindowServingOperator
 from icestream.operators.protocol import Emitted, Operator, Shard
 from icestream.plan.nodes.updates import Updates
-from icestream.runtime.exchange.parcels import Parcels, Shelf
-from icestream.runtime.version.work import Executor, Made, Making, Parcel, total
+from icestream.runtime.exchange.parcels import ParcelReader, Parcels
+from icestream.runtime.version.work import Executor, Parcel, VersionContext, VersionResult, total
 from icestream.runtime.work.latest.ingest import EVERY, NEWEST, UpdatesIngest
 
 #: part of the interval that is taken for other work before any was measured
@@ -122,7 +122,7 @@ class UpdatesShard:
         )
         return NewestOperator(ServingOperator(spec, space), every)
 
-    def inputs(self, shelf: Shelf, shard: int) -> UpdateInputs:
+    def inputs(self, shelf: ParcelReader, shard: int) -> UpdateInputs:
         """Return the updates that came."""
         newest, every = (Parcels(shelf, shard, 0, kind) for kind in (NEWEST, EVERY))
         return UpdateInputs(newest, every)
@@ -143,7 +143,7 @@ class UpdatesWork:
         #: seconds that the version before spent on reading and serving
         self._known = 0.0
         #: whether all events are processed, and what speaks against that
-        self._switch = Switch()
+        self._switch = ModeSwitch()
         #: seconds that an event takes, as far as that is known
         self._each = 0.0
 
@@ -151,7 +151,7 @@ class UpdatesWork:
         """Return how many ordinals the shards of a version take."""
         return shards * len(LIFETIMES)
 
-    def ingest(self, making: Making) -> UpdatesIngest:
+    def ingest(self, making: VersionContext) -> UpdatesIngest:
         """Return what every ingest task runs."""
         before = making.before
         if making.trigger is not None and before is not None and before.batch == making.trigger[0]:
@@ -159,18 +159,18 @@ class UpdatesWork:
         self._began = self._plan.clock.monotonic()
         if before is not None and self._plan.switches and "mode" in before.decisions:
             mode, against, self._each = before.decisions["mode"]
-            self._switch = Switch(Mode(mode), against)
-        whole = self._plan.switches and self._switch.mode is Mode.APPEND
+            self._switch = ModeSwitch(QueueMode(mode), against)
+        whole = self._plan.switches and self._switch.mode is QueueMode.APPEND
         return UpdatesIngest(self._plan, making.version, making.watermark, making.routes, whole)
 
     def run(
         self,
-        making: Making,
+        making: VersionContext,
         executor: Executor[Any],
         parcels: Sequence[Parcel],
         seen: tuple[Micros | None, ...],
         reached: Micros,
-    ) -> Made:
+    ) -> VersionResult:
         """Let the shards serve for as long as there is time."""
         reading = 0.0 if making.flushing else self._plan.clock.monotonic() - self._began
         budget = self._budget(making, executor.parallel, reading)
@@ -188,7 +188,7 @@ class UpdatesWork:
             for shard in range(making.shards)
         ]
         reports = executor.run(tasks)
-        found = told([Told.from_json(report.statistics["updates"]) for report in reports])
+        found = told([ServingReport.from_json(report.statistics["updates"]) for report in reports])
         waves = making.waves(executor.parallel)
         self._known = reading + waves * found.serving / 1e6
         sent = total(parcels, "entries") - (total(parcels, "rows") if self._plan.every else 0)
@@ -201,24 +201,24 @@ class UpdatesWork:
                 self._each = took if not self._each else (self._each + took) / 2
             decisions["mode"] = [str(self._switch.mode), self._switch.against, self._each]
             shown = {**shown, "mode": str(self._switch.mode)}
-        return Made(reports, decisions, (), {"updates": shown})
+        return VersionResult(reports, decisions, (), {"updates": shown})
 
-    def _decide(self, making: Making, rows: int) -> bool:
+    def _decide(self, making: VersionContext, rows: int) -> bool:
         """Tell whether all events of a batch are processed, by the time they will take."""
         plan = self._plan
         if not plan.switches:
             return False
         if plan.interval is None or making.flushing:
-            return self._switch.mode is Mode.APPEND
+            return self._switch.mode is QueueMode.APPEND
         work = rows * self._each * 1e6
         waiting = 0 if making.before is None else making.before.decisions["waiting"]
-        is_append = self._switch.mode is Mode.APPEND
+        is_append = self._switch.mode is QueueMode.APPEND
         backlog = work if is_append else waiting * self._each * 1e6
-        rule = Switching(backlog=int(LONGEST * plan.interval))
+        rule = SwitchPolicy(backlog=int(LONGEST * plan.interval))
         self._switch = self._switch.after(work / plan.interval, int(backlog), rule)
-        return self._switch.mode is Mode.APPEND and is_append
+        return self._switch.mode is QueueMode.APPEND and is_append
 
-    def _budget(self, making: Making, parallel: int, reading: float) -> Micros:
+    def _budget(self, making: VersionContext, parallel: int, reading: float) -> Micros:
         """Return the microseconds that each shard may serve."""
         plan = self._plan
         if making.flushing:
@@ -232,7 +232,7 @@ class UpdatesWork:
         left = interval - reading - self._overhead.expected(interval)
         return int(1e6 * max(LEAST * interval, left) / waves)
 
-    def _shown(self, found: Told, superseded: int, budget: Micros) -> Mapping[str, Any]:
+    def _shown(self, found: ServingReport, superseded: int, budget: Micros) -> Mapping[str, Any]:
         windowed = self._plan.windowed
         return {
             **found.shown(),

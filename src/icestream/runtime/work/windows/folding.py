@@ -26,8 +26,8 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.kernels.fold import routes_of
-from icestream.operators.folding.columns import Column
-from icestream.operators.folding.fold import HI, LO, EntryTable, Run
+from icestream.operators.folding.columns import InputColumn
+from icestream.operators.folding.fold import HI, LO, EntryRun, EntryTable
 from icestream.operators.folding.sorted_runs import slice_bounds, sorted_run
 from icestream.operators.object_aggregates.states import States
 from icestream.plan.lower import liftable, tuple_keys, whole_stream, window_spec
@@ -82,7 +82,7 @@ class EntryFolder:
         self._part = part
         self._routes = np.array(routes, dtype=np.int64)
 
-    def take(self, batch: pa.RecordBatch, panes: Ints, columns: Mapping[str, Column]) -> None:
+    def take(self, batch: pa.RecordBatch, panes: Ints, columns: Mapping[str, InputColumn]) -> None:
         """Fold one batch, given the pane of each row and the inputs."""
         for keys in groupings(self._plan, batch, self._plan.group_keys):
             for run in self._table.fold(keys, panes, columns):
@@ -92,7 +92,7 @@ class EntryFolder:
         """Send what is left."""
         self._send(self._table.take())
 
-    def _send(self, run: Run) -> None:
+    def _send(self, run: EntryRun) -> None:
         if len(run.panes) == 0:
             return
         self.entries += len(run.panes)

@@ -23,12 +23,12 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.core.times import INFINITY, Micros
-from icestream.operators.folding.columns import ARRIVAL, Arrivals, Column
-from icestream.plan.grid.parts import Part, parts_of
+from icestream.operators.folding.columns import ARRIVAL, ArrivalNumbers, InputColumn
+from icestream.plan.grid.parts import PlanPart, parts_of
 from icestream.plan.lower import window_spec
 from icestream.plan.nodes.queries import SOURCE, TIME, Plan
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
-from icestream.runtime.ingest.reception import Reception, count_entries
+from icestream.runtime.ingest.reception import EventTimeCheck, count_entries
 from icestream.runtime.work.windows.folding import TABLE_BYTES, EntryFolder, TupleSender
 from icestream.runtime.work.windows.raw_events import TupleWriter
 
@@ -55,7 +55,7 @@ class Ingest:
         self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
     ) -> SplitReport:
         """Read the events of one split and send what they come to into `out`."""
-        reception = Reception(self.plan, self.watermark, out)
+        reception = EventTimeCheck(self.plan, self.watermark, out)
         parts = [
             (_Folding if part.folded else _Sending)(self, number, part, out, split)
             for number, part in enumerate(parts_of(self.plan))
@@ -91,7 +91,7 @@ class FoldedIngest:
     ) -> SplitReport:
         """Turn the rows of one split into entries in `out`."""
         ingest, (part,) = self.ingest, parts_of(self.plan)
-        reception = Reception(ingest.plan, ingest.watermark, out)
+        reception = EventTimeCheck(ingest.plan, ingest.watermark, out)
         task = _Folding(ingest, 0, part, out, split, partial=True)
         for batch in batches:
             task.take_folded(batch, reception)
@@ -102,7 +102,7 @@ class FoldedIngest:
 class _Part:
     """What one part of the plan gets of a split."""
 
-    def __init__(self, ingest: Ingest, part: Part) -> None:
+    def __init__(self, ingest: Ingest, part: PlanPart) -> None:
         self._events = part.events
         self._late_before = part.plan.late_before(ingest.watermark)
 
@@ -119,7 +119,7 @@ class _Sending(_Part):
     """Events travel."""
 
     def __init__(
-        self, ingest: Ingest, number: int, part: Part, out: ExchangeWriter, split: int
+        self, ingest: Ingest, number: int, part: PlanPart, out: ExchangeWriter, split: int
     ) -> None:
         super().__init__(ingest, part)
         self._sender = TupleSender(part.plan, ingest.routes, out, number)
@@ -144,7 +144,7 @@ class _Folding(_Part):
         self,
         ingest: Ingest,
         number: int,
-        part: Part,
+        part: PlanPart,
         out: ExchangeWriter,
         split: int,
         *,
@@ -157,7 +157,7 @@ class _Folding(_Part):
         self._folder = EntryFolder(
             plan, ingest.routes, ingest.table_bytes, out, partial=partial, part=number
         )
-        self._arrivals = Arrivals(ingest.version, split)
+        self._arrivals = ArrivalNumbers(ingest.version, split)
         self._begins: Micros = INFINITY
         self._kept = None if ordinal is None else TupleWriter(out.keep(ordinal + split), plan)
 
@@ -166,19 +166,19 @@ class _Folding(_Part):
         batch, times = self._open(batch, times)
         if batch.num_rows == 0:
             return
-        columns = {name: Column(batch.column(name)) for name in self._plan.inputs.names}
+        columns = {name: InputColumn(batch.column(name)) for name in self._plan.inputs.names}
         first = 0
         if self._folder.layout.needs_order:
             arrivals = self._arrivals.next(batch.num_rows)
-            columns[TIME] = Column(batch.column(TIME))
-            columns[ARRIVAL] = Column(arrivals)
+            columns[TIME] = InputColumn(batch.column(TIME))
+            columns[ARRIVAL] = InputColumn(arrivals)
             first = arrivals[0].as_py()
         self._folder.take(batch, self._grid.panes_of(times), columns)
         self._begins = min(self._begins, int(times.min()))
         if self._kept is not None:
             self._kept.append(batch, times, first)
 
-    def take_folded(self, batch: pa.RecordBatch, reception: Reception) -> None:
+    def take_folded(self, batch: pa.RecordBatch, reception: EventTimeCheck) -> None:
         """Fold one batch of rows that stand for several events each."""
         report = reception.report
         events = np.asarray(batch.column(EVENTS).to_numpy())
@@ -201,7 +201,7 @@ class _Folding(_Part):
             batch, panes = batch.take(pa.array(kept)), panes[kept]
         if batch.num_rows == 0:
             return
-        columns = {name: Column(batch.column(name)) for name in batch.schema.names}
+        columns = {name: InputColumn(batch.column(name)) for name in batch.schema.names}
         self._folder.take(batch, panes, columns)
         self._begins = min(self._begins, self._grid.instant(int(panes.min())))
 

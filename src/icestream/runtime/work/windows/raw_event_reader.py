@@ -26,7 +26,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints, Table
 from icestream.core.times import Micros
 from icestream.kernels.fold import routes_of
-from icestream.operators.folding.columns import ARRIVAL, Column
+from icestream.operators.folding.columns import ARRIVAL, InputColumn
 from icestream.operators.folding.fold import EntryTable
 from icestream.plan.lower import window_spec
 from icestream.plan.nodes.queries import TIME, Plan
@@ -42,7 +42,7 @@ from icestream.state.versions.commits import EVENTS, SEGMENTS, LiveSegment, Vers
 
 
 @dataclass(frozen=True)
-class KeptEvents:
+class RawEventReader:
     """The kept events of one shard."""
 
     plan: Plan
@@ -72,7 +72,7 @@ class KeptEvents:
                     continue
                 mine = batch if whole else batch.take(pa.array(chosen))
                 own = keys if whole else keys.take(pa.array(chosen))
-                columns = {name: Column(mine.column(name)) for name in mine.schema.names}
+                columns = {name: InputColumn(mine.column(name)) for name in mine.schema.names}
                 times = np.asarray(mine.column(TIME).to_numpy())
                 for _ in table.fold(own, spec.grid.panes_of(times), columns):
                     return None

@@ -1,10 +1,10 @@
 """Raw events on the log: kept once for all groupings and windows, read again when they leave.
 
 Idea: the task that reads a split writes the columns the query needs to one segment, in blocks of
-about 64 KB with their earliest time. Nothing reads them until they leave a window; then `Leaving`
-finds the blocks of the spans that leave and folds their events into entries once more, which the
-shards take out of the running rows. A thread reads blocks ahead into a pool of one more than there
-are kinds of windows; a block that leaves several of them is read once for all.
+about 64 KB with their earliest time. Nothing reads them until they leave a window; then
+`ExpiredEventFold` finds the blocks of the spans that leave and folds their events into entries once
+more, which the shards take out of the running rows. A thread reads blocks ahead into a pool of one
+more than there are kinds of windows; a block that leaves several of them is read once for all.
 
 Invariants:
 1. A span of time gives the events that were kept for it, each once
@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.folding.columns import Column
+from icestream.operators.folding.columns import InputColumn
 from icestream.plan.lower import window_spec
 from icestream.plan.nodes.queries import TIME, Plan
 from icestream.runtime.exchange.parcels import LEAVING, ExchangeWriter, SplitReport
@@ -84,7 +84,7 @@ class TupleWriter:
 
 
 @dataclass(frozen=True)
-class Leaving:
+class ExpiredEventFold:
     """Folds the events that leave windows; what every task of that job is told."""
 
     plan: Plan
@@ -190,7 +190,7 @@ class _Fold:
 
     def _fold(self) -> None:
         batch, self._waiting = pa.concat_batches(self._waiting), []
-        columns = {name: Column(batch.column(name)) for name in self._names}
+        columns = {name: InputColumn(batch.column(name)) for name in self._names}
         self._folder.take(batch, self._grid.panes_of(batch.column(TIME).to_numpy()), columns)
 
 

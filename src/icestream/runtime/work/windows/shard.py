@@ -8,12 +8,12 @@ from typing import Any
 
 from icestream.operators.grid.composed_windows import Tiled
 from icestream.operators.grid.operator import PANES
-from icestream.operators.grid.refolding import Events
+from icestream.operators.grid.refolding import RawEvents
 from icestream.operators.protocol import Emitted, Operator, Shard
 from icestream.plan import lower
-from icestream.plan.grid.parts import Part, parts_of
+from icestream.plan.grid.parts import PlanPart, parts_of
 from icestream.plan.nodes.queries import Plan
-from icestream.runtime.exchange.parcels import Parcels, Shelf
+from icestream.runtime.exchange.parcels import ParcelReader, Parcels
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class WindowShard:
     #: windows that are made of others
     tiled: tuple[Tiled, ...] = ()
     #: events that are kept, for fields that are folded again; with the version in the making
-    events: tuple[Events, int] | None = None
+    events: tuple[RawEvents, int] | None = None
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ class WindowShard:
         """Open the operator of the plan."""
         return lower.operator(self.plan, space, self.store, self.tiled, self.events)
 
-    def inputs(self, shelf: Shelf, shard: int) -> Any:
+    def inputs(self, shelf: ParcelReader, shard: int) -> Any:
         """Return entries or tuples for each part of the plan; for the only one if there is one."""
         found = [
             Parcels(shelf, shard, _entry_width(part), number)
@@ -55,6 +55,6 @@ class WindowShard:
         return lower.emitted(self.plan, rows)
 
 
-def _entry_width(part: Part) -> int:
+def _entry_width(part: PlanPart) -> int:
     """Return the words of an entry with its pane, where a part is fed with entries."""
     return lower.window_spec(part.plan).layout.entry_width + 1 if part.folded else 0

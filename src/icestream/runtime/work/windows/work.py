@@ -20,16 +20,16 @@ from icestream.operators.grid.composed_windows import Tiled
 from icestream.operators.grid.operator import PANES
 from icestream.plan import lower
 from icestream.plan.grid import cost
-from icestream.plan.grid.cost import Comparison
-from icestream.plan.grid.space_formulas import Space
+from icestream.plan.grid.cost import PlanComparison
+from icestream.plan.grid.space_formulas import SpaceEstimate
 from icestream.plan.lower import AUTO, TUPLES
 from icestream.plan.nodes.queries import Plan
 from icestream.runtime.version.task import ShardReport
-from icestream.runtime.version.work import Executor, Made, Making, Parcel, total
+from icestream.runtime.version.work import Executor, Parcel, VersionContext, VersionResult, total
 from icestream.runtime.work.windows.folding import LEAST_TABLE_BYTES, TABLE_BYTES
 from icestream.runtime.work.windows.ingest import Ingest
-from icestream.runtime.work.windows.raw_event_reader import KeptEvents
-from icestream.runtime.work.windows.raw_events import Leaving, settled_from
+from icestream.runtime.work.windows.raw_event_reader import RawEventReader
+from icestream.runtime.work.windows.raw_events import ExpiredEventFold, settled_from
 from icestream.runtime.work.windows.shard import WindowShard
 from icestream.state.files import Files
 from icestream.state.versions.commits import EVENTS, NO_SHARD, SEGMENTS, Commit, LiveSegment
@@ -55,7 +55,7 @@ class WindowWork:
         """Return how many ordinals the shards of a version take."""
         return shards * len(lower.lifetimes(self._plan))
 
-    def ingest(self, making: Making) -> Ingest:
+    def ingest(self, making: VersionContext) -> Ingest:
         """Return what every ingest task runs."""
         kept = None
         if self._store(making.before) != PANES:
@@ -67,12 +67,12 @@ class WindowWork:
 
     def run(
         self,
-        making: Making,
+        making: VersionContext,
         executor: Executor[Any],
         parcels: Sequence[Parcel],
         seen: tuple[Micros | None, ...],
         reached: Micros,
-    ) -> Made:
+    ) -> VersionResult:
         """Decide what is still open, fold what leaves, and run the shards."""
         before, store = making.before, self._store(making.before)
         estimate = self._estimate(making, parcels, seen) if store == AUTO else None
@@ -121,7 +121,7 @@ class WindowWork:
             "sliceBytesRead": _sum(reports, "slice_bytes_read"),
             "sliceBytesUsed": _sum(reports, "slice_bytes_used"),
         }
-        return Made(reports, decisions, kept, facts, self._expected(said, store, reached))
+        return VersionResult(reports, decisions, kept, facts, self._expected(said, store, reached))
 
     def _remove(self, kept: Sequence[Parcel]) -> None:
         """Remove events that were kept to measure them, and are not to be kept."""
@@ -129,16 +129,18 @@ class WindowWork:
             assert parcel.sent.kept is not None
             self._files.unlink(f"{self._root}/{SEGMENTS}/{parcel.sent.kept.name}")
 
-    def _expected(self, said: dict[str, Any] | None, store: str, reached: Micros) -> Space | None:
+    def _expected(
+        self, said: dict[str, Any] | None, store: str, reached: Micros
+    ) -> SpaceEstimate | None:
         """Return what the log and the rows were estimated to take, once windows are full."""
         if said is None or store == AUTO or self._panes is None:
             return None
         longest = max(each.range for each in lower.window_spec(self._panes).windows)
-        return Space(*said[store][:2]) if reached >= said["since"] + longest else None
+        return SpaceEstimate(*said[store][:2]) if reached >= said["since"] + longest else None
 
     def _again(
-        self, making: Making, parcels: Sequence[Parcel]
-    ) -> Callable[[int], KeptEvents] | None:
+        self, making: VersionContext, parcels: Sequence[Parcel]
+    ) -> Callable[[int], RawEventReader] | None:
         """Return how a shard reads kept events again; None if no field needs it."""
         if self._panes is None or lower.takes_back(self._panes):
             return None
@@ -148,12 +150,18 @@ class WindowWork:
             if p.sent.kept is not None
         )
         return partial(
-            KeptEvents, self._panes, making.routes, self._files, self._root, making.version, fresh
+            RawEventReader,
+            self._panes,
+            making.routes,
+            self._files,
+            self._root,
+            making.version,
+            fresh,
         )
 
     def _leave(
         self,
-        making: Making,
+        making: VersionContext,
         executor: Executor[Any],
         parcels: Sequence[Parcel],
         reached: Micros,
@@ -176,7 +184,7 @@ class WindowWork:
         )
         if not segments:
             return []
-        leaving = Leaving(
+        leaving = ExpiredEventFold(
             self._panes,
             making.version,
             making.routes,
@@ -196,8 +204,8 @@ class WindowWork:
         return self._plan.store if self._panes is not None else PANES
 
     def _estimate(
-        self, making: Making, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
-    ) -> Comparison | None:
+        self, making: VersionContext, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
+    ) -> PlanComparison | None:
         """Compare what the log would keep by what the first events showed; None without any."""
         kept = [parcel for parcel in parcels if parcel.sent.kept is not None]
         if not kept:
@@ -211,7 +219,7 @@ class WindowWork:
         size = sum(parcel.sent.kept.bytes for parcel in kept if parcel.sent.kept is not None)
         return cost.estimate(
             [view.windows for view in spec.views],
-            cost.Statistics(
+            cost.WindowStatistics(
                 rate=events * cost.SECOND / span,
                 tuple_bytes=size / events,
                 keys=keys,
@@ -225,7 +233,7 @@ class WindowWork:
 
     def _composition(
         self,
-        making: Making,
+        making: VersionContext,
         store: str,
         parcels: Sequence[Parcel],
         seen: tuple[Micros | None, ...],
@@ -263,7 +271,7 @@ def _folded(parcels: Sequence[Parcel]) -> int:
     return total(parcels, "entries") - total(parcels, "sent")
 
 
-def _table_bytes(making: Making) -> int:
+def _table_bytes(making: VersionContext) -> int:
     return max(LEAST_TABLE_BYTES, min(TABLE_BYTES, making.budget // 4))
 
 
@@ -272,7 +280,7 @@ def _sum(reports: Sequence[ShardReport], name: str) -> int:
     return sum(report.statistics.get(name, 0) for report in reports)
 
 
-def _said(comparison: Comparison, since: Micros) -> dict[str, Any]:
+def _said(comparison: PlanComparison, since: Micros) -> dict[str, Any]:
     """Return what either store was estimated to take, and since when there are events.
 
     Bytes on the log and in memory, then requests and bytes per second.

@@ -58,7 +58,7 @@ class Classifier(Protocol):
 
 
 @dataclass(frozen=True)
-class Clock:
+class ClockClassifier:
     """Not used since the hand came by last: a cheap likeness of least recently used."""
 
     def opened(self, stats: Stats, slots: Slots, tick: int) -> None:
@@ -164,7 +164,7 @@ class Smoothing(_Fading):
 
 #: classifiers that can be asked for by name
 BY_NAME: Mapping[str, Callable[[], Classifier]] = {
-    "clock": Clock,
+    "clock": ClockClassifier,
     "lfu": LeastFrequent,
     "plain-lfu": lambda: LeastFrequent(period=0),
     "smoothing": Smoothing,

@@ -42,7 +42,7 @@ from icestream.core.arrays import Ints, Mask, Slots
 from icestream.core.errors import DefinitionError
 from icestream.kernels.groups.cold import Stats, sample_places
 from icestream.state.groups.cold.classifiers import Classifier, Memory, classifier
-from icestream.state.groups.cold.targets import Load, Rule, check_rule, excess, spread
+from icestream.state.groups.cold.targets import Rule, SubQueryLoad, check_rule, excess, spread
 
 #: one in so many groups that would have to be written may stay if a clean one leaves instead
 SPARED = 8
@@ -227,10 +227,10 @@ class Manager:
         for ledger in self.ledgers.values():
             ledger.exposure += min(ledger.evicted, ledger.window)
 
-    def loads(self, shard: int = 0) -> list[Load]:
+    def loads(self, shard: int = 0) -> list[SubQueryLoad]:
         """Return what targets are computed from."""
         return [
-            Load(
+            SubQueryLoad(
                 subquery=name,
                 bytes=self._subqueries[name].bytes_held(),
                 weight=self._subqueries[name].weight,

@@ -35,7 +35,7 @@ Rule = Literal["proportional", "benefit"]
 
 
 @dataclass(frozen=True)
-class Load:
+class SubQueryLoad:
     """What one sub-query of one shard holds, and what giving up memory cost it lately."""
 
     subquery: str
@@ -55,7 +55,7 @@ class Load:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Load:
+    def from_json(cls, value: Mapping[str, Any]) -> SubQueryLoad:
         """Return the load that `to_json` wrote."""
         return cls(**value)
 
@@ -88,7 +88,7 @@ def excess(held: int, limit: int, threshold: float, free: float) -> int:
 
 
 def targets(
-    loads: Sequence[Load],
+    loads: Sequence[SubQueryLoad],
     limit: int,
     *,
     held: int | None = None,
@@ -109,7 +109,7 @@ def targets(
     return Targets(found)
 
 
-def spread(loads: Sequence[Load], need: int, rule: Rule) -> list[int]:
+def spread(loads: Sequence[SubQueryLoad], need: int, rule: Rule) -> list[int]:
     """Return how many of `need` bytes each load gives up."""
     check_rule(rule)
     caps = [load.bytes for load in loads]
@@ -129,7 +129,7 @@ def check_rule(rule: str) -> None:
         raise DefinitionError(msg)
 
 
-def _worth(loads: Sequence[Load]) -> list[float]:
+def _worth(loads: Sequence[SubQueryLoad]) -> list[float]:
     """Estimate the cost of misses for each byte given up and tick.
 
     A sub-query that was watched little is taken to be like all together: as if it had been watched

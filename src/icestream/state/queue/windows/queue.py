@@ -87,9 +87,9 @@ class WindowArrays:
         facts[[z.ROWS, z.WIDTH]] = block_rows, z.TUPLE + width
 
     @property
-    def kernel(self) -> z.Windows:
+    def kernel(self) -> z.WindowQueueArrays:
         """The arrays, for kernels; never kept across a call that may grow them."""
-        return z.Windows(self.facts, self.cells, self._pool.kernel, self._pages.kernel)
+        return z.WindowQueueArrays(self.facts, self.cells, self._pool.kernel, self._pages.kernel)
 
     @property
     def facts(self) -> Ints:
