@@ -46,7 +46,6 @@ from icestream.kernels.queue.order import (
     ReaderArrays,
     class_of,
     even_list,
-    first_key,
     is_by_phase,
     is_even,
     is_first,
