@@ -13,11 +13,11 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.lifetimes.alter_lifetimes import (
     Forever,
+    Hopping,
     Lifetime,
     Point,
     Shifted,
     WindowLifetime,
-    hopping,
 )
 from tests.fixtures import lifetime_events as stories
 from tests.oracles import lifetimes as oracle
@@ -45,10 +45,10 @@ CASES: list[tuple[Lifetime, Callable[[int, int], tuple[int, int]]]] = [
     (Point(), lambda le, _re: (le, le + 1)),
     (Shifted(4), lambda le, re: (le + 4, min(re + 4, INFINITY))),
     (Shifted(0), lambda le, re: (le, re)),
-    (hopping(12, 4), on_the_grid(12, 4)),
-    (hopping(5, 3), on_the_grid(5, 3)),
-    (hopping(2, 5), on_the_grid(2, 5)),
-    (hopping(1, 1), on_the_grid(1, 1)),
+    (Hopping(12, 4), on_the_grid(12, 4)),
+    (Hopping(5, 3), on_the_grid(5, 3)),
+    (Hopping(2, 5), on_the_grid(2, 5)),
+    (Hopping(1, 1), on_the_grid(1, 1)),
 ]
 
 
@@ -91,22 +91,22 @@ def test_lifetimes_end_at_infinity_at_the_latest() -> None:
     ]
     # what would begin at or after the end of time is not there
     assert Shifted(5)(changes).num_rows == 1
-    assert heads(hopping(10, 1000)(changes))[-1][1] == INFINITY
+    assert heads(Hopping(10, 1000)(changes))[-1][1] == INFINITY
 
 
 def test_a_window_holds_what_was_alive_in_its_range() -> None:
     # range 4, slide 2:  0   1   2   3   4   5   6
     # a point at 1 is in the windows at 2 and 4: alive from 2 on, before 6
     changes = changes_from([(Event((0, 0), 1, 2, ("a",)), 1)], PLAIN)
-    assert heads(hopping(4, 2)(changes)) == [(2, 6, 1)]
+    assert heads(Hopping(4, 2)(changes)) == [(2, 6, 1)]
 
 
 def test_lengths_are_checked() -> None:
     for wrong in (
         lambda: WindowLifetime(0),
         lambda: Shifted(-1),
-        lambda: hopping(0, 5),
-        lambda: hopping(5, 0),
+        lambda: Hopping(0, 5),
+        lambda: Hopping(5, 0),
     ):
         with pytest.raises(DefinitionError):
             wrong()

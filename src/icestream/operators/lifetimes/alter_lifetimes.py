@@ -113,11 +113,6 @@ class Hopping(Lifetime):
         return _with(changes, _up(le, self.slide), np.where(re == INFINITY, INFINITY, end))
 
 
-def hopping(range_: Micros, slide: Micros) -> Hopping:
-    """Make lifetimes of windows of a range, one every slide."""
-    return Hopping(range_, slide)
-
-
 def _plus(instants: Ints, length: Micros) -> Ints:
     """Add a length, stopping at INFINITY."""
     latest = INFINITY - length

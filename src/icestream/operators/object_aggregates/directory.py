@@ -64,10 +64,6 @@ class NodeDirectory:
         """Forget all slices but the chosen ones."""
         self._keep(self.all[chosen])
 
-    def level(self, level: int) -> Slices:
-        """Return the slices of a level."""
-        return self._of(level)[0]
-
     def node(self, level: int, place: int) -> Slices:
         """Return the slices of a node, by arrival."""
         slices, places = self._of(level)
