@@ -446,6 +446,7 @@ def test_what_is_read_in_a_period_is_what_was_estimated(windows: list[Windows]) 
     tiles = 0
     for recipe in composition.recipes:
         offset, slide = recipe.window.offset, recipe.window.slide
-        for making in map(recipe.making, range(offset, offset + period, slide)):
-            tiles += sum(part.count for part in (*making.add, *making.remove))
+        for start in range(offset, offset + period, slide):
+            steps = steps_of(recipe, start)
+            tiles += sum(part.count for part in (*steps.add, *steps.remove))
     assert tiles * SECOND / period == pytest.approx(composition.rows)
