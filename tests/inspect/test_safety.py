@@ -43,7 +43,7 @@ def sealed(value: Any) -> bytes:
 
 def rewritten(root: str, version: int, change: Any) -> VersionStore:
     """Let somebody change a commit and seal it again."""
-    path = Path(root, "commits", f"{version:012d}.json")
+    path = Path(VersionStore(LocalFiles(), root).path(version))
     value = json.loads(path.read_bytes().split(b"\n")[0])
     change(value)
     path.write_bytes(sealed(value))
@@ -116,7 +116,7 @@ def test_a_sealed_plan_that_is_none_is_damage(body: bytes, copy: str) -> None:
 
 def test_a_format_of_many_digits_is_damage(copy: str) -> None:
     path = Path(copy, "plan.json")
-    path.write_bytes(path.read_bytes().replace(b"icestream 2 ", b"icestream " + b"9" * 9000 + b" "))
+    path.write_bytes(path.read_bytes().replace(b"icestream 3 ", b"icestream " + b"9" * 9000 + b" "))
     with pytest.raises(DamageError):
         VersionStore(LocalFiles(), copy).plan()
 

@@ -44,7 +44,7 @@ def newest_segment(root: str) -> str:
 
 
 def commit_file(root: str, version: int) -> str:
-    return f"{root}/{COMMITS}/{version:012d}.json"
+    return VersionStore(LocalFiles(), root).path(version)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -217,5 +217,5 @@ def test_crash_a_repair_in_place_can_be_run_again(tmp_path: Path) -> None:
     repair_in_place(checkpoint, found)
     assert verify(Checkpoint(root)).is_fine
     moved = [name for name in os.listdir(f"{root}/{DROPPED}/{COMMITS}") if name[0] != "."]
-    assert sorted(moved) == ["000000000004.json", "000000000005.json"]
+    assert sorted(moved) == ["000000000004-00000001.json", "000000000005-00000001.json"]
     assert VersionStore(LocalFiles(), root).versions() == [1, 2, 3]

@@ -8,6 +8,7 @@ import pytest
 
 from icestream.bench.registry import Size
 from icestream.bench.safety.crash import CASES, CRASH, FLIP, REFUSE, STOPPED, TIGHT, Found
+from icestream.state.ownership import Place
 from icestream.state.versions import COMMITS
 from icestream.testing.faults.faulty_files import Crash, CrashMode, SimulatedDisk
 from icestream.testing.trials.rehearsal import MODES, ROOT, Process, Rehearsal, Script, staged
@@ -44,7 +45,7 @@ def test_crash_after_more_versions_than_a_listing_covers(tmp_path: Path) -> None
     with staged():
         rehearsal, disk = rehearse(Script(batches=70, events=16), tmp_path)
         assert len(rehearsal.expected) > 64
-        assert ("unlink", f"{ROOT}/{COMMITS}/{1:012d}.json") in disk.trace
+        assert ("unlink", f"{ROOT}/{COMMITS}/{Place(1, 1).name}") in disk.trace
         late = range(int(disk.steps * 0.9), disk.steps, 41)
         rehearsal.crash_everywhere(lambda step: step in late)
     assert rehearsal.points == len(late)

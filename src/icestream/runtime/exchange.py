@@ -13,7 +13,6 @@ Invariants:
 
 from __future__ import annotations
 
-import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ import pyarrow as pa
 from icestream.core.times import INFINITY, Micros
 from icestream.kernels.words import Table
 from icestream.operators.dataflow.gathering import between, by_group, first_and_last
+from icestream.state.attempts import epoch_of, new_attempt
 from icestream.state.files import Files
 from icestream.state.log.format import ENTRY_DTYPE, SegmentInfo
 from icestream.state.log.ipc import read_batch, read_table, write_table
@@ -163,7 +163,7 @@ class ExchangeWriter:
 
     def keep(self, ordinal: int) -> SegmentWriter:
         """Open the segment in which the events of the split are kept."""
-        path = f"{self._root}/{SEGMENTS}/{segment_name(ordinal, uuid.uuid4().hex[:16])}"
+        path = f"{self._root}/{SEGMENTS}/{segment_name(ordinal, new_attempt(epoch_of(self._name)))}"
         self._kept = SegmentWriter(self._log_files, path, ordinal, codec=self._codec)
         return self._kept
 

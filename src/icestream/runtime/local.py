@@ -7,7 +7,6 @@ runs every task in turn. Files, commits, arenas and budget are the real ones.
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -23,6 +22,7 @@ from icestream.runtime.versions.shard import ShardReport, ShardTask, run_all
 from icestream.runtime.versions.work import Parcel
 from icestream.runtime.windows.ingest import IngestTask
 from icestream.runtime.windows.tuples import Leaving
+from icestream.state.attempts import new_attempt
 from icestream.state.files import Files, LocalFiles
 from icestream.state.log.ipc import read_table
 from icestream.state.log.reader import SegmentReader
@@ -37,6 +37,7 @@ class LocalExecutor:
     def __init__(self, files: Files, root: str, parcel_files: Files) -> None:
         """Keep late events in the checkpoint at `root`, parcels where `parcel_files` puts them."""
         self.parcel_files = parcel_files
+        self.epoch = 0
         self._files = files
         self._root = root
 
@@ -68,7 +69,7 @@ class LocalExecutor:
         self, name: str, version: int, folder: str, run: Callable[[ExchangeWriter], SplitReport]
     ) -> Parcel:
         path = os.path.join(folder, f"{name}.parcel")
-        label = f"{version:012d}-{uuid.uuid4().hex[:16]}"
+        label = f"{version:012d}-{new_attempt(self.epoch)}"
         out = ExchangeWriter(self.parcel_files, path, self._files, self._root, label)
         try:
             report = run(out)

@@ -43,11 +43,11 @@ def test_put_works_in_any_thread_of_the_driver(spark: SparkSession, tmp_path: Pa
     assert made == [True]
 
 
-def test_put_needs_the_drivers_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_put_needs_the_drivers_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkSession, "getActiveSession", staticmethod(lambda: None))
     monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
     with pytest.raises(StorageError, match="only be created by the driver"):
-        RemoteFiles().put(f"{uri(tmp_path)}/x", b"")
+        RemoteFiles().put("hdfs://nowhere/x", b"")
 
 
 def test_tasks_need_no_jvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

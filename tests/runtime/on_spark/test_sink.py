@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import uuid
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ import icestream as ice
 from icestream.core.errors import DefinitionError
 from icestream.runtime.on_spark.sink import FILE_FORMATS, Once, Sink, TableSink, make_sink, no_rows
 from icestream.state.files import LocalFiles
+from icestream.state.versions import VersionStore
 from icestream.testing.stories.feed import Feed
 
 pytestmark = pytest.mark.spark
@@ -187,6 +187,6 @@ def test_versions_reach_the_sink_without_gaps(spark: SparkSession, tmp_path: Pat
     (tmp_path / "chk" / "spark" / "commits" / "2").unlink()
     assert run().recentProgress == []
     assert found() == expected
-    commits = tmp_path / "chk" / "icestream" / "commits"
-    last = json.loads(max(commits.iterdir()).read_text().splitlines()[0])
-    assert (last["version"], last["batch"]) == (3, 2)
+    last = VersionStore(LocalFiles(), str(tmp_path / "chk" / "icestream")).latest()
+    assert last is not None
+    assert (last.version, last.batch) == (3, 2)

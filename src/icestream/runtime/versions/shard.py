@@ -18,7 +18,6 @@ Invariants:
 from __future__ import annotations
 
 import time
-import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -40,6 +39,7 @@ from icestream.plan.windows.parts import Part, parts_of
 from icestream.runtime.dataflows.sending import Sending, Sends
 from icestream.runtime.exchange import Parcels, Shelf
 from icestream.state.arena import Arena
+from icestream.state.attempts import new_attempt
 from icestream.state.budget import Budget, Refused, shortage
 from icestream.state.files import Files
 from icestream.state.log.format import SegmentInfo
@@ -176,6 +176,8 @@ class ShardTask:
     #: arenas that the version before names, of all shards
     named: tuple[str, ...] = ()
     codec: str | None = None
+    #: the epoch of the driver, which the names of all files tell
+    epoch: int = 0
     #: where changes for other components go; None if there are none
     sends: Sends | None = None
     #: shards of other components, each after those that send to it, that run inside this one
@@ -262,7 +264,7 @@ class OpenShard:
     def __init__(self, task: ShardTask, shelf: Shelf) -> None:
         """Open the version before and take in what the exchange brought."""
         self._task = task
-        self._attempt = uuid.uuid4().hex[:16]
+        self._attempt = new_attempt(task.epoch)
         self._budget = Budget(task.quota)
         self._arena, self._rebuilt = task.open_arena(self._budget)
         self._released = False

@@ -22,7 +22,7 @@ from icestream.plan.events.dataflow import Dataflow
 from icestream.runtime.dataflows import spilling
 from icestream.runtime.dataflows import work as dataflow_work
 from icestream.runtime.local import Splits
-from icestream.state.versions import BASE, COMMITS, PLAN, RESULTS, SEGMENTS, VersionStore
+from icestream.state.versions import BASE, PLAN, RESULTS, SEGMENTS, VersionStore
 from icestream.testing.faults.rot import Rot
 from icestream.testing.stories.dataflow_plans import RATINGS, SECOND, Stream, dataflow
 from icestream.testing.stories.join_plans import SCHEMAS, batch_of, deferred, sources
@@ -131,8 +131,8 @@ class DataflowRot(Rot):
         }
         return {
             "plan": f"{ROOT}/{PLAN}",
-            "last commit": f"{ROOT}/{COMMITS}/{last.version:012d}.json",
-            "commit of a snapshot": f"{ROOT}/{COMMITS}/{base:012d}.json",
+            "last commit": store.path(last.version),
+            "commit of a snapshot": store.path(base),
             **{kind: f"{ROOT}/{SEGMENTS}/{each.info.name}" for kind, each in segments.items()},
             "results": f"{ROOT}/{RESULTS}/{last.results[0].name}",
             "late events": f"{ROOT}/{RESULTS}/{last.late[0].name}",
