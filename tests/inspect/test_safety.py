@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import xxhash
 
 from icestream.core.errors import DamageError
 from icestream.inspect.checkpoint import Checkpoint
@@ -27,7 +26,8 @@ from icestream.state.log.format import (
     TRAILER,
     footer_checksum,
 )
-from icestream.state.versions import FORMAT, VersionStore
+from icestream.state.sealed import FORMAT, seal
+from icestream.state.versions import VersionStore
 from icestream.testing.stories.checkpoints import KINDS, make
 
 #: kinds of checkpoints that take long to make
@@ -38,7 +38,7 @@ OUTSIDE = ("../x.seg", "/etc/passwd", "a/b", "..", ".", "", "x\0y", "a\nb", "x" 
 
 def sealed(value: Any) -> bytes:
     body = json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
-    return body + f"\nicestream {FORMAT} {xxhash.xxh3_64_hexdigest(body)}\n".encode()
+    return body + b"\n" + seal(FORMAT, body)
 
 
 def rewritten(root: str, version: int, change: Any) -> VersionStore:
@@ -108,8 +108,7 @@ def test_a_sealed_commit_that_makes_no_sense_is_damage(field: str, value: Any, c
     [b"[1]", b"7", b"{", b"\xff\xfe", b"[" * 100_000, b'{"plan":3}', b'{"legend":{}}', b"{}"],
 )
 def test_a_sealed_plan_that_is_none_is_damage(body: bytes, copy: str) -> None:
-    seal = f"\nicestream {FORMAT} {xxhash.xxh3_64_hexdigest(body)}\n".encode()
-    Path(copy, "plan.json").write_bytes(body + seal)
+    Path(copy, "plan.json").write_bytes(body + b"\n" + seal(FORMAT, body))
     with pytest.raises(DamageError, match=r"plan\.json"):
         VersionStore(LocalFiles(), copy).plan()
 

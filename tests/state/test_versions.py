@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from icestream.core.errors import CheckpointError, DamageError, IcestreamError, StorageError
 from icestream.core.times import MINUS_INFINITY
 from icestream.state.log.format import SegmentInfo
+from icestream.state.ownership import Place
 from icestream.state.versions import (
     BASE,
     LISTING_EVERY,
@@ -47,10 +48,12 @@ def test_the_worked_example_of_the_page_is_what_the_code_writes() -> None:
     (program,) = code_blocks("python")
     disk = SimulatedDisk()
     exec(compile(program, str(PAGE), "exec"), {"files": disk})
-    plan, shown = code_blocks("text")
+    plan, takeover, version = code_blocks("text")
     assert disk.read("checkpoint/plan.json").decode() == plan
-    body, seal, _ = shown.rsplit("\n", 2)
-    assert disk.read(path(2)).decode() == body.replace("\n", "") + "\n" + seal + "\n"
+    for place, shown in ((Place(0, 1), takeover), (Place(1, 1), version)):
+        body, seal, _ = shown.rsplit("\n", 2)
+        written = disk.read(f"checkpoint/commits/{place.name}").decode()
+        assert written == body.replace("\n", "") + "\n" + seal + "\n"
 
 
 def test_the_page_names_every_field_of_a_commit() -> None:

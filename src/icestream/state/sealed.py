@@ -31,7 +31,7 @@ _FORMAT_DIGITS = 9
 def sealed(value: Mapping[str, Any]) -> bytes:
     """Return JSON in one line, the format version and a checksum in the next."""
     body = json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
-    return body + b"\n" + _seal(FORMAT, body)
+    return body + b"\n" + seal(FORMAT, body)
 
 
 def opened(path: str, data: bytes) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def opened(path: str, data: bytes) -> dict[str, Any]:
             f"{FORMAT}: install the {age} Icestream that wrote it, or start a new checkpoint"
         )
         raise CheckpointError(msg)
-    if written is None or rest != _seal(written, body):
+    if written is None or rest != seal(written, body):
         raise DamageError(path, "its checksum does not match its content")
     try:
         value = json.loads(body)
@@ -64,5 +64,7 @@ def format_of(data: bytes) -> int | None:
     return int(words[1]) if len(words[1]) <= _FORMAT_DIGITS else None
 
 
-def _seal(written: int, body: bytes) -> bytes:
-    return f"icestream {written} {xxhash.xxh3_64_hexdigest(body)}\n".encode()
+def seal(written: int, body: bytes) -> bytes:
+    """Return the line after a body: the checksum covers the format too, except in format 2."""
+    seed = written if written > OLDEST_FORMAT else 0
+    return f"icestream {written} {xxhash.xxh3_64_hexdigest(body, seed)}\n".encode()
