@@ -256,6 +256,15 @@ class Driver(Generic[Batch_contra]):
         if self._lease is not None:
             self._lease.release()
 
+    def tell_if_taken_over(self) -> None:
+        """Raise TakenOver if that is why something failed; nothing if that is not known."""
+        try:
+            self.store.check_owner()
+        except TakenOver:
+            raise
+        except Exception:
+            return
+
     # -- one version -----------------------------------------------------------------------
 
     def _version(
@@ -273,7 +282,7 @@ class Driver(Generic[Batch_contra]):
         try:
             return self._computed(number, batch, flush, last=last)
         except Exception:
-            self._tell_if_taken_over()
+            self.tell_if_taken_over()
             raise
 
     def _computed(
@@ -510,15 +519,6 @@ class Driver(Generic[Batch_contra]):
         self._idle.resume()
         self._settled = True
 
-    def _tell_if_taken_over(self) -> None:
-        """Raise TakenOver if that is why something failed; nothing if that is not known."""
-        try:
-            self.store.check_owner()
-        except TakenOver:
-            raise
-        except Exception:
-            return
-
     def _note_idle(self, number: int | None) -> None:
         """Remember that a batch brought nothing, so that the next is not taken for a gap."""
         if number is not None:
@@ -584,6 +584,9 @@ class Driver(Generic[Batch_contra]):
     def _delivery(
         self, commit: Commit, *, again: bool, progress: dict[str, Any] | None = None
     ) -> Delivery:
+        if again:
+            # its files are there as long as it is ours
+            self.store.check_owner()
         folder = f"{self._settings.root}/{RESULTS}"
         return Delivery(
             commit,
