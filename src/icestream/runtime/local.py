@@ -13,6 +13,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from icestream.core.errors import IcestreamError
 from icestream.plan.adaptation.running import Together
 from icestream.plan.nodes import Computation
 from icestream.runtime.exchange import ExchangeWriter, SplitReport
@@ -144,12 +145,16 @@ class LocalQuery:
 
     def rows(self, deliveries: Sequence[Delivery], view: int = 0) -> pa.Table:
         """Return the rows of one view of deliveries in one table."""
-        tables = [
-            table
-            for delivery in deliveries
-            for path in delivery.results
-            for table in read_rows(self.files, path, view)
-        ]
+        try:
+            tables = [
+                table
+                for delivery in deliveries
+                for path in delivery.results
+                for table in read_rows(self.files, path, view)
+            ]
+        except IcestreamError:
+            self.driver.tell_if_taken_over()
+            raise
         if not tables:
             return self.plan.results(self.plan.views[view]).empty_table()
         return pa.concat_tables(tables)

@@ -23,6 +23,15 @@ from icestream.testing.faults.faulty_files import SimulatedDisk
 from icestream.testing.trials.rehearsal import ROOT, Delivered, Process, Script
 
 
+def _acted(process: Process, action: int) -> Delivered:
+    """Do an action and take its rows, as a query on Spark hands them to its sink."""
+    try:
+        return process.act(action)
+    except Exception:
+        process.query.driver.tell_if_taken_over()
+        raise
+
+
 class Turn:
     """Something that runs in a thread of its own, up to a step of the disk at a time."""
 
@@ -106,7 +115,7 @@ class Contest:
         for done in range(action):
             self._compare(done, first.act(done), f"{story}, undisturbed")
         delivered: list[Delivered] = []
-        one = Turn(lambda: delivered.append(first.act(action)))
+        one = Turn(lambda: delivered.append(_acted(first, action)))
         two = Turn(lambda: self._live(disk, action, story))
         disk.turns = [one, two]
         one.run(first_step)
@@ -140,7 +149,7 @@ class Contest:
         before = disk.files()
         for _ in range(2):
             try:
-                first.act(len(self.script.actions) - 1)
+                _acted(first, len(self.script.actions) - 1)
                 self.differences.append(f"{story}: the first was not told")
             except TakenOver:
                 pass
