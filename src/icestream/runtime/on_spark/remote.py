@@ -69,11 +69,10 @@ class RemoteFiles:
 
     def put(self, path: str, data: bytes) -> bool:
         """Create a file with this content, on the driver; False if it exists with another."""
-        scheme = urlsplit(path).scheme
-        if scheme == "file":
+        if _is_local(path):
             return LocalFiles().put(_find(path)[1], data)
-        if scheme not in EXCLUSIVE:
-            _warn_of(scheme)
+        if urlsplit(path).scheme not in EXCLUSIVE:
+            _warn_of(urlsplit(path).scheme)
         spark = SparkSession.getActiveSession() or SparkSession._instantiatedSession
         if spark is None:
             msg = f"{path} can only be created by the driver, with a running Spark session"
@@ -134,6 +133,11 @@ def _created(files: RemoteFiles, path: str, data: bytes, create: Callable[[], No
     except FileNotFoundError:
         reason = "its storage took it and does not have it" if failure is None else failure
         raise _refused(path, getattr(reason, "java_exception", reason)) from failure
+
+
+def _is_local(path: str) -> bool:
+    """Tell whether this process can link files there."""
+    return urlsplit(path).scheme == "file"
 
 
 @lru_cache(maxsize=16)
