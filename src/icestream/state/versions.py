@@ -340,9 +340,10 @@ class VersionStore:
         return self._takeover(places[-1]) if places else None
 
     def takeovers_until(self, version: int) -> list[str]:
-        """Return the files of takeovers that went on from a version or from one before it."""
-        found = {self._path(each): self._takeover(each) for each in self.look().takeovers}
-        return [path for path, each in found.items() if each and each.after <= version]
+        """Return the files of the takeovers before a version in the sequence."""
+        standing = self.look(damaged=True)
+        end = standing.commits[version]
+        return [self._path(place) for place in standing.takeovers if place < end]
 
     def _takeover(self, place: Place) -> Takeover | None:
         """Return the takeover at a place, read once; None if there is a commit."""
