@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from icestream.core.process import this_process
 from icestream.dashboard.library import Library, Watched
-from icestream.runtime.versions.history import NEWER, History, this_process
+from icestream.runtime.versions.history import NEWER, History
 from icestream.testing.stories.histories import write_history
 
 

@@ -23,9 +23,10 @@ from typing import Any
 
 import xxhash
 
+from icestream.core.process import lives
 from icestream.dashboard.drawing import drawing
 from icestream.dashboard.reading import HistoryReader
-from icestream.runtime.versions.history import END, NEWER, PROGRESS, START, history_folder, lives
+from icestream.runtime.versions.history import END, NEWER, PROGRESS, START, history_folder
 
 #: names of folders that tell nothing
 _PLAIN = ("checkpoint", "checkpoints", "chk")

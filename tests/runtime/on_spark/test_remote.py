@@ -39,7 +39,8 @@ def test_a_second_put_of_one_path_is_refused(spark: SparkSession, tmp_path: Path
 def test_one_of_several_puts_wins(tmp_path: Path) -> None:
     files = RemoteFiles()
     for number in range(100):
-        path, begin, won = f"{uri(tmp_path)}/commits/{number}.json", threading.Barrier(3), []
+        path, begin = f"{uri(tmp_path)}/commits/{number}.json", threading.Barrier(3)
+        won: list[bytes] = []
 
         def put(content: bytes, path: str, begin: threading.Barrier, won: list[bytes]) -> None:
             begin.wait()
@@ -57,7 +58,7 @@ def test_one_of_several_puts_wins(tmp_path: Path) -> None:
         assert won == [files.read(path)]
 
 
-class _Failure(Py4JJavaError):
+class _Failure(Py4JJavaError):  # type: ignore[misc]
     """A failure of the JVM without a JVM."""
 
     def __init__(self) -> None:
