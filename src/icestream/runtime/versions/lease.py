@@ -34,7 +34,7 @@ import time
 from collections.abc import Callable
 
 from icestream.core.clock import Clock, SystemClock
-from icestream.core.errors import CheckpointError, DamageError
+from icestream.core.errors import CheckpointError, DamageError, StorageError
 from icestream.core.process import lives
 from icestream.core.times import Micros
 from icestream.state.files import Files
@@ -93,11 +93,12 @@ class Lease:
     def hold(self, epoch: int, every: float | None = RENEWED_EVERY) -> None:
         """Begin the lease of an epoch that was taken, and renew it from now on."""
         self._epoch = epoch
-        for name in self._files.list(self._folder):
-            found = _NAME.fullmatch(name)
-            if found and int(found[1]) < epoch:
-                self._files.unlink(f"{self._folder}/{name}")
-        self.renew()
+        with contextlib.suppress(StorageError):
+            for name in self._files.list(self._folder):
+                found = _NAME.fullmatch(name)
+                if found and int(found[1]) < epoch:
+                    self._files.unlink(f"{self._folder}/{name}")
+            self.renew()
         if every is not None:
             renewing = threading.Thread(
                 target=self._renewing, args=(every,), name="icestream-lease", daemon=True
