@@ -17,6 +17,8 @@ DataFrame. `memory`, `shards` and `parallelism` are what Icestream adds, and the
 - `durability`: of groups of events: `log`, every batch is on the log (the default); `evict`, only
   what leaves memory is written and a restart replays the source.
 - `plan`: `panes` or `tuples`, what the log keeps of windows; chosen by size unless said.
+- `takeOver`: start although another program runs on the checkpoint, which then fails at its next
+  commit; without it, a start is refused while another program is alive.
 - `ui`: show the query on a local page, whose address is printed and in `query.uiWebUrl`.
 
 Several results over one stream are started together by `start`: they are one query, with one
@@ -66,6 +68,7 @@ from icestream.runtime.spark.sink import (
 )
 from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeExecutor
 from icestream.runtime.version.history import QueryHistory
+from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.scaling import spare_shards
 from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.work import Executor
@@ -90,6 +93,7 @@ _OWN_OPTIONS = (
     "localDir",
     "plan",
     "rebalance",
+    "takeOver",
     "ticker",
     "ui",
 )
@@ -539,7 +543,19 @@ class StreamWriter:
         files = _files_at(checkpoint)
         settings = self._settings(files, checkpoint)
         executor = self._executor(built.events, files, settings)
-        return Driver(plan, settings, files, executor), plan, settings, files
+        lease = Lease(files, settings.root)
+        if self._options.get("takeOver", "false").lower() != "true":
+            lease.check()
+        driver = Driver(
+            plan, settings, files, executor, application=self._application(), lease=lease
+        )
+        return driver, plan, settings, files
+
+    def _application(self) -> str:
+        """Return what whoever loses the checkpoint to this program is told of it."""
+        context = self._spark.sparkContext
+        query = "a query" if self._name is None else f"query {self._name!r}"
+        return f"{query} of {context.appName!r} ({context.applicationId})"
 
     def _begin(
         self, events: DataFrame, batch: Callable[[DataFrame, int], None], checkpoint: str
@@ -643,9 +659,29 @@ def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
             "spark.readStream instead of spark.read, or build state from it with bootstrap()"
         )
         raise DefinitionError(msg)
-    checkpoint, flush, paced = lead._checkpoint(), lead._flushes(), lead._paced()
+    checkpoint, paced = lead._checkpoint(), lead._paced()
+    lead._flushes()
     modes = [each._mode for each, _ in outputs]
     driver, plan, settings, files = paced._driver(built, checkpoint, modes)
+    try:
+        return _run(outputs, lead, paced, built, driver, plan, settings, files)
+    except BaseException:
+        driver.close()
+        raise
+
+
+def _run(
+    outputs: Sequence[tuple[StreamWriter, Sink]],
+    lead: StreamWriter,
+    paced: StreamWriter,
+    built: BuiltQuery[Computation],
+    driver: Driver[DataFrame],
+    plan: Computation,
+    settings: Settings,
+    files: Files,
+) -> Query:
+    """Hand what a driver computes to the sinks, from now on."""
+    checkpoint, flush = lead._checkpoint(), lead._flushes()
     spark = lead._spark
     safe = [once(sink, files, settings.root, number) for number, (_, sink) in enumerate(outputs)]
     late = lead._options.get("lateEvents")

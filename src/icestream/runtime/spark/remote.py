@@ -7,16 +7,22 @@ does for Spark's own commits.
 
 Invariants:
 1. `put` creates a file whole or not at all, and never replaces one
-   (`test_a_second_put_of_one_path_is_refused`).
+   (`test_a_second_put_of_one_path_is_refused`); of several that race for a name one wins
+   (`test_one_of_several_puts_wins`). What it answers is what is there: the file is read back, so an
+   answer that was lost, or a close that failed unnoticed, is no commit that is there or not
+   (`test_put_reads_back_what_became_of_it`).
 2. Everything but `put` works in a task without a JVM (`test_tasks_need_no_jvm`).
 
-Limits: how exclusive `put` is depends on the storage, as for Spark's own checkpoints: HDFS renames
-atomically, object stores need the committer that Spark is configured with.
+Limits: how exclusive `put` is depends on the storage, as for Spark's own checkpoints. Local files
+are linked and HDFS renames without replacing, so one of two wins. Object stores have no such rename
+(`EXCLUSIVE` lists those that do): there two that create a file in the same moment may both believe
+to have won, which a warning says once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import logging
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -28,10 +34,14 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from icestream.core.errors import DefinitionError, StorageError
-from icestream.state.files import NewFile, OpenFile, folder_of
+from icestream.state.files import LocalFiles, NewFile, OpenFile, folder_of
 
 #: names that Hadoop gives storages which Arrow knows by another
 _ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfs", "abfss": "abfs"}
+#: storages on which creating a file fails if another did it first, whatever the moment
+EXCLUSIVE = frozenset({"file", "hdfs", "viewfs"})
+
+_LOG = logging.getLogger(__name__)
 
 
 class RemoteFiles:
@@ -58,7 +68,11 @@ class RemoteFiles:
             file.close()
 
     def put(self, path: str, data: bytes) -> bool:
-        """Create a file with this content, on the driver; False if it exists."""
+        """Create a file with this content, on the driver; False if it exists with another."""
+        if _is_local(path):
+            return LocalFiles().put(_find(path)[1], data)
+        if urlsplit(path).scheme not in EXCLUSIVE:
+            _warn_of(urlsplit(path).scheme)
         spark = SparkSession.getActiveSession() or SparkSession._instantiatedSession
         if spark is None:
             msg = f"{path} can only be created by the driver, with a running Spark session"
@@ -69,18 +83,14 @@ class RemoteFiles:
         manager = package.CheckpointFileManager.create(
             place.getParent(), spark._jsparkSession.sessionState().newHadoopConf()
         )
-        try:
+
+        def create() -> None:
             manager.mkdirs(place.getParent())
-            if manager.exists(place):
-                return False
             stream = manager.createAtomic(place, False)
             stream.write(bytearray(data))
             stream.close()
-        except Py4JJavaError as error:
-            if "FileAlreadyExists" in str(error.java_exception):
-                return False
-            raise _refused(path, error.java_exception) from error
-        return True
+
+        return False if self.exists(path) else _created(self, path, data, create)
 
     def rename(self, source: str, target: str) -> None:
         """Give a file another name on the same storage."""
@@ -109,6 +119,35 @@ class RemoteFiles:
 
     def sync_files(self, paths: Collection[str]) -> None:
         """Do nothing: closed files are durable."""
+
+
+def _created(files: RemoteFiles, path: str, data: bytes, create: Callable[[], None]) -> bool:
+    """Create a file and tell from what is there then whether it was us."""
+    failure: Py4JJavaError | None = None
+    try:
+        create()
+    except Py4JJavaError as error:
+        failure = error
+    try:
+        return files.read(path) == data
+    except FileNotFoundError:
+        reason = "its storage took it and does not have it" if failure is None else failure
+        raise _refused(path, getattr(reason, "java_exception", reason)) from failure
+
+
+def _is_local(path: str) -> bool:
+    """Tell whether this process can link files there."""
+    return urlsplit(path).scheme == "file"
+
+
+@lru_cache(maxsize=16)
+def _warn_of(scheme: str) -> None:
+    """Say once that a storage cannot create exclusively."""
+    _LOG.warning(
+        "%s:// cannot create a file exclusively through Spark: two programs that open one "
+        "checkpoint in the same moment may both believe to own it. Start one at a time",
+        scheme,
+    )
 
 
 class _RemoteNewFile:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 import pickle
 import tempfile
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +42,7 @@ from icestream.runtime.work.windows.prefold import Prefold
 from icestream.state.files import Files, LocalFiles
 from icestream.state.log.reader import SegmentReader
 from icestream.state.log.writer import SegmentWriter
+from icestream.state.versions.attempts import new_attempt
 
 _REPORT = pa.schema([("report", pa.binary())])
 _PARCEL = pa.schema(
@@ -69,6 +69,7 @@ class FileExchangeExecutor:
     ) -> None:
         """With `sources`, tasks read the files of a batch themselves."""
         self.parcel_files = files if in_storage else LocalFiles()
+        self.epoch = 0
         self._hosts_apart = in_storage
         self._codec = codec
         self._spark = spark
@@ -130,7 +131,9 @@ class FileExchangeExecutor:
         return outcomes
 
     def _parcelling(self, version: int, folder: str) -> _Parcelling:
-        return _Parcelling(self._files, self._root, version, folder, self._codec, self.parcel_files)
+        return _Parcelling(
+            self._files, self._root, version, self.epoch, folder, self._codec, self.parcel_files
+        )
 
     def reread(self, task: RereadTask, folder: str) -> list[Parcel]:
         """Read the log, a part of its segments in each task."""
@@ -168,6 +171,7 @@ class _Parcelling:
     files: Files
     root: str
     version: int
+    epoch: int
     folder: str
     codec: str | None
     parcel_files: Files
@@ -181,7 +185,7 @@ class _Parcelling:
         return self._filled(part, lambda out: task.run(part, parts, out))
 
     def _filled(self, number: int, fill: Callable[[ExchangeWriter], SplitReport]) -> _Outcome:
-        name = f"{self.version:012d}-{number:06d}-{uuid.uuid4().hex[:16]}"
+        name = f"{self.version:012d}-{number:06d}-{new_attempt(self.epoch)}"
         path = os.path.join(self.folder, f"{name}.parcel")
         out = ExchangeWriter(self.parcel_files, path, self.files, self.root, name, self.codec)
 
@@ -209,6 +213,7 @@ class ShuffleExchangeExecutor:
         codec: str | None = None,
     ) -> None:
         """Keep no blobs yet."""
+        self.epoch = 0
         self._spark = spark
         self._files = files
         self._root = root
@@ -253,11 +258,12 @@ class ShuffleExchangeExecutor:
     ) -> list[Parcel]:
         """Let tasks fold their part of a source and keep the blobs; return the parcels' reports."""
         files, root, codec, wave = self._files, self._root, self._codec, len(self._parcels)
+        epoch = self.epoch
 
         def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             number = TaskContext.get().partitionId()  # type: ignore[union-attr]
             with tempfile.TemporaryDirectory(prefix="icestream-") as local:
-                parcels = _Parcelling(files, root, version, local, codec, LocalFiles())
+                parcels = _Parcelling(files, root, version, epoch, local, codec, LocalFiles())
                 outcome = fold(parcels, number, batches)
                 place = _PLACES * wave + number
                 yield _packed(_PARCEL, [_NO_SHARD], [place], [pickle.dumps(outcome)], [b""])
