@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
-from icestream.operators.lifetimes.alter_lifetimes import (
+from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
+from icestream.plan.windows.lifetimes import (
     Forever,
     Hopping,
     Lifetime,
@@ -59,7 +60,7 @@ def test_oracle_altered_lifetimes(
 ) -> None:
     for batch in stories.story(Random(seed), [stories.port()]):
         for _, chunk in batch.chunks:
-            found = alter(chunk)
+            found = AlterLifetimes(alter)(chunk)
             assert found.schema == chunk.schema
             oracle.assert_same_bag(bag_of(found), oracle.altered(bag_of(chunk), lifetime))
 
@@ -70,7 +71,7 @@ def test_altered_changes_leave_the_past_alone(dice: Random, alter: Lifetime) -> 
     for batch in stories.story(dice, [stories.port()]):
         after = Counter(before)
         for _, chunk in batch.chunks:
-            for event, diff in oracle.events_of(alter(chunk)):
+            for event, diff in oracle.events_of(AlterLifetimes(alter)(chunk)):
                 after[event] += diff
         oracle.assert_past_is_kept(before, after, batch.watermark)
         before = oracle.without_zeros(after)
@@ -79,26 +80,26 @@ def test_altered_changes_leave_the_past_alone(dice: Random, alter: Lifetime) -> 
 def test_lifetimes_end_at_infinity_at_the_latest() -> None:
     edges = [(INFINITY - 3, INFINITY - 1), (INFINITY - 3, INFINITY), (MINUS_INFINITY, INFINITY)]
     changes = changes_from([(Event((0, 0), le, re, ("a",)), 1) for le, re in edges], PLAIN)
-    assert [re for _, re, _ in heads(WindowLifetime(INFINITY)(changes))] == [
+    assert [re for _, re, _ in heads(AlterLifetimes(WindowLifetime(INFINITY))(changes))] == [
         INFINITY,
         INFINITY,
         INFINITY - 1 + MINUS_INFINITY + 1,
     ]
-    assert heads(Shifted(2)(changes)) == [
+    assert heads(AlterLifetimes(Shifted(2))(changes)) == [
         (INFINITY - 1, INFINITY, 1),
         (INFINITY - 1, INFINITY, 1),
         (MINUS_INFINITY + 2, INFINITY, 1),
     ]
     # what would begin at or after the end of time is not there
-    assert Shifted(5)(changes).num_rows == 1
-    assert heads(Hopping(10, 1000)(changes))[-1][1] == INFINITY
+    assert AlterLifetimes(Shifted(5))(changes).num_rows == 1
+    assert heads(AlterLifetimes(Hopping(10, 1000))(changes))[-1][1] == INFINITY
 
 
 def test_a_window_holds_what_was_alive_in_its_range() -> None:
     # range 4, slide 2:  0   1   2   3   4   5   6
     # a point at 1 is in the windows at 2 and 4: alive from 2 on, before 6
     changes = changes_from([(Event((0, 0), 1, 2, ("a",)), 1)], PLAIN)
-    assert heads(Hopping(4, 2)(changes)) == [(2, 6, 1)]
+    assert heads(AlterLifetimes(Hopping(4, 2))(changes)) == [(2, 6, 1)]
 
 
 def test_lengths_are_checked() -> None:
