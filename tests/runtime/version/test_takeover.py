@@ -10,6 +10,7 @@ import pytest
 
 from icestream.core.errors import CheckpointError
 from icestream.runtime.local import LocalQuery
+from icestream.runtime.version import retention
 from icestream.runtime.version.settings import Settings
 from icestream.state.versions.commits import COMMITS, PLAN, RESULTS, SEGMENTS, VersionStore
 from icestream.state.versions.ownership import TakenOver

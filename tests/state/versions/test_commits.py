@@ -23,7 +23,7 @@ from icestream.state.versions.commits import (
 from icestream.state.versions.ownership import Place
 from icestream.testing.simulated_disk import Crash, CrashMode, SimulatedDisk
 
-PAGE = Path(__file__).parents[2] / "docs" / "formats" / "commits.md"
+PAGE = Path(__file__).parents[3] / "docs" / "formats" / "commits.md"
 MODES: tuple[CrashMode, ...] = ("drop", "tear", "keep")
 
 
