@@ -27,6 +27,5 @@ from __future__ import annotations
 
 from icestream.operators.aggregates.aggregate import OBJECT_FUNCTIONS, Aggregate, applicable
 from icestream.operators.aggregates.catalogue import WORD_FUNCTIONS
-from icestream.operators.aggregates.double_double import square_over
 
-__all__ = ["OBJECT_FUNCTIONS", "WORD_FUNCTIONS", "Aggregate", "applicable", "square_over"]
+__all__ = ["OBJECT_FUNCTIONS", "WORD_FUNCTIONS", "Aggregate", "applicable"]

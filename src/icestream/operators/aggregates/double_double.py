@@ -32,10 +32,3 @@ def product_over(a: Pair, b: Pair, count: Floats) -> Pair:
     quotient = product / count
     back, back_error = two_product(quotient, count)
     return quotient, ((product - back) - back_error + error) / count
-
-
-def square_over(sums: Floats, count: Floats) -> Pair:
-    """Return sum squared over count as a double-double."""
-    with np.errstate(all="ignore"):
-        whole = (sums, np.zeros_like(sums))
-        return product_over(whole, whole, count)

@@ -25,7 +25,6 @@ import pyarrow as pa
 from icestream.kernels import words
 from icestream.kernels.windows import fold as kernels
 from icestream.kernels.words import Table
-from icestream.operators.aggregates import square_over
 from icestream.operators.columns import ARRIVAL, TIME, Column
 from icestream.operators.fields import ORDERED, Field, Layout
 from icestream.operators.windows.cells import CellFinder
@@ -267,16 +266,23 @@ def _fold_partial(
         low, high = _joined(column.integers, columns[partial_name(field, 1)].integers)
         kernels.fold_sum_i128(entries, place, slots, low, high, valid, first, last)
     elif field.op == words.MIN:
-        kernels.fold_min(entries, place, slots, column.ordered, valid, first, last)
-    elif field.op == words.MAX:
-        kernels.fold_max(entries, place, slots, column.ordered, valid, first, last)
+        values = _signed_zeros(field, columns, -0.0, 0.0).ordered
+        kernels.fold_min(entries, place, slots, values, valid, first, last)
     else:
-        kernels.fold_sum_f64(entries, place, slots, column.floats, valid, first, last)
-        if field.kind == "squares_f64":
-            sums = columns[partial_name(field, 1)].floats
-            count = np.maximum(columns[partial_name(field, 2)].floats, 1.0)
-            for part in square_over(sums, count):
-                kernels.fold_sum_f64(entries, place, slots, part, valid, first, last)
+        values = _signed_zeros(field, columns, 0.0, -0.0).ordered
+        kernels.fold_max(entries, place, slots, values, valid, first, last)
+
+
+def _signed_zeros(
+    field: Field, columns: Mapping[str, Column], present: float, absent: float
+) -> Column:
+    """Return extremes whose zeros have their sign: one where there is a flag for it, or another."""
+    column = columns[partial_name(field)]
+    flags = columns.get(partial_name(field, 1))
+    if flags is None:
+        return column
+    zeros = np.where(flags.integers == 1, present, absent)
+    return Column(pa.array(np.where(column.floats == 0, zeros, column.floats)))
 
 
 def _joined(low32: Ints, high32: Ints) -> tuple[Ints, Ints]:
