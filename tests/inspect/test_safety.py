@@ -116,7 +116,7 @@ def test_a_sealed_plan_that_is_none_is_damage(body: bytes, copy: str) -> None:
 
 def test_a_format_of_many_digits_is_damage(copy: str) -> None:
     path = Path(copy, "plan.json")
-    path.write_bytes(path.read_bytes().replace(b"icestream 2 ", b"icestream " + b"9" * 9000 + b" "))
+    path.write_bytes(path.read_bytes().replace(b"icestream 3 ", b"icestream " + b"9" * 9000 + b" "))
     with pytest.raises(DamageError):
         VersionStore(LocalFiles(), copy).plan()
 

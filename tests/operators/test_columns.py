@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from icestream.core.errors import InputError
 from icestream.kernels.windows.fold import ALL_VALID
-from icestream.operators.columns import Arrivals, Column
+from icestream.operators.columns import PLACE_BITS, ROW_BITS, Arrivals, Column
 from icestream.testing.stories.plans import EVERY_INPUT, INSTANT
 from icestream.testing.stories.sources import Shape, random_column
 
@@ -76,19 +77,23 @@ def test_zeros_of_both_signs_rank_alike() -> None:
 
 def test_arrival_numbers_grow_with_the_stream() -> None:
     numbers = []
-    for version in (0, 1, 2**26 - 1):
-        for split in (0, 1, 2**12 - 1):
-            arrivals = Arrivals(version, split)
-            numbers += arrivals.next(3).to_pylist()
-            numbers += arrivals.next(2).to_pylist()
-    assert numbers == sorted(set(numbers))
-    assert numbers[0] >= 0
-    assert numbers[-1] < 2**62
+    for version in (0, 1, 2**26, 2**40):
+        for place in (0, 1, 2**12, 2**PLACE_BITS - 1):
+            arrivals = Arrivals(version, place)
+            for rows in (3, 5, 2):
+                told = arrivals.next(rows)
+                few = [each.take(pa.array([0, 1, rows - 1])) for each in told.values()]
+                numbers += list(zip(*(each.to_pylist() for each in few), strict=True))
+    assert numbers == sorted(numbers)
+    assert len(set(numbers)) == len(numbers) - 4 * 4
+    assert min(min(pair) for pair in numbers) >= 0
+    assert max(arrival for _, arrival in numbers) < 2**62
 
 
-def test_arrivals_beyond_the_last_number_share_it() -> None:
-    assert Arrivals(2**26, 0).next(1).to_pylist() == Arrivals(0, 0).next(1).to_pylist()
-    assert Arrivals(1, 2**20).next(1).to_pylist() == Arrivals(1, 2**12 - 1).next(1).to_pylist()
-    long = Arrivals(0, 0)
-    long.next(2**24 - 1)
-    assert long.next(3).to_pylist() == [2**24 - 1] * 3
+def test_more_parts_or_rows_than_there_are_numbers_are_refused() -> None:
+    with pytest.raises(InputError, match="maxFilesPerTrigger"):
+        Arrivals(1, 2**PLACE_BITS)
+    long = Arrivals(1, 0)
+    long._rows = 2**ROW_BITS
+    with pytest.raises(InputError, match="smaller files"):
+        long.next(1)

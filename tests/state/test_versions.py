@@ -164,7 +164,7 @@ def test_another_format_asks_for_another_release(written: bytes, age: str) -> No
     disk = SimulatedDisk()
     store = VersionStore(disk, "checkpoint")
     store.create(commit(1))
-    other = disk.read(path(1)).replace(b"\nicestream 2 ", b"\nicestream " + written + b" ")
+    other = disk.read(path(1)).replace(b"\nicestream 3 ", b"\nicestream " + written + b" ")
     disk.unlink(path(1))
     disk.put(path(1), other)
     with pytest.raises(CheckpointError, match=f"reads 2: install the {age}"):

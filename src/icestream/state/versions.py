@@ -34,7 +34,7 @@ from icestream.state.files import Files
 from icestream.state.log.format import SegmentInfo, text, whole
 from icestream.state.sense import sensible
 
-FORMAT = 2
+FORMAT = 3
 #: the lifetime class that a newer snapshot of the same shard replaces
 BASE = "base"
 #: between the name of a part of a shard and that of a lifetime class

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -175,3 +176,23 @@ def test_rows_of_an_empty_query_have_the_result_columns(
     query = open_query(plan, str(tmp_path_factory.mktemp("query")))
     assert query.feed([]).schema == plan.results(plan.views[0])
     assert rows_of(query.flush()) == []
+
+
+def test_the_last_of_more_rows_than_24_bits_count_is_the_last(tmp_path: Path) -> None:
+    plan = window_plan(
+        "4 seconds", "4 seconds", slack=0, aggregates=[Aggregate("last", "value", "last")]
+    )
+    rows, parts = 1 << 20, 17
+    many = pa.record_batch(
+        [
+            pa.array(np.ones(rows, dtype=np.int64)).cast(plan.time),
+            pa.array(np.zeros(rows, dtype=np.int32)),
+            pa.array(np.zeros(rows, dtype=np.int64)),
+            pa.array(np.zeros(rows)),
+        ],
+        schema=plan.batch_schema,
+    )
+    end = many.slice(0, 1).set_column(3, plan.batch_schema.field(3), pa.array([7.0]))
+    query = open_query(plan, str(tmp_path))
+    query.feed([[many] * parts + [end]])
+    assert rows_of(query.flush())[0][-1] == 7.0

@@ -1,7 +1,7 @@
 """One value among many, chosen by the order of the stream or by another column.
 
 Idea: a state is a few words compared one after the other, of which the least stays: what is chosen
-by, the event's time, its arrival with a bit for "the value is null", and the value. To choose the
+by, the event's time, its batch, its arrival in it with a bit for "the value is null", the value. To choose the
 last or the greatest, words are complemented when events are folded. Words of nothing have the null
 bit set, so an empty choice is null.
 

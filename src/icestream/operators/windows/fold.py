@@ -25,7 +25,7 @@ import pyarrow as pa
 from icestream.kernels import words
 from icestream.kernels.windows import fold as kernels
 from icestream.kernels.words import Table
-from icestream.operators.columns import ARRIVAL, TIME, Column
+from icestream.operators.columns import ARRIVAL, BATCH, TIME, Column
 from icestream.operators.fields import ORDERED, Field, Layout
 from icestream.operators.windows.cells import CellFinder
 from icestream.state.keys import KeyCodec
@@ -81,7 +81,8 @@ class EntryTable:
     ) -> Iterator[Run]:
         """Fold a batch of events; hand out a run whenever the table is full.
 
-        `columns` has the inputs, and `TIME` and `ARRIVAL` where the layout needs the order.
+        `columns` has the inputs, and where the layout needs the order `TIME` and `ARRIVAL`; `BATCH`
+        too where arrivals are counted anew in every batch.
         """
         rows, first = keys.num_rows, 0
         finder = CellFinder(keys, panes) if rows else None
@@ -226,22 +227,24 @@ def _choice_rows(
     value = columns[field.columns[0]]
     time = columns[TIME].integers[first:last]
     arrival = columns[ARRIVAL].integers[first:last]
+    batches = columns.get(BATCH)
+    batch = np.zeros_like(time) if batches is None else batches.integers[first:last]
     words = value.ordered[first:last]
     there = value.valid[first:last]
     if field.kind.startswith("last"):
-        time, arrival = ~time, ~arrival
+        time, batch, arrival = ~time, ~batch, ~arrival
     arrival = 2 * arrival
     if there.size:
         arrival, words = arrival + ~there, np.where(there, words, 0)
     if field.kind in ("first", "last"):
-        return np.stack([time, arrival, words], axis=1), kernels.ALL_VALID
+        return np.stack([time, batch, arrival, words], axis=1), kernels.ALL_VALID
     if field.kind in ("first_valid", "last_valid"):
-        return np.stack([time, arrival, words], axis=1), there
+        return np.stack([time, batch, arrival, words], axis=1), there
     ordering = columns[field.others[0]]
     rank = ordering.ranked[first:last]
     if field.kind == "most_by":
         rank = ~rank
-    return np.stack([rank, time, arrival, words], axis=1), ordering.valid[first:last]
+    return np.stack([rank, time, batch, arrival, words], axis=1), ordering.valid[first:last]
 
 
 def partial_name(field: Field, part: int = 0) -> str:

@@ -256,8 +256,8 @@ class _Folding(_Part):
         if self._folder.layout.needs_order:
             arrivals = self._arrivals.next(batch.num_rows)
             columns[TIME] = Column(batch.column(TIME))
-            columns[ARRIVAL] = Column(arrivals)
-            first = arrivals[0].as_py()
+            columns.update({name: Column(numbers) for name, numbers in arrivals.items()})
+            first = arrivals[ARRIVAL][0].as_py()
         self._folder.take(batch, self._grid.panes_of(times), columns)
         self._begins = min(self._begins, int(times.min()))
         if self._kept is not None:
