@@ -36,6 +36,8 @@ from icestream.plan.nodes import (
     View,
     WindowKind,
 )
+from icestream.plan.windows.parts import needs_order
+from icestream.runtime.direct import piece_column
 from icestream.state.keys import KeyCodec
 
 
@@ -105,6 +107,11 @@ def build(statements: Sequence[Statement]) -> Built[Plan]:
     lower.check(plan)
     kinds: list[DataType] = [each.dataType for each in key_fields]
     rows = tuple(result_schema(plan, view, schema[0].dataType, kinds) for view in plan.views)
+    if needs_order(plan):
+        frames = [
+            _projected(part, number, keys, inputs, piece_column(part.frame))
+            for number, part in enumerate(parts)
+        ]
     return Built(reduce(DataFrame.unionAll, frames), plan, rows, parts[0].time)
 
 
@@ -243,13 +250,16 @@ def _meaning(frame: DataFrame, column: Column) -> Any:
     return chosen._jdf.queryExecution().analyzed().expressions().head().child()
 
 
-def _projected(part: Part, number: int, keys: _Columns, inputs: _Columns) -> DataFrame:
-    """Return the events of one part as ingest reads them."""
+def _projected(
+    part: Part, number: int, keys: _Columns, inputs: _Columns, *beside: Column
+) -> DataFrame:
+    """Return the events of one part as ingest reads them, with what tells their order."""
     columns = [
         sf.col(part.time).alias(TIME),
         sf.lit(number).cast("int").alias(SOURCE),
         *(key.alias(f"k{place}") for place, key in enumerate(keys.columns)),
         *(column.alias(f"x{place}") for place, column in enumerate(inputs.columns)),
+        *beside,
     ]
     try:
         return part.frame.select(*columns)

@@ -5,7 +5,9 @@ folder of Parquet, CSV or Arrow files and the query uses plain columns of them, 
 which files belong to which batch, and the tasks read those files with pyarrow.
 
     source.py    which streams can be read so, and by which reader
-    pieces.py    the files of a batch, whose they are, cut for the tasks
+    scans.py     the files of a batch
+    order.py     the order they are in
+    pieces.py    whose they are, cut for the tasks
     parquet.py, csv.py, arrow.py    one reader each
 
 Invariants:
@@ -20,14 +22,19 @@ Limits: files on a local or mounted disk; several sources each in a folder of it
 
 from __future__ import annotations
 
+from icestream.runtime.direct.order import PIECE, Places, listed_files, piece_column
 from icestream.runtime.direct.pieces import Piece, pieces_of, shared_out
 from icestream.runtime.direct.reader import FileSource, UnlikeSpark, read
 from icestream.runtime.direct.source import source_of, sources_of
 
 __all__ = [
+    "PIECE",
     "FileSource",
     "Piece",
+    "Places",
     "UnlikeSpark",
+    "listed_files",
+    "piece_column",
     "pieces_of",
     "read",
     "shared_out",

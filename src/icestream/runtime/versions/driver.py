@@ -403,7 +403,7 @@ class Driver(Generic[Batch_contra]):
             late=tuple(p.sent.late for p in parcels if p.sent.late is not None),
             bases=bases,
             horizon=self._horizon(bases, watermark),
-            next_ordinal=making.first_ordinal + self._work.ordinals(making.shards) + len(parcels),
+            next_ordinal=self._next_ordinal(making, parcels),
             decisions={**shared, **made.decisions},
             totals=self._totals(parcels, reports),
         )
@@ -411,6 +411,12 @@ class Driver(Generic[Batch_contra]):
         self.store.create(self.store.with_listing(commit, live))
         self._versions.add(commit, live)
         return commit
+
+    def _next_ordinal(self, making: Making, parcels: Sequence[Parcel]) -> int:
+        """Return the first ordinal that neither shards nor kept events have taken."""
+        free = making.first_ordinal + self._work.ordinals(making.shards) + len(parcels)
+        kept = [each.sent.kept.ordinal for each in parcels if each.sent.kept is not None]
+        return max(free, 1 + max(kept, default=0))
 
     def _horizon(self, bases: Sequence[int], watermark: Micros) -> Micros:
         """Return the watermark before which no rebuild reads: that of the oldest base."""
