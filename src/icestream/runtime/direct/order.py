@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 from urllib.parse import unquote
 
@@ -151,7 +151,7 @@ def _runs(
         there = np.asarray(marks.is_valid().to_numpy(zero_copy_only=False))
         changes = (np.diff(numbers) != 0) | (np.diff(there.astype(np.int8)) != 0)
         bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), batch.num_rows]
-        for first, last in zip(bounds, bounds[1:], strict=False):
+        for first, last in pairwise(bounds):
             if first < last:
                 mark = int(numbers[first]) if there[first] else None
                 yield mark, rows.slice(first, last - first)

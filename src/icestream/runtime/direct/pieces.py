@@ -2,8 +2,8 @@
 
 Idea: Spark's scan of a batch says which bytes of which files it would read. Its own shares are
 uneven when files are large beside them, so the bytes are laid end to end, in the order of the
-source's log (`order`), and cut into equal shares. A cut inside a file makes two pieces; each format has a rule that gives every row to
-exactly one of them.
+source's log (`order`), and cut into equal shares. A cut inside a file makes two pieces; each format
+has a rule that gives every row to exactly one of them.
 
 Invariants:
 1. Shares hold the bytes of all pieces, each once, in order, and differ in size by one byte at most
