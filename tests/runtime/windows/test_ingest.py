@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,12 @@ import pytest
 from icestream.core.errors import InputError
 from icestream.core.times import MINUS_INFINITY
 from icestream.operators.aggregates import Aggregate
+from icestream.operators.ordered import Frame
+from icestream.operators.session.spec import Session
 from icestream.operators.windows.fold import HI, LAST, LO, EntryTable
+from icestream.operators.windows.panes import Cumulative, Windows
 from icestream.plan.lower import window_spec
-from icestream.plan.nodes import Plan
+from icestream.plan.nodes import Plan, View, WindowKind
 from icestream.runtime.exchange import ExchangeWriter, Parcels, Shelf, SplitReport
 from icestream.runtime.local import read_rows
 from icestream.runtime.windows.folding import TABLE_BYTES
@@ -196,3 +200,34 @@ def test_the_last_of_more_rows_than_24_bits_count_is_the_last(tmp_path: Path) ->
     query = open_query(plan, str(tmp_path))
     query.feed([[many] * parts + [end]])
     assert rows_of(query.flush())[0][-1] == 7.0
+
+
+KINDS: list[WindowKind] = [
+    Windows(10 * SECOND, 5 * SECOND),
+    Cumulative(10 * SECOND, 5 * SECOND),
+    Frame(range=10 * SECOND),
+    Frame(rows=3, slide=5 * SECOND),
+    Session(10 * SECOND),
+]
+
+
+@pytest.mark.parametrize("windows", KINDS, ids=lambda windows: windows.describe()["kind"])
+@pytest.mark.parametrize("time", [2**63 - 1, 2**62 + 1, -(2**62) - 1, -(2**63)])
+def test_times_near_the_ends_of_64_bits_are_refused_by_name(
+    tmp_path: Path, windows: WindowKind, time: int
+) -> None:
+    plan = replace(
+        window_plan("4 seconds", "4 seconds", slack=0, aggregates=COUNT),
+        views=(View(windows, tuple(COUNT), ((0,),), (0,)),),
+    )
+
+    def at(*times: int) -> pa.RecordBatch:
+        good = events(plan, *((0, 0, 1) for _ in times))
+        return good.set_column(0, plan.batch_schema.field(0), pa.array(times).cast(plan.time))
+
+    with pytest.raises(InputError, match=rf"{time:,} microseconds.*filter it out"):
+        open_query(plan, f"{tmp_path}/bad").feed([[at(0, time)]])
+    query = open_query(plan, f"{tmp_path}/good")
+    found = [*rows_of(query.feed([[at(-(2**62), 2**62)]])), *rows_of(query.flush())]
+    assert {row[-1] for row in found} <= {1, 2}
+    assert len({row[0] for row in found}) >= 2

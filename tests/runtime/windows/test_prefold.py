@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from icestream.core.errors import InputError
 from icestream.operators.aggregates import Aggregate
 from icestream.operators.windows.panes import Windows
 from icestream.plan.nodes import Plan, Source
@@ -149,6 +150,21 @@ def test_oracle_spark_folds_times_without_a_zone_alike_in_every_zone(
         _compare(plan, batches, spark, tmp_path)
     finally:
         spark.conf.set("spark.sql.session.timeZone", str(before))
+
+
+@pytest.mark.parametrize("time", [2**63 - 1, -(2**63) + 1])
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("us", "UTC")])
+def test_times_near_the_ends_of_64_bits_are_refused_by_name(
+    spark: SparkSession, tmp_path: Path, time: int, kind: pa.DataType
+) -> None:
+    plan = replace(PLAN, store="panes", time=kind)
+    batch = random_events(plan, Shape(events=3), np.random.default_rng(1))
+    batch = batch.set_column(0, plan.batch_schema.field(0), pa.array([0, time, 1]).cast(kind))
+    folding = _FoldingExecutor(spark, f"{tmp_path}")
+    settings = Settings(f"{tmp_path}/c", f"{tmp_path}/l", 64 << 20)
+    driver: Driver[Splits] = Driver(plan, settings, LocalFiles(), folding)
+    with pytest.raises(InputError, match=f"{time:,} microseconds"):
+        driver.batch(0, [[batch]])
 
 
 def _compare(

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.errors import InputError
-from icestream.core.times import INFINITY, Micros
+from icestream.core.times import FURTHEST, INFINITY, YEAR, Micros
 from icestream.operators.columns import ARRIVAL, Arrivals, Column
 from icestream.plan.lower import window_spec
 from icestream.plan.nodes import SOURCE, TIME, Computation, Plan
@@ -36,6 +36,7 @@ from icestream.runtime.windows.tuples import TupleWriter
 #: columns of rows that Spark has folded, beside source, keys and partial aggregates
 PANE = "pane"
 EVENTS = "events"
+EARLIEST = "earliest"
 LATEST = "latest"
 
 Ints = npt.NDArray[np.int64]
@@ -142,6 +143,7 @@ class Reception:
         times = np.asarray(batch.column(TIME).cast(pa.int64()).to_numpy())
         if batch.num_rows == 0:
             return batch, times
+        self.check_times(times, batch.column(SOURCE))
         self.note_times(times, batch.column(SOURCE))
         if int(times.min()) < self._late_before:
             late = times < self._late_before
@@ -165,6 +167,20 @@ class Reception:
                 "leave them out and count them"
             )
             raise InputError(msg)
+
+    def check_times(self, times: Ints, sources: pa.Array) -> None:
+        """Refuse times so far away that the ends of windows would not fit 64 bits."""
+        if int(times.min()) >= -FURTHEST and int(times.max()) <= FURTHEST:
+            return
+        row = int(np.flatnonzero((times < -FURTHEST) | (times > FURTHEST))[0])
+        name, time = self._plan.sources[sources[row].as_py()].name, int(times[row])
+        msg = (
+            f"an event of {name} has the time {time:,} microseconds since 1970, about the year "
+            f"{1970 + time // YEAR}: times must be within {FURTHEST // YEAR:,} years of 1970. "
+            "Perhaps its unit is not what it was taken for. Mend it, or filter it out, before "
+            "ice.stream(...)"
+        )
+        raise InputError(msg)
 
     def note_times(self, times: Ints, sources: pa.Array) -> None:
         """Remember the latest time of each source."""
@@ -276,8 +292,10 @@ class _Folding(_Part):
             batch = batch.filter(pa.array(~without))
         if batch.num_rows == 0:
             return
-        latest = np.asarray(batch.column(LATEST).to_numpy())
-        reception.note_times(latest, batch.column(SOURCE))
+        latest, sources = np.asarray(batch.column(LATEST).to_numpy()), batch.column(SOURCE)
+        reception.check_times(np.asarray(batch.column(EARLIEST).to_numpy()), sources)
+        reception.check_times(latest, sources)
+        reception.note_times(latest, sources)
         panes = np.asarray(batch.column(PANE).to_numpy())
         late = panes < self._grid.passed(self._late_before)
         if late.any():
