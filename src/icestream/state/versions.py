@@ -94,6 +94,11 @@ class LiveSegment:
         )
 
 
+def latest_of(seen: Iterable[int | None]) -> int | None:
+    """Return the latest event time of all sources; None before the first event."""
+    return max((each for each in seen if each is not None), default=None)
+
+
 @dataclass(frozen=True)
 class Commit:
     """Everything a version accepts."""
@@ -126,6 +131,11 @@ class Commit:
     totals: Mapping[str, int] = field(default_factory=dict)
     #: all live segments, in some commits only
     live: tuple[LiveSegment, ...] | None = None
+
+    @property
+    def flushed(self) -> int | None:
+        """Return the latest event, if the version closed every window that has one."""
+        return latest_of(self.seen) if self.decisions.get("flush") else None
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""

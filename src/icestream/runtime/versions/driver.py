@@ -56,6 +56,7 @@ from icestream.state.versions import (
     Commit,
     LiveSegment,
     VersionStore,
+    latest_of,
     survivors,
 )
 
@@ -169,7 +170,7 @@ class Driver(Generic[Batch_contra]):
         before = self._resumed()
         if before is None:
             return []
-        latest = max((seen for seen in before.seen if seen is not None), default=None)
+        latest = latest_of(before.seen)
         if latest is None:
             return []
         end = self._plan.settled_by(latest)

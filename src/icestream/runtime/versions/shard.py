@@ -118,6 +118,8 @@ class WindowShard:
     tiled: tuple[Tiled, ...] = ()
     #: events that are kept, for fields that are folded again; with the version in the making
     events: tuple[Events, int] | None = None
+    #: the latest event, if the version closes every window that has one
+    flushed: Micros | None = None
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
@@ -131,7 +133,7 @@ class WindowShard:
 
     def operator(self, space: Shard) -> Operator:
         """Open the operator of the plan."""
-        return lower.operator(self.plan, space, self.store, self.tiled, self.events)
+        return lower.operator(self.plan, space, self.store, self.tiled, self.events, self.flushed)
 
     def inputs(self, shelf: Shelf, shard: int) -> Any:
         """Return entries or tuples for each part of the plan; for the only one if there is one."""
@@ -419,4 +421,4 @@ class ShardSpace:
 
 def _past(commit: Commit, shard: int) -> PastVersion:
     segments = [(s.lifetime, s.info) for s in commit.added if s.shard == shard]
-    return PastVersion(commit.version, commit.watermark, segments)
+    return PastVersion(commit.version, commit.watermark, segments, commit.flushed)

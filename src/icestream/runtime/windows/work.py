@@ -31,7 +31,7 @@ from icestream.runtime.windows.ingest import Ingest
 from icestream.runtime.windows.kept_events import KeptEvents
 from icestream.runtime.windows.tuples import Leaving, settled_from
 from icestream.state.files import Files
-from icestream.state.versions import EVENTS, NO_SHARD, SEGMENTS, Commit, LiveSegment
+from icestream.state.versions import EVENTS, NO_SHARD, SEGMENTS, Commit, LiveSegment, latest_of
 
 #: versions after which it is asked again which windows are made of others
 COMPOSED_EVERY = 16
@@ -84,7 +84,9 @@ class WindowWork:
             left = self._leave(making, executor, parcels, reached)
             paths += [parcel.path for parcel in left if parcel.report.entries]
             making.note("leave")
-        work = WindowShard(self._plan, store, tuple(map(Tiled.from_json, composition or ())))
+        flushed = latest_of(seen) if making.flushing else None
+        tiled = tuple(map(Tiled.from_json, composition or ()))
+        work = WindowShard(self._plan, store, tiled, flushed=flushed)
         again = self._again(making, parcels) if store != PANES else None
         lifetimes = len(lower.lifetimes(self._plan))
         tasks = [
