@@ -77,6 +77,13 @@ class Built(Generic[Plan_co]):
     rows: tuple[StructType, ...]
     #: the user's name of the time column
     time: str
+    #: the events beside what tells their order, where rows depend on it
+    ordered: DataFrame | None = None
+
+    @property
+    def read(self) -> DataFrame:
+        """Return the events as Spark is to read them."""
+        return self.events if self.ordered is None else self.ordered
 
 
 def build(statements: Sequence[Statement]) -> Built[Plan]:
@@ -107,12 +114,15 @@ def build(statements: Sequence[Statement]) -> Built[Plan]:
     lower.check(plan)
     kinds: list[DataType] = [each.dataType for each in key_fields]
     rows = tuple(result_schema(plan, view, schema[0].dataType, kinds) for view in plan.views)
-    if needs_order(plan):
-        frames = [
-            _projected(part, number, keys, inputs, piece_column(part.frame))
-            for number, part in enumerate(parts)
-        ]
-    return Built(reduce(DataFrame.unionAll, frames), plan, rows, parts[0].time)
+    events = reduce(DataFrame.unionAll, frames)
+    if not needs_order(plan):
+        return Built(events, plan, rows, parts[0].time)
+    frames = [
+        _projected(part, number, keys, inputs, piece_column(part.frame))
+        for number, part in enumerate(parts)
+    ]
+    ordered = reduce(DataFrame.unionAll, frames)
+    return Built(events, plan, rows, parts[0].time, ordered)
 
 
 def _view(frame: DataFrame, statement: Statement, keys: _Columns, inputs: _Columns) -> View:

@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 from icestream.plan.nodes import SOURCE
 from icestream.runtime.direct.arrow import ARROW_ROWS, ArrowReader
 from icestream.runtime.direct.csv import CsvReader
-from icestream.runtime.direct.order import PIECE
 from icestream.runtime.direct.parquet import ParquetReader
 from icestream.runtime.direct.pieces import local_path
 from icestream.runtime.direct.reader import FileSource, Reader
@@ -70,7 +69,7 @@ def _source(plan: Any, spark: SparkSession, *, alone: bool) -> FileSource | None
         name = names.get(attribute.exprId().id())
         if name is not None:
             columns[attribute.name()] = name
-        elif attribute.name() not in (SOURCE, PIECE) and (
+        elif attribute.name() != SOURCE and (
             alone or constants.get(attribute.name(), "") is not None
         ):
             return None
