@@ -224,10 +224,8 @@ def _check(spark: SparkSession, home: Path, seed: int, patch: pytest.MonkeyPatch
     assert plan is not None
     table = pa.concat_tables(found)
     expected = _expected(plan, folder.events)
-    if isinstance(plan.views[0].windows, Frame):
-        rows = frame_rows(table, keys)
-    else:
-        rows = rows_of(table)
+    per_event = isinstance(plan.views[0].windows, Frame)
+    rows = frame_rows(table, keys) if per_event else rows_of(table)
     wrong = differences(rows, expected, keys)
     assert not wrong, (seed, plan.describe(), wrong[:5])
     return len(rows)

@@ -37,7 +37,7 @@ from icestream.plan.nodes import (
     WindowKind,
 )
 from icestream.plan.windows.parts import needs_order
-from icestream.runtime.direct import piece_column
+from icestream.runtime.direct import piece_columns
 from icestream.state.keys import KeyCodec
 
 
@@ -115,11 +115,12 @@ def build(statements: Sequence[Statement]) -> Built[Plan]:
     kinds: list[DataType] = [each.dataType for each in key_fields]
     rows = tuple(result_schema(plan, view, schema[0].dataType, kinds) for view in plan.views)
     events = reduce(DataFrame.unionAll, frames)
-    if not needs_order(plan):
+    pieces = piece_columns([part.frame for part in parts]) if needs_order(plan) else None
+    if pieces is None:
         return Built(events, plan, rows, parts[0].time)
     frames = [
-        _projected(part, number, keys, inputs, piece_column(part.frame))
-        for number, part in enumerate(parts)
+        _projected(part, number, keys, inputs, piece)
+        for number, (part, piece) in enumerate(zip(parts, pieces, strict=True))
     ]
     ordered = reduce(DataFrame.unionAll, frames)
     return Built(events, plan, rows, parts[0].time, ordered)

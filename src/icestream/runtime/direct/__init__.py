@@ -22,7 +22,7 @@ Limits: files on a local or mounted disk; several sources each in a folder of it
 
 from __future__ import annotations
 
-from icestream.runtime.direct.order import PIECE, Places, listed_files, piece_column
+from icestream.runtime.direct.order import PIECE, Places, listed_files, piece_columns
 from icestream.runtime.direct.pieces import Piece, pieces_of, shared_out
 from icestream.runtime.direct.reader import FileSource, UnlikeSpark, read
 from icestream.runtime.direct.source import source_of, sources_of
@@ -34,7 +34,7 @@ __all__ = [
     "Places",
     "UnlikeSpark",
     "listed_files",
-    "piece_column",
+    "piece_columns",
     "pieces_of",
     "read",
     "shared_out",

@@ -18,7 +18,7 @@ its file; such rows, and those of other sources, are in the order of Spark's par
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any
 from urllib.parse import unquote
@@ -44,18 +44,25 @@ _QUERY = "sql.streaming.queryId"
 _BETWEEN = "\0"
 
 
-def piece_column(frame: DataFrame) -> Column:
-    """Return the column that tells the piece of each row; nulls where none can."""
-    nothing = sf.lit(None).cast("bigint").alias(PIECE)
+def piece_columns(frames: Sequence[DataFrame]) -> list[Column] | None:
+    """Return for each frame the column that tells the piece of a row; None if none has any."""
+    found = [_piece_column(frame) for frame in frames]
+    if not any(each is not None for each in found):
+        return None
+    nothing = sf.lit(None).cast("bigint")
+    return [(nothing if each is None else each).alias(PIECE) for each in found]
+
+
+def _piece_column(frame: DataFrame) -> Column | None:
     if not all(_nodes(frame._jdf.queryExecution().analyzed())):
-        return nothing
+        return None
     try:
         file = frame.metadataColumn("_metadata")
         column = sf.xxhash64(file.getField("file_path"), file.getField("file_block_start"))
         _ = frame.select(column).schema
     except AnalysisException:
-        return nothing
-    return column.alias(PIECE)
+        return None
+    return column
 
 
 def _nodes(plan: Any) -> Iterator[bool]:
