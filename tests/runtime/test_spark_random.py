@@ -9,6 +9,7 @@ files. The oracles take all events as one batch.
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -142,7 +143,7 @@ class Folder:
         os.makedirs(path)
         self._path = path
         self._names = [f"{name}.parquet" for name in dice.numbers.permutation(len(tables))]
-        # ages that are equal leave it to the names
+        # among files of one age it is up to Spark which comes first
         ages = np.sort(dice.numbers.integers(0, 2 * len(tables), len(tables)))
         order = sorted(range(len(tables)), key=lambda n: (ages[n], self._names[n]))
         self._files = [(self._names[n], int(ages[n]), tables[n]) for n in order]
@@ -158,10 +159,18 @@ class Folder:
             os.rename(hidden, os.path.join(self._path, name))
         self._added += count
 
-    @property
-    def events(self) -> pa.Table:
-        """Return all events in their order."""
-        return pa.concat_tables([table for _, _, table in self._files])
+    def events(self, log: str) -> pa.Table:
+        """Return all events in the order of the source's log of files."""
+        places: dict[str, tuple[int, int]] = {}
+        for name in os.listdir(log):
+            if name.startswith("."):
+                continue
+            with open(os.path.join(log, name)) as file:
+                entries = [json.loads(line) for line in file.read().splitlines()[1:]]
+            for place, entry in enumerate(entries):
+                places[os.path.basename(entry["path"])] = (entry["batchId"], place)
+        files = sorted(self._files, key=lambda each: places[each[0]])
+        return pa.concat_tables([table for _, _, table in files])
 
 
 def _stream(spark: SparkSession, folder: str, schema: pa.Schema, files: int) -> DataFrame:
@@ -223,7 +232,7 @@ def _check(spark: SparkSession, home: Path, seed: int, patch: pytest.MonkeyPatch
         query.awaitTermination()
     assert plan is not None
     table = pa.concat_tables(found)
-    expected = _expected(plan, folder.events)
+    expected = _expected(plan, folder.events(f"{home}/checkpoint/spark/sources/0"))
     per_event = isinstance(plan.views[0].windows, Frame)
     rows = frame_rows(table, keys) if per_event else rows_of(table)
     wrong = differences(rows, expected, keys)

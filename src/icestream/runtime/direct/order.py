@@ -11,6 +11,9 @@ Invariants:
    (`test_oracle_ties_go_by_the_log_of_files_however_they_are_read`).
 2. Rows of a piece stay together and in their order (`test_rows_are_cut_where_the_piece_changes`).
 
+Kafka orders the rows of a partition only: those of a batch come by topic, partition and offset
+(`test_partitions_of_kafka_come_by_topic_partition_and_offset`), those of a later batch after them.
+
 Limits: after a shuffle in the query of the user, and behind `mapInArrow` and its like, no row tells
 its file; such rows, and those of other sources, are in the order of Spark's partitions.
 """
@@ -30,7 +33,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from icestream.runtime.direct.scans import items, scans_of
+from icestream.runtime.direct.scans import items, kafka_ranges, rdd_of, scans_of
 
 #: column with the hash of the piece that a row is in
 PIECE = "__piece"
@@ -99,16 +102,18 @@ def _plain(path: str) -> str:
 class Places:
     """The place of each piece of a batch, by the hash that its rows carry."""
 
-    def __init__(self, hashes: Mapping[int, int]) -> None:
-        """Take places from 0 on; what has no hash comes behind."""
+    def __init__(self, hashes: Mapping[int, int], splits: Sequence[int] = ()) -> None:
+        """Take places from 0 on; what has no hash comes behind. `splits` has those of splits."""
         self._hashes = hashes
+        self._splits = splits
         self._behind = 1 + max(hashes.values(), default=-1)
 
     @classmethod
     def of(cls, batch: DataFrame, spark: SparkSession) -> Places | None:
-        """Return the places of a batch whose rows tell their piece."""
+        """Return the places of a batch whose rows tell their piece, or that is one of Kafka."""
         if PIECE not in batch.columns:
-            return None
+            ranges = None if (rdd := rdd_of(batch)) is None else kafka_ranges(rdd)
+            return None if ranges is None else cls({}, _ranks(ranges))
         listed = listed_files(spark)
         found = [
             (place_of(file.uri, file.modified, listed), file.start, file.uri)
@@ -125,6 +130,9 @@ class Places:
         self, batches: Iterable[pa.RecordBatch], split: int
     ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
         """Yield the place of each piece of a split with its rows, which must be read in turn."""
+        if self._splits:
+            yield self._splits[split], iter(batches)
+            return
         runs = _runs(batches)
         run = next(runs, None)
         while run is not None:
@@ -137,6 +145,14 @@ class Places:
         return (
             self._behind + split if mark is None else self._hashes.get(mark, self._behind + split)
         )
+
+
+def _ranks(ranges: Sequence[tuple[str, int, int]]) -> list[int]:
+    """Return the place of each range in their order."""
+    places = [0] * len(ranges)
+    for place, split in enumerate(sorted(range(len(ranges)), key=lambda each: ranges[each])):
+        places[split] = place
+    return places
 
 
 def piece_hash(uri: str, start: int) -> int:
