@@ -36,7 +36,6 @@ from icestream.runtime.windows.tuples import TupleWriter
 #: columns of rows that Spark has folded, beside source, keys and partial aggregates
 PANE = "pane"
 EVENTS = "events"
-EARLIEST = "earliest"
 LATEST = "latest"
 
 Ints = npt.NDArray[np.int64]
@@ -284,6 +283,11 @@ class _Folding(_Part):
         report = reception.report
         events = np.asarray(batch.column(EVENTS).to_numpy())
         report.rows += int(events.sum())
+        # the latest time of a pane stands for all of them
+        timed = batch.filter(batch.column(LATEST).is_valid())
+        if timed.num_rows:
+            latest = np.asarray(timed.column(LATEST).to_numpy())
+            reception.check_times(latest, timed.column(SOURCE))
         without = batch.column(PANE).is_null().to_numpy(zero_copy_only=False)
         if without.any():
             reception.refuse_without_time(
@@ -292,10 +296,8 @@ class _Folding(_Part):
             batch = batch.filter(pa.array(~without))
         if batch.num_rows == 0:
             return
-        latest, sources = np.asarray(batch.column(LATEST).to_numpy()), batch.column(SOURCE)
-        reception.check_times(np.asarray(batch.column(EARLIEST).to_numpy()), sources)
-        reception.check_times(latest, sources)
-        reception.note_times(latest, sources)
+        latest = np.asarray(batch.column(LATEST).to_numpy())
+        reception.note_times(latest, batch.column(SOURCE))
         panes = np.asarray(batch.column(PANE).to_numpy())
         late = panes < self._grid.passed(self._late_before)
         if late.any():

@@ -24,14 +24,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from icestream.core.times import FURTHEST
 from icestream.operators.fields import Field
 from icestream.operators.windows.fold import partial_name
 from icestream.plan.lower import takes_tuples, window_spec
 from icestream.plan.nodes import SOURCE, TIME, Plan
 from icestream.runtime.exchange import SplitReport
 from icestream.runtime.windows.ingest import (
-    EARLIEST,
     EVENTS,
     LATEST,
     PANE,
@@ -110,13 +108,11 @@ def fold(ingest: Ingest, batch: DataFrame) -> DataFrame:
     spec = window_spec(plan)
     grid = spec.grid
     micros = _MICROS if plan.time.tz else _WALL_MICROS
-    # times further away are refused by whoever reads these rows
-    near = f"greatest(least({micros}, {FURTHEST + 1}L), {-FURTHEST - 1}L)"
-    since = f"({near} - {grid.origin}L)"
-    pane = f"({since} - pmod({since}, {grid.pane}L)) div {grid.pane}L"
+    since = f"try_subtract({micros}, {grid.origin}L)" if grid.origin else micros
+    # a time whose pane does not fit 64 bits has none; whoever reads the row refuses it
+    pane = f"try_subtract({since}, pmod({since}, {grid.pane}L)) div {grid.pane}L"
     parts = [
         sf.count(sf.lit(1)).alias(EVENTS),
-        sf.expr(f"min({micros})").alias(EARLIEST),
         sf.expr(f"max({micros})").alias(LATEST),
         *(
             sf.expr(sql).alias(partial_name(field, part))
