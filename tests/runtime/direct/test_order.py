@@ -83,7 +83,9 @@ def test_files_without_a_place_come_by_time_and_path() -> None:
     listed = {"file:/data/b b": 0, "s3a://x/a": 1}
     uris = ["file:///data/z", "s3a://x/a", "file:///data/y", "file:///data/b%20b"]
     times = [3, 2, 3, 9]
-    ranked = sorted(zip(uris, times, strict=True), key=lambda each: place_of(*each, listed))
+    ranked = sorted(
+        zip(uris, times, strict=True), key=lambda each: place_of(each[0], each[1], listed)
+    )
     assert [uri for uri, _ in ranked] == [uris[3], uris[1], uris[2], uris[0]]
 
 
