@@ -703,7 +703,7 @@ def _run(
         query.uiWebUrl = shared_page(checkpoint).url
         print(f"icestream: the query is shown at {query.uiWebUrl}", file=sys.stderr)
     return query.start(
-        lambda batch: paced._begin(built.events, batch, f"{_for_spark(checkpoint)}/spark")
+        lambda batch: paced._begin(built.read, batch, f"{_for_spark(checkpoint)}/spark")
     )
 
 

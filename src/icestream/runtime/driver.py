@@ -61,6 +61,7 @@ from icestream.state.versions.commits import (
     Commit,
     LiveSegment,
     VersionStore,
+    latest_of,
     survivors,
 )
 from icestream.state.versions.idle import IdleBatches
@@ -153,7 +154,7 @@ class Driver(Generic[Batch_contra]):
         if before is not None and number == before.batch:
             made = self._version_of_batch(before)
             return [self._delivery(made, again=True)] if made.batch == number else []
-        if number < reached or (number > reached + 1 and not self._may_have_been_idle(before)):
+        if not reached <= number <= reached + 1:
             msg = (
                 f"the checkpoint at {self._settings.root} has committed "
                 f"{'no batch' if reached < 0 else f'batches up to {reached}'}, but Spark comes "
@@ -188,7 +189,7 @@ class Driver(Generic[Batch_contra]):
         before = self._resumed()
         if before is None:
             return []
-        latest = max((seen for seen in before.seen if seen is not None), default=None)
+        latest = latest_of(before.seen)
         if latest is None:
             return []
         end = self._plan.settled_by(latest)
@@ -447,7 +448,7 @@ class Driver(Generic[Batch_contra]):
             late=tuple(p.sent.late for p in parcels if p.sent.late is not None),
             bases=bases,
             horizon=self._horizon(bases, watermark),
-            next_ordinal=making.first_ordinal + self._work.ordinals(making.shards) + len(parcels),
+            next_ordinal=self._next_ordinal(making, parcels),
             decisions={**shared, **made.decisions},
             totals=self._totals(parcels, reports),
             epoch=self.store.epoch,
@@ -456,6 +457,12 @@ class Driver(Generic[Batch_contra]):
         self.store.create(self.store.with_listing(commit, live))
         self._versions.add(commit, live)
         return commit
+
+    def _next_ordinal(self, making: VersionContext, parcels: Sequence[Parcel]) -> int:
+        """Return the first ordinal that neither shards nor kept events have taken."""
+        free = making.first_ordinal + self._work.ordinals(making.shards) + len(parcels)
+        kept = [each.sent.kept.ordinal for each in parcels if each.sent.kept is not None]
+        return max(free, 1 + max(kept, default=0))
 
     def _horizon(self, bases: Sequence[int], watermark: Micros) -> Micros:
         """Return the watermark before which no rebuild reads: that of the oldest base."""
@@ -531,15 +538,6 @@ class Driver(Generic[Batch_contra]):
         """Return the last batch that was counted or brought nothing."""
         reached = self._idle.reached(before)
         return None if reached < 0 else reached
-
-    def _may_have_been_idle(self, before: Commit | None) -> bool:
-        """Tell whether batches may be missing since they brought nothing and nobody noted them.
-
-        Releases before epochs did not.
-        """
-        if not self._settings.ticker:
-            return False
-        return before.epoch == 0 if before is not None else not self.store.has_epochs
 
     def _resumed(self) -> Commit | None:
         """Return the last version; after a failure, what the checkpoint says it is."""

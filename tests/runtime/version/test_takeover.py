@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from unittest import mock
@@ -15,7 +14,7 @@ from icestream.runtime.version.settings import Settings
 from icestream.state.versions.commits import COMMITS, PLAN, RESULTS, SEGMENTS, VersionStore
 from icestream.state.versions.ownership import TakenOver
 from icestream.state.versions.sealed import opened, seal
-from icestream.testing.crash_runs import ROOT, CrashRuns, Process, Script, staged
+from icestream.testing.crash_runs import ROOT, CrashRuns, Script, staged
 from icestream.testing.simulated_disk import SimulatedDisk
 from tests.suites.takeovers import Contest
 
@@ -178,27 +177,14 @@ def as_format_2(disk: SimulatedDisk) -> None:
         disk.put(path, body + b"\n" + seal(2, body))
 
 
-def test_a_checkpoint_of_format_2_opens_and_goes_on(tmp_path: Path) -> None:
-    with staged():
-        rehearsal = CrashRuns(SCRIPT, str(tmp_path / "rehearsal"))
-        rehearsal.undisturbed()
-        disk = SimulatedDisk()
-        process = Process(SCRIPT, disk, str(tmp_path / "a"))
-        for action in range(4):
-            process.act(action)
-        as_format_2(disk)
-        left = f"{ROOT}/{SEGMENTS}/0000000099-fedcba9876543210.seg"
-        disk.put(left, b"of an attempt that failed")
-        resumed = Process(SCRIPT, disk, str(tmp_path / "b"))
-        assert resumed.done == 4
-        assert left not in disk.files()
-        for action in range(4, len(SCRIPT.actions)):
-            assert resumed.act(action) == rehearsal.expected[action]
-        # what a release without epochs takes for the last version says that it needs a newer one
-        names = [
-            each for each in disk.list(f"{ROOT}/{COMMITS}") if re.fullmatch(r"\d+\.json", each)
-        ]
-        assert b"\nicestream 3 " in disk.read(f"{ROOT}/{COMMITS}/{max(names)}")
+def test_a_checkpoint_of_format_2_is_refused_and_left_alone(tmp_path: Path) -> None:
+    disk = SimulatedDisk()
+    query(disk, tmp_path / "a").feed(SCRIPT.inputs[0])
+    as_format_2(disk)
+    before = {path: disk.read(path) for path in disk.files()}
+    with pytest.raises(CheckpointError, match="was written in format 2, this Icestream reads 3"):
+        query(disk, tmp_path / "b")
+    assert {path: disk.read(path) for path in disk.files()} == before
 
 
 def ticking(disk: SimulatedDisk, folder: Path) -> LocalQuery:
@@ -250,17 +236,6 @@ def test_a_loser_without_events_is_told_as_well(tmp_path: Path) -> None:
     ticking(disk, tmp_path / "b")
     with pytest.raises(TakenOver):
         first.feed([[]], 1)
-
-
-def test_quiet_batches_of_a_release_that_noted_none_may_be_missing(tmp_path: Path) -> None:
-    disk = SimulatedDisk()
-    opened = ticking(disk, tmp_path / "a")
-    opened.feed(SCRIPT.inputs[0], 0)
-    as_format_2(disk)
-    opened = ticking(disk, tmp_path / "b")
-    opened.feed(SCRIPT.inputs[1], 7)
-    with pytest.raises(CheckpointError, match="Spark comes with batch 9"):
-        opened.feed(SCRIPT.inputs[2], 9)
 
 
 def test_the_folder_of_a_run_that_took_over_is_left_alone(tmp_path: Path) -> None:

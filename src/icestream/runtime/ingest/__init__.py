@@ -5,7 +5,9 @@ folder of Parquet, CSV or Arrow files and the query uses plain columns of them, 
 which files belong to which batch, and the tasks read those files with pyarrow.
 
     source.py    which streams can be read so, and by which reader
-    pieces.py    the files of a batch, whose they are, cut for the tasks
+    scans.py     the files of a batch
+    order.py     the order they are in
+    pieces.py    whose they are, cut for the tasks
     parquet.py, csv.py, arrow.py    one reader each
 
 Invariants:

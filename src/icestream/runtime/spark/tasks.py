@@ -31,8 +31,10 @@ from pyspark import RDD, StorageLevel, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from icestream.core.errors import DefinitionError, IcestreamError
+from icestream.operators.folding.columns import PLACE_BITS
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
 from icestream.runtime.ingest.file_splits import pieces_of, shared_out
+from icestream.runtime.ingest.order import Places, listed_files
 from icestream.runtime.ingest.reader import FileSource, UnlikeSpark, read
 from icestream.runtime.ingest.reception import IngestTask, RereadTask
 from icestream.runtime.spark.placement import CachedPartitions, TaskSlots, here, tidy_host
@@ -50,8 +52,8 @@ _PARCEL = pa.schema(
 )
 #: shard number of the row that carries a split's report and no blob
 _NO_SHARD = -1
-#: places of splits in the order of parcels: those of a second job come after those of the first
-_PLACES = 1 << 20
+#: places in the order of parcels: those of a second job come after those of the first
+_PLACES = 1 << PLACE_BITS
 
 
 class FileExchangeExecutor:
@@ -97,8 +99,11 @@ class FileExchangeExecutor:
     ) -> list[tuple[int, Parcel]] | None:
         """Let the tasks read the files of the batch; None where only Spark can."""
         sources, schema = self._sources, ingest.plan.batch_schema
-        pieces = pieces_of(batch, [each.has for each in sources]) if sources else None
-        if sources is None or pieces is None:
+        if sources is None:
+            return None
+        owners = [each.has for each in sources]
+        pieces = pieces_of(batch, owners, listed_files(self._spark))
+        if pieces is None:
             return None
         context = self._spark.sparkContext
         shares = shared_out(pieces, context.defaultParallelism)
@@ -120,10 +125,12 @@ class FileExchangeExecutor:
     ) -> list[tuple[int, Parcel]]:
         """Take the rows of the batch from the JVM, folded there where that pays."""
         source, task = self._prefold.choose(ingest, batch)
+        places = Places.of(source, self._spark)
 
         def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             split = TaskContext.get().partitionId()  # type: ignore[union-attr]
-            yield _packed(_REPORT, [pickle.dumps(parcels.fold(split, batches, task))])
+            for place, rows in _placed_rows(places, split, batches):
+                yield _packed(_REPORT, [pickle.dumps(parcels.fold(place, rows, task))])
 
         rows = source.mapInArrow(one, "report binary").collect()
         outcomes: list[tuple[int, Parcel]] = [_unpacked(row["report"]) for row in rows]
@@ -232,11 +239,15 @@ class ShuffleExchangeExecutor:
         """Fold the micro-batch into one blob per split and shard, kept by the executors."""
         self._forget()
         source, task = self._prefold.choose(ingest, batch)
-        done = self._blobs_of(
-            source,
-            ingest.version,
-            lambda parcels, split, batches: parcels.fold(split, batches, task),
-        )
+        places = Places.of(source, self._spark)
+
+        def fold(
+            parcels: _Parcelling, split: int, batches: Iterator[pa.RecordBatch]
+        ) -> Iterator[tuple[int, _Outcome]]:
+            for place, rows in _placed_rows(places, split, batches):
+                yield place, parcels.fold(place, rows, task)
+
+        done = self._blobs_of(source, ingest.version, fold)
         self._prefold.learn([parcel.report for parcel in done])
         return done
 
@@ -244,9 +255,11 @@ class ShuffleExchangeExecutor:
         """Read the log into one blob per part and shard."""
         parts = min(self._spark.sparkContext.defaultParallelism, len(task.segments))
 
-        def fold(parcels: _Parcelling, part: int, numbers: Iterator[pa.RecordBatch]) -> _Outcome:
+        def fold(
+            parcels: _Parcelling, part: int, numbers: Iterator[pa.RecordBatch]
+        ) -> Iterator[tuple[int, _Outcome]]:
             _exhaust(numbers)
-            return parcels.reread(part, parts, task)
+            yield part, parcels.reread(part, parts, task)
 
         return self._blobs_of(self._spark.range(0, parts, 1, parts), task.version, fold)
 
@@ -254,7 +267,9 @@ class ShuffleExchangeExecutor:
         self,
         source: DataFrame,
         version: int,
-        fold: Callable[[_Parcelling, int, Iterator[pa.RecordBatch]], _Outcome],
+        fold: Callable[
+            [_Parcelling, int, Iterator[pa.RecordBatch]], Iterator[tuple[int, _Outcome]]
+        ],
     ) -> list[Parcel]:
         """Let tasks fold their part of a source and keep the blobs; return the parcels' reports."""
         files, root, codec, wave = self._files, self._root, self._codec, len(self._parcels)
@@ -264,12 +279,12 @@ class ShuffleExchangeExecutor:
             number = TaskContext.get().partitionId()  # type: ignore[union-attr]
             with tempfile.TemporaryDirectory(prefix="icestream-") as local:
                 parcels = _Parcelling(files, root, version, epoch, local, codec, LocalFiles())
-                outcome = fold(parcels, number, batches)
-                place = _PLACES * wave + number
-                yield _packed(_PARCEL, [_NO_SHARD], [place], [pickle.dumps(outcome)], [b""])
-                if outcome.error is None:
-                    for shard, blob in cut(outcome.value[1].path):
-                        yield _packed(_PARCEL, [shard], [place], [b""], [blob])
+                for local_place, outcome in fold(parcels, number, batches):
+                    place = _PLACES * wave + local_place
+                    yield _packed(_PARCEL, [_NO_SHARD], [place], [pickle.dumps(outcome)], [b""])
+                    if outcome.error is None:
+                        for shard, blob in cut(outcome.value[1].path):
+                            yield _packed(_PARCEL, [shard], [place], [b""], [blob])
 
         blobs = source.mapInArrow(one, _PARCEL_DDL).persist(StorageLevel.MEMORY_AND_DISK)
         self._parcels.append(blobs)
@@ -343,6 +358,16 @@ def _tried(run: Callable[[], Any]) -> _Outcome:
 def _exhaust(values: Iterable[Any]) -> None:
     """Read all input: Spark ends a Python worker that leaves some unread."""
     deque(values, maxlen=0)
+
+
+def _placed_rows(
+    places: Places | None, split: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+    """Yield the parts of a split with their places: its pieces of files, or the split itself."""
+    if places is None:
+        yield split, batches
+    else:
+        yield from places.cut(batches, split)
 
 
 def _unpacked(data: bytes) -> Any:

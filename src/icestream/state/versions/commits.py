@@ -41,7 +41,7 @@ from icestream.state.versions.ownership import (
     Takeover,
     taken_over,
 )
-from icestream.state.versions.sealed import FIRST_WITH_EPOCHS, FORMAT, format_of, opened, sealed
+from icestream.state.versions.sealed import FORMAT, opened, sealed
 
 #: the lifetime class that a newer snapshot of the same shard replaces
 BASE = "base"
@@ -100,6 +100,11 @@ class LiveSegment:
         )
 
 
+def latest_of(seen: Iterable[int | None]) -> int | None:
+    """Return the latest event time of all sources; None before the first event."""
+    return max((each for each in seen if each is not None), default=None)
+
+
 @dataclass(frozen=True)
 class Commit:
     """Everything a version accepts."""
@@ -134,6 +139,11 @@ class Commit:
     live: tuple[LiveSegment, ...] | None = None
     #: the epoch of the owner that committed it; 0 where nobody owned the checkpoint
     epoch: int = 0
+
+    @property
+    def flushed(self) -> int | None:
+        """Return the latest event, if the version closed every window that has one."""
+        return latest_of(self.seen) if self.decisions.get("flush") else None
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -406,12 +416,6 @@ class VersionStore:
         if not isinstance(plan, dict) or not isinstance(legend, dict | None):
             raise DamageError(path, "it holds no plan")
         return plan, legend
-
-    @property
-    def has_epochs(self) -> bool:
-        """Tell whether the checkpoint was made by a release that has epochs."""
-        made = format_of(self.files.read(f"{self.root}/{PLAN}"))
-        return made is None or made >= FIRST_WITH_EPOCHS
 
     def remove(self, versions: Iterable[int]) -> None:
         """Unlink commit files that no kept version needs."""

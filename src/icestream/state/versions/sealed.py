@@ -18,11 +18,8 @@ import xxhash
 
 from icestream.core.errors import CheckpointError, DamageError
 
-#: the format that is written, and the oldest that is read
+#: the format that is written and read
 FORMAT = 3
-OLDEST_FORMAT = 2
-#: the format in which checkpoints have owners
-FIRST_WITH_EPOCHS = 3
 
 #: digits of a format version, at most
 _FORMAT_DIGITS = 9
@@ -38,11 +35,11 @@ def opened(path: str, data: bytes) -> dict[str, Any]:
     """Return the JSON object of a sealed file."""
     body, _, rest = data.partition(b"\n")
     written = format_of(data)
-    if written is not None and not OLDEST_FORMAT <= written <= FORMAT:
+    if written is not None and written != FORMAT:
         age = "newer" if written > FORMAT else "older"
         msg = (
-            f"{path} was written in format {written}, this Icestream reads {OLDEST_FORMAT} to "
-            f"{FORMAT}: install the {age} Icestream that wrote it, or start a new checkpoint"
+            f"{path} was written in format {written}, this Icestream reads {FORMAT}: install the "
+            f"{age} Icestream that wrote it, or start a new checkpoint"
         )
         raise CheckpointError(msg)
     if written is None or rest != seal(written, body):
@@ -65,6 +62,5 @@ def format_of(data: bytes) -> int | None:
 
 
 def seal(written: int, body: bytes) -> bytes:
-    """Return the line after a body: the checksum covers the format too, except in format 2."""
-    seed = written if written > OLDEST_FORMAT else 0
-    return f"icestream {written} {xxhash.xxh3_64_hexdigest(body, seed)}\n".encode()
+    """Return the line after a body; the checksum covers the format too."""
+    return f"icestream {written} {xxhash.xxh3_64_hexdigest(body, written)}\n".encode()
