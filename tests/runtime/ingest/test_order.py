@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
-from icestream.runtime.ingest.order import PIECE, Places, piece_hash, place_of
+from icestream.runtime.ingest.order import PIECE, FilePlaces, piece_hash, place_of
 from icestream.runtime.ingest.scans import kafka_ranges
 
 
@@ -18,17 +18,19 @@ def test_rows_are_cut_where_the_piece_changes() -> None:
     # hashes   7 7 | 9 9 9 | null | 5 5
     # batches  7 7   9 , 9 9   null   5 , 5
     batches = [_rows(7, 7, 9), _rows(), _rows(9, 9, None, 5), _rows(5)]
-    cut = Places({5: 0, 7: 1, 9: 2}).cut(batches, split=4)
+    cut = FilePlaces({5: 0, 7: 1, 9: 2}).cut(batches, split=4)
     found = [
         (place, [row for rows in part for row in rows["n"].to_pylist()]) for place, part in cut
     ]
     assert found == [(1, [0, 1]), (2, [2, 0, 1]), (7, [2]), (0, [3, 0])]
-    assert list(Places({}).cut([], split=0)) == []
+    assert list(FilePlaces({}).cut([], split=0)) == []
 
 
 def test_pieces_without_a_known_file_come_behind_by_split() -> None:
     places = [
-        next(Places({5: 3}).cut([_rows(mark)], split))[0] for mark in (None, 8) for split in (0, 2)
+        next(FilePlaces({5: 3}).cut([_rows(mark)], split))[0]
+        for mark in (None, 8)
+        for split in (0, 2)
     ]
     assert places == [4, 6, 4, 6]
 
@@ -43,7 +45,7 @@ def test_partitions_of_kafka_come_by_topic_partition_and_offset() -> None:
     batch = Mock(columns=["n"])
     plan = _java("LogicalRDD", rdd=above)
     batch._jdf.queryExecution.return_value.logical.return_value = plan
-    places = Places.of(batch, Mock())
+    places = FilePlaces.of(batch, Mock())
     assert places is not None
     found = [next(places.cut([_rows(1)], split))[0] for split in range(4)]
     assert found == [3, 2, 1, 0]

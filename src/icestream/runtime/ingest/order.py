@@ -99,7 +99,7 @@ def _plain(path: str) -> str:
     return "file:/" + path[5:].lstrip("/") if path.startswith("file:/") else path
 
 
-class Places:
+class FilePlaces:
     """The place of each piece of a batch, by the hash that its rows carry."""
 
     def __init__(self, hashes: Mapping[int, int], splits: Sequence[int] = ()) -> None:
@@ -109,7 +109,7 @@ class Places:
         self._behind = 1 + max(hashes.values(), default=-1)
 
     @classmethod
-    def of(cls, batch: DataFrame, spark: SparkSession) -> Places | None:
+    def of(cls, batch: DataFrame, spark: SparkSession) -> FilePlaces | None:
         """Return the places of a batch whose rows tell their piece, or that is one of Kafka."""
         if PIECE not in batch.columns:
             ranges = None if (rdd := rdd_of(batch)) is None else kafka_ranges(rdd)

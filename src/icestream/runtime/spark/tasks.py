@@ -34,7 +34,7 @@ from icestream.core.errors import DefinitionError, IcestreamError
 from icestream.operators.folding.columns import PLACE_BITS
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
 from icestream.runtime.ingest.file_splits import pieces_of, shared_out
-from icestream.runtime.ingest.order import Places, listed_files
+from icestream.runtime.ingest.order import FilePlaces, listed_files
 from icestream.runtime.ingest.reader import FileSource, UnlikeSpark, read
 from icestream.runtime.ingest.reception import IngestTask, RereadTask
 from icestream.runtime.spark.placement import CachedPartitions, TaskSlots, here, tidy_host
@@ -125,7 +125,7 @@ class FileExchangeExecutor:
     ) -> list[tuple[int, Parcel]]:
         """Take the rows of the batch from the JVM, folded there where that pays."""
         source, task = self._prefold.choose(ingest, batch)
-        places = Places.of(source, self._spark)
+        places = FilePlaces.of(source, self._spark)
 
         def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             split = TaskContext.get().partitionId()  # type: ignore[union-attr]
@@ -239,7 +239,7 @@ class ShuffleExchangeExecutor:
         """Fold the micro-batch into one blob per split and shard, kept by the executors."""
         self._forget()
         source, task = self._prefold.choose(ingest, batch)
-        places = Places.of(source, self._spark)
+        places = FilePlaces.of(source, self._spark)
 
         def fold(
             parcels: _Parcelling, split: int, batches: Iterator[pa.RecordBatch]
@@ -361,7 +361,7 @@ def _exhaust(values: Iterable[Any]) -> None:
 
 
 def _placed_rows(
-    places: Places | None, split: int, batches: Iterator[pa.RecordBatch]
+    places: FilePlaces | None, split: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
     """Yield the parts of a split with their places: its pieces of files, or the split itself."""
     if places is None:
