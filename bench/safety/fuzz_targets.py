@@ -167,9 +167,6 @@ def _segments(roots: dict[str, str]) -> Iterator[FuzzTarget]:
             markers = reader.directory["marker"]
             for _ in reader.read_many(markers[:: max(1, len(markers) // 3)]):
                 pass
-            if len(markers) and markers[0] <= markers[-1]:
-                for _ in reader.read_range(int(markers[0]), int(markers[-1])):
-                    pass
 
     yield FuzzTarget("segments", partial(_bytes, samples), feed, thousands=150)
     yield FuzzTarget(

@@ -87,7 +87,6 @@ if TYPE_CHECKING:
     from icestream.runtime.spark.query import Query
     from icestream.runtime.spark.session import local_session, settings
     from icestream.sql.statements.build import sql
-    from icestream.state.queue.append_queue import AppendQueue
     from icestream.state.queue.queue import UpdateQueue
 
 _HOMES = {
@@ -155,13 +154,11 @@ _HOMES = {
     "icestream.plan.jobs.windows": ("JobStatistics",),
     "icestream.runtime.spark.query": ("Query",),
     "icestream.runtime.spark.session": ("local_session", "settings"),
-    "icestream.state.queue.append_queue": ("AppendQueue",),
     "icestream.state.queue.queue": ("UpdateQueue",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "AppendQueue",
     "ColdOptions",
     "Events",
     "JobStatistics",

@@ -31,14 +31,7 @@ from icestream.operators.dataflow.edge_rows import EdgeRows
 from icestream.operators.dataflow.padding import Padding
 from icestream.operators.dataflow.steps import Filtering, Projecting
 from icestream.operators.lifetimes.aggregate import LifetimeAggregate
-from icestream.operators.lifetimes.alter_lifetimes import (
-    Forever,
-    Hopping,
-    Lifetime,
-    Point,
-    Shifted,
-    WindowLifetime,
-)
+from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
 from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.operators.lifetimes.difference import StreamDifference
 from icestream.operators.lifetimes.edges import Edges
@@ -60,6 +53,14 @@ from icestream.plan.nodes.events import (
     United,
 )
 from icestream.plan.nodes.spilling import Spilling, SpillingOptions, defers
+from icestream.plan.windows.lifetimes import (
+    Forever,
+    Hopping,
+    Lifetime,
+    Point,
+    Shifted,
+    WindowLifetime,
+)
 from icestream.runtime.spark.sink import as_they_are
 from icestream.sql.expressions.compile import Predicate, Projection
 
@@ -595,7 +596,9 @@ class Events:
                 longer = lifetime.by
             case _:
                 longer = 0
-        return self._mapped(lifetime, self._node.payload, f"lifetime {lifetime}", longer)
+        return self._mapped(
+            AlterLifetimes(lifetime), self._node.payload, f"lifetime {lifetime}", longer
+        )
 
     def _entering(self, scope: Scope) -> Events:
         node = self._node

@@ -18,9 +18,9 @@ from typing import Unpack
 from icestream.api.events import Events
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
-from icestream.operators.lifetimes.alter_lifetimes import WindowLifetime
 from icestream.plan.joins.multi_join import Equal
 from icestream.plan.nodes.spilling import Spilling, SpillingOptions, defers
+from icestream.plan.windows.lifetimes import WindowLifetime
 
 
 def join(

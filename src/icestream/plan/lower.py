@@ -119,7 +119,7 @@ def lifetimes(plan: Plan) -> tuple[str, ...]:
 def emitted(plan: Plan, rows: Iterator[Any]) -> Iterator[Emitted]:
     """Return what the operator of a plan emits as rows of views."""
     parts = parts_of(plan)
-    return rows if len(parts) > 1 else parts[0].emitted(rows)
+    return rows if len(parts) > 1 else parts[0].rows(rows)
 
 
 def composition(plan: Plan, keys: KeyCounts) -> Composition | None:
@@ -191,7 +191,7 @@ def operator(
         Side(
             partial(_opened, part, store, made_of, events),
             _operator(part).lifetimes,
-            part.emitted,
+            part.rows,
             part.windows,
         )
         for part in parts_of(plan)

@@ -1,6 +1,6 @@
 """Tools for testing queries and operators, shipped with the package.
 
-`plans` builds small queries, `sources` random streams with crashes inside, `oracles` the slow and
-obvious answers, `conformance` the suite that every operator must pass; `faulty_files` is a disk
-that crashes. `cluster` starts real executors, `mishaps` go wrong on them, `killing` kills programs.
+`sources` makes random streams with crashes inside, `conformance` is the suite that every operator
+must pass, `simulated_disk` is a disk that crashes, `crash_runs` kills a query at every step of its
+disk, and `moving_shards` moves shards between tasks that share no disk.
 """

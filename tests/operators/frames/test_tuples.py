@@ -208,5 +208,5 @@ def test_crash_replayed_versions_lead_to_the_same_sequence(tmp_path: Path) -> No
         assert sequence(again, space) == expected
         assert len(again._settled) == len(log._settled)
         assert len(again._arrivals) == len(log._arrivals)
-        markers = [int(m) for m in again._settled.all["marker"]]
+        markers = [int(m) for m in again._settled.records["marker"]]
         assert {ordinal_of(m) for m in markers} <= set(space.log.segments)

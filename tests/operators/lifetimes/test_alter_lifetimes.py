@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
-from icestream.operators.lifetimes.alter_lifetimes import (
+from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
+from icestream.plan.windows.lifetimes import (
     Forever,
+    Hopping,
     Lifetime,
     Point,
     Shifted,
     WindowLifetime,
-    hopping,
 )
 from tests.fixtures import lifetime_events as stories
 from tests.oracles import lifetimes as oracle
@@ -45,10 +46,10 @@ CASES: list[tuple[Lifetime, Callable[[int, int], tuple[int, int]]]] = [
     (Point(), lambda le, _re: (le, le + 1)),
     (Shifted(4), lambda le, re: (le + 4, min(re + 4, INFINITY))),
     (Shifted(0), lambda le, re: (le, re)),
-    (hopping(12, 4), on_the_grid(12, 4)),
-    (hopping(5, 3), on_the_grid(5, 3)),
-    (hopping(2, 5), on_the_grid(2, 5)),
-    (hopping(1, 1), on_the_grid(1, 1)),
+    (Hopping(12, 4), on_the_grid(12, 4)),
+    (Hopping(5, 3), on_the_grid(5, 3)),
+    (Hopping(2, 5), on_the_grid(2, 5)),
+    (Hopping(1, 1), on_the_grid(1, 1)),
 ]
 
 
@@ -59,7 +60,7 @@ def test_oracle_altered_lifetimes(
 ) -> None:
     for batch in stories.story(Random(seed), [stories.port()]):
         for _, chunk in batch.chunks:
-            found = alter(chunk)
+            found = AlterLifetimes(alter)(chunk)
             assert found.schema == chunk.schema
             oracle.assert_same_bag(bag_of(found), oracle.altered(bag_of(chunk), lifetime))
 
@@ -70,7 +71,7 @@ def test_altered_changes_leave_the_past_alone(dice: Random, alter: Lifetime) -> 
     for batch in stories.story(dice, [stories.port()]):
         after = Counter(before)
         for _, chunk in batch.chunks:
-            for event, diff in oracle.events_of(alter(chunk)):
+            for event, diff in oracle.events_of(AlterLifetimes(alter)(chunk)):
                 after[event] += diff
         oracle.assert_past_is_kept(before, after, batch.watermark)
         before = oracle.without_zeros(after)
@@ -79,34 +80,34 @@ def test_altered_changes_leave_the_past_alone(dice: Random, alter: Lifetime) -> 
 def test_lifetimes_end_at_infinity_at_the_latest() -> None:
     edges = [(INFINITY - 3, INFINITY - 1), (INFINITY - 3, INFINITY), (MINUS_INFINITY, INFINITY)]
     changes = changes_from([(Event((0, 0), le, re, ("a",)), 1) for le, re in edges], PLAIN)
-    assert [re for _, re, _ in heads(WindowLifetime(INFINITY)(changes))] == [
+    assert [re for _, re, _ in heads(AlterLifetimes(WindowLifetime(INFINITY))(changes))] == [
         INFINITY,
         INFINITY,
         INFINITY - 1 + MINUS_INFINITY + 1,
     ]
-    assert heads(Shifted(2)(changes)) == [
+    assert heads(AlterLifetimes(Shifted(2))(changes)) == [
         (INFINITY - 1, INFINITY, 1),
         (INFINITY - 1, INFINITY, 1),
         (MINUS_INFINITY + 2, INFINITY, 1),
     ]
     # what would begin at or after the end of time is not there
-    assert Shifted(5)(changes).num_rows == 1
-    assert heads(hopping(10, 1000)(changes))[-1][1] == INFINITY
+    assert AlterLifetimes(Shifted(5))(changes).num_rows == 1
+    assert heads(AlterLifetimes(Hopping(10, 1000))(changes))[-1][1] == INFINITY
 
 
 def test_a_window_holds_what_was_alive_in_its_range() -> None:
     # range 4, slide 2:  0   1   2   3   4   5   6
     # a point at 1 is in the windows at 2 and 4: alive from 2 on, before 6
     changes = changes_from([(Event((0, 0), 1, 2, ("a",)), 1)], PLAIN)
-    assert heads(hopping(4, 2)(changes)) == [(2, 6, 1)]
+    assert heads(AlterLifetimes(Hopping(4, 2))(changes)) == [(2, 6, 1)]
 
 
 def test_lengths_are_checked() -> None:
     for wrong in (
         lambda: WindowLifetime(0),
         lambda: Shifted(-1),
-        lambda: hopping(0, 5),
-        lambda: hopping(5, 0),
+        lambda: Hopping(0, 5),
+        lambda: Hopping(5, 0),
     ):
         with pytest.raises(DefinitionError):
             wrong()

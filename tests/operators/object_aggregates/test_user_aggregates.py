@@ -74,7 +74,7 @@ def test_a_changed_aggregate_is_another_plan() -> None:
         Aggregate("user", "x", "a", (), (replace(SUMS),)).text
         == Aggregate("user", "x", "a", (), (SUMS,)).text
     )
-    assert "test_user.lift version 1" in SUMS.name
+    assert "test_user_aggregates.lift version 1" in SUMS.name
 
 
 def test_an_aggregate_travels_with_the_query() -> None:

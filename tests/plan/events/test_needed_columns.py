@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from icestream.operators.dataflow.steps import Filtering, Projecting
-from icestream.operators.lifetimes.alter_lifetimes import Forever
+from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
 from icestream.plan.events.needed_columns import needed_columns
 from icestream.plan.nodes.events import Entered, FromSource, Left, Mapped, Node, Scope, United
+from icestream.plan.windows.lifetimes import Forever
 from icestream.sql.expressions.compile import Predicate, Projection
 
 COLUMNS = pa.schema([(name, pa.int64()) for name in ("a", "b", "c", "d")])
@@ -50,7 +51,9 @@ def test_a_projection_inside_a_group_changes_nothing() -> None:
 
 
 def test_conditions_before_a_projection_count() -> None:
-    forever = Mapped(COLUMNS, before=where(SOURCE, "d > 1"), change=Forever(), text="forever")
+    forever = Mapped(
+        COLUMNS, before=where(SOURCE, "d > 1"), change=AlterLifetimes(Forever()), text="forever"
+    )
     assert names(grouped(select(where(forever, "b > 0"), "a"), "a")) == ["a", "b", "d"]
 
 

@@ -29,12 +29,13 @@ import numpy as np
 from icestream.core.arrays import Ints, Table
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.folding.sorted_runs import slice_bounds
-from icestream.operators.frames.blocks import BLOCK, Blocks, BlockTable
+from icestream.operators.frames.blocks import BLOCK, Blocks
 from icestream.operators.frames.layout import TupleLayout
 from icestream.operators.frames.lift import within
 from icestream.operators.grid.partitions import Partition
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.state.log.reader import SegmentReader
+from icestream.state.table import CountedTable
 
 #: lifetime classes of blocks
 ARRIVALS = "arrivals"
@@ -86,8 +87,8 @@ class TupleLog:
         self._sorted_rows = 2 * self.chunk_rows
         self._block_rows = max(1, BLOCK_BYTES // layout.tuple_bytes)
         self._blocks_at_once = max(1, self.chunk_rows // self._block_rows)
-        self._arrivals = BlockTable(shard.arena, ARRIVALS)
-        self._settled = BlockTable(shard.arena, SETTLED)
+        self._arrivals = CountedTable(shard.arena, ARRIVALS, BLOCK)
+        self._settled = CountedTable(shard.arena, SETTLED, BLOCK)
         #: arrivals of the version at work
         self._new = np.empty(0, dtype=BLOCK)
         #: blocks that were read, their bytes, and for how many frames in all
@@ -99,7 +100,7 @@ class TupleLog:
     @property
     def size(self) -> int:
         """Return the number of tuples that were ever settled."""
-        return int(self.books["dropped"]) + int(self._settled.all["rows"].sum())
+        return int(self.books["dropped"]) + int(self._settled.records["rows"].sum())
 
     # -- writing ---------------------------------------------------------------------------
 
@@ -158,7 +159,7 @@ class TupleLog:
 
     def _overlapping(self, start: Micros, end: Micros) -> Iterator[Blocks]:
         """Yield the arrival blocks that reach into [start, end), a few at a time, in order."""
-        blocks = self._arrivals.all
+        blocks = self._arrivals.records
         chosen = blocks[(blocks["first"] < end) & (blocks["last"] >= start)].copy()
         for at in range(0, len(chosen), self._blocks_at_once):
             yield chosen[at : at + self._blocks_at_once]
@@ -183,11 +184,11 @@ class TupleLog:
 
     def _take_settled(self, blocks: Blocks, watermark: Micros) -> None:
         self._with_room(lambda: self._settled.append(blocks))
-        self._arrivals.keep(self._arrivals.all["last"] >= watermark)
+        self._arrivals.keep(self._arrivals.records["last"] >= watermark)
 
     def drop(self, place: int) -> None:
         """Let go of the settled blocks that end at or before a place in the sequence."""
-        blocks = self._settled.all
+        blocks = self._settled.records
         ends = self.books["dropped"] + np.cumsum(blocks["rows"])
         gone = ends <= place
         if not gone.any():
@@ -235,7 +236,7 @@ class TupleLog:
 
     def place_after(self, time: Micros) -> int:
         """Return the place of the first tuple of the sequence that is later than a time."""
-        blocks = self._settled.all
+        blocks = self._settled.records
         passed = int(np.searchsorted(blocks["last"], time, side="right"))
         place = int(self.books["dropped"]) + int(blocks["rows"][:passed].sum())
         if passed == len(blocks) or blocks["first"][passed] > time:
@@ -245,7 +246,7 @@ class TupleLog:
 
     def _portions(self, first: int, last: int) -> Iterator[tuple[int, int, int, Blocks]]:
         """Cut a stretch into portions of about a chunk: its ends, where its blocks begin, these."""
-        blocks = self._settled.all
+        blocks = self._settled.records
         ends = self.books["dropped"] + np.cumsum(blocks["rows"])
         begins = ends - blocks["rows"]
         chosen = np.flatnonzero((ends > first) & (begins < last))
@@ -284,7 +285,7 @@ class TupleLog:
     def image(self) -> Iterator[tuple[str, bytes]]:
         """Yield the directories in pieces."""
         for name, table in ((ARRIVALS, self._arrivals), (SETTLED, self._settled)):
-            blocks = table.all
+            blocks = table.records
             for at in range(0, len(blocks), 1024):
                 yield name, blocks[at : at + 1024].tobytes()
 

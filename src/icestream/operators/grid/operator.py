@@ -383,7 +383,7 @@ class WindowOperator:
             "partitions": sum(each["partitions"] for each in families),
             "consolidated": sum(each["consolidated"] for each in families),
             "panes_read": sum(each["panes_read"] for each in families),
-            "slices": int(self._header["slices"]),
+            "slices": len(self._directory),
             **self._slices.statistics,
         }
 

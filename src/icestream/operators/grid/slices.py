@@ -10,12 +10,11 @@ Invariant: slices come back by (pane, arrival), whatever the order they came in
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from icestream.state.arena import Arena
+from icestream.state.table import CountedTable
 
 SLICE = np.dtype(
     [
@@ -26,7 +25,6 @@ SLICE = np.dtype(
         ("last_hi", np.uint64),
     ]
 )
-_WORDS = SLICE.itemsize // 8
 
 Slices = npt.NDArray[np.void]
 
@@ -40,28 +38,26 @@ class SliceDirectory:
     """Slices of one shard, in an arena."""
 
     def __init__(self, arena: Arena) -> None:
-        """Attach to the arena's array, or make it."""
-        self._arena = arena
-        self._array = arena.array("slices", np.int64, _WORDS)
-        arena.header.setdefault("slices", 0)
+        """Attach to the arena's table, or make it."""
+        self._table = CountedTable(arena, "slices", SLICE)
         #: once they were asked for
         self._panes: npt.NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of slices."""
+        return len(self._table)
 
     @property
     def all(self) -> Slices:
         """Return every slice, by (pane, arrival)."""
-        flat: npt.NDArray[Any] = self._array.view[: self._arena.header["slices"]]
-        return flat.reshape(-1).view(SLICE)
+        return self._table.records
 
     def append(self, slices: Slices) -> None:
         """Take in new slices; raises `Refused`, with nothing changed, if the budget is full."""
         if len(slices) == 0:
             return
-        merged = np.concatenate([self.all, slices])
-        merged = merged[np.argsort(merged["pane"], kind="stable")]
-        if len(merged) > self._array.capacity:
-            self._array.resize(len(merged) + len(merged) // 4)
-        self._keep(merged)
+        self._table.replace(in_order(np.concatenate([self.all, slices])))
+        self._panes = None
 
     def between(self, first: int, last: int) -> Slices:
         """Return a copy of the slices with `first <= pane < last`."""
@@ -83,9 +79,5 @@ class SliceDirectory:
 
     def drop_before(self, pane: int) -> None:
         """Forget the slices of panes before `pane`."""
-        self._keep(self.between(pane, np.iinfo(np.int64).max))
-
-    def _keep(self, slices: Slices) -> None:
-        self._array.view[: len(slices)] = slices.view(np.int64).reshape(-1, _WORDS)
-        self._arena.header["slices"] = len(slices)
+        self._table.replace(self.between(pane, np.iinfo(np.int64).max))
         self._panes = None

@@ -25,7 +25,8 @@ import numpy as np
 
 from icestream.core.arrays import Ids, Ints, Mask, Table
 from icestream.operators.multi_join.spec import partitions_of
-from icestream.state.arena import Arena, ArenaArray
+from icestream.state.arena import Arena
+from icestream.state.table import CountedTable
 
 #: what is known of a record: its port, epoch and marker, first and last hi (as signed numbers), the
 #: rows and words in it, the latest end of a row
@@ -51,12 +52,11 @@ class Generations:
     def __init__(self, arena: Arena, name: str, partitions: int, numbers: dict[str, Any]) -> None:
         """Attach to the arena's arrays, or make them; `numbers` is a part of its header."""
         self._partitions = partitions
-        self._records = arena.array(f"{name}.records", np.int64, RECORD)
-        self._cuts = arena.array(f"{name}.cuts", np.int64, 2)
-        self._segments = arena.array(f"{name}.segments", np.int64)
+        self._records = CountedTable(arena, f"{name}.records", RECORD)
+        self._cuts = CountedTable(arena, f"{name}.cuts", 2)
+        self._segments = CountedTable(arena, f"{name}.segments", 1)
         self._numbers = numbers
-        for each in ("epoch", "records", "cuts", "segments"):
-            numbers.setdefault(each, 0)
+        numbers.setdefault("epoch", 0)
 
     # -- records ---------------------------------------------------------------------------
 
@@ -77,17 +77,15 @@ class Generations:
     @property
     def records(self) -> Table:
         """Return what is known of all records, in the order of their markers."""
-        return np.asarray(self._records.view[: self._numbers["records"]])
+        return self._records.rows
 
     def reserve(self, records: int) -> None:
         """Make room for more records; raises `Refused`."""
-        _grow(self._records, self._numbers["records"] + records)
+        self._records.reserve(records)
 
     def add(self, record: Ints) -> None:
         """Take in a record, for which there is room."""
-        self.reserve(1)
-        self._records.view[self._numbers["records"]] = record
-        self._numbers["records"] += 1
+        self._records.append(record)
 
     def partitions_of(self, records: Table) -> tuple[Ints, Ints]:
         """Return the first and the last partition of records."""
@@ -111,17 +109,15 @@ class Generations:
 
     def load_records(self, records: Table) -> None:
         """Know these records, no others."""
-        self._numbers["records"] = 0
-        self._records.resize(len(records))
-        self._records.view[: len(records)] = records
-        self._numbers["records"] = len(records)
+        self._records.replace(records)
+        self._records.trim()
 
     # -- cuts ------------------------------------------------------------------------------
 
     @property
     def cuts(self) -> Table:
         """Return partition and epoch of all cuts, sorted."""
-        return np.asarray(self._cuts.view[: self._numbers["cuts"]])
+        return self._cuts.rows
 
     def apply(self, events: Table, kind: int) -> None:
         """Let something happen to partitions: rows of (partition, epoch)."""
@@ -134,11 +130,8 @@ class Generations:
 
     def load_cuts(self, cuts: Table) -> None:
         """Know these cuts, no others."""
-        cuts = np.array(cuts)
-        self._numbers["cuts"] = 0
-        self._cuts.resize(len(cuts))
-        self._cuts.view[: len(cuts)] = cuts
-        self._numbers["cuts"] = len(cuts)
+        self._cuts.replace(cuts)
+        self._cuts.trim()
 
     def counts(self) -> Ints:
         """Return the generations that have ended, of each partition."""
@@ -168,25 +161,20 @@ class Generations:
     @property
     def segments(self) -> Ints:
         """Return the ordinals of segments that were written and not released."""
-        return np.array(self._segments.view[: self._numbers["segments"]])
+        return self._segments.rows[:, 0].copy()
 
     def reserve_segment(self) -> None:
         """Make room for one more segment; raises `Refused`."""
-        _grow(self._segments, self._numbers["segments"] + 1)
+        self._segments.reserve(1)
 
     def add_segment(self, ordinal: int) -> None:
         """Take in a segment."""
-        self.reserve_segment()
-        count = self._numbers["segments"]
-        self._segments.view[count] = ordinal
-        self._numbers["segments"] = count + 1
+        self._segments.append(np.array([ordinal]))
 
     def load_segments(self, ordinals: Ints) -> None:
         """Know these segments, no others."""
-        self._numbers["segments"] = 0
-        self._segments.resize(len(ordinals))
-        self._segments.view[: len(ordinals)] = ordinals
-        self._numbers["segments"] = len(ordinals)
+        self._segments.replace(ordinals)
+        self._segments.trim()
 
     def release(self) -> tuple[int, ...]:
         """Give up the segments without a record that is known; return their ordinals."""
@@ -211,8 +199,3 @@ def least_between(values: Ints, first: Ints, last: Ints) -> Ints:
     ends = np.column_stack([first, last + 1]).ravel()
     least: Ints = np.minimum.reduceat(np.append(values, np.iinfo(np.int64).max), ends)[::2]
     return least
-
-
-def _grow(array: ArenaArray, capacity: int) -> None:
-    if array.capacity < capacity:
-        array.resize(capacity + capacity // 8)

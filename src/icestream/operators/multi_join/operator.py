@@ -429,11 +429,6 @@ class MultiJoin:
         )
 
     @property
-    def snapshot_bytes(self) -> int:
-        """Return the bytes of a snapshot, about."""
-        return self._history.size
-
-    @property
     def took_snapshot(self) -> bool:
         """Tell whether the version just written stands without those before it."""
         return self._schedule.taken

@@ -11,12 +11,11 @@ Invariant: slices come back by node and arrival, whatever the order they came in
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from icestream.state.arena import Arena
+from icestream.state.table import CountedTable
 
 SLICE = np.dtype(
     [
@@ -28,7 +27,6 @@ SLICE = np.dtype(
         ("last_hi", np.uint64),
     ]
 )
-_WORDS = SLICE.itemsize // 8
 
 Slices = npt.NDArray[np.void]
 
@@ -37,36 +35,32 @@ class NodeDirectory:
     """Slices of one shard, in an arena."""
 
     def __init__(self, arena: Arena) -> None:
-        """Attach to the arena's array, or make it."""
-        self._arena = arena
-        self._array = arena.array("slices", np.int64, _WORDS)
-        arena.header.setdefault("slices", 0)
+        """Attach to the arena's table, or make it."""
+        self._table = CountedTable(arena, "slices", SLICE)
         #: slices and places of each level, copied out when first asked for
         self._levels: dict[int, tuple[Slices, npt.NDArray[np.int64]]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of slices."""
+        return len(self._table)
 
     @property
     def all(self) -> Slices:
         """Return every slice, by (level, place, arrival)."""
-        flat: npt.NDArray[Any] = self._array.view[: self._arena.header["slices"]]
-        return flat.reshape(-1).view(SLICE)
+        return self._table.records
 
     def append(self, slices: Slices) -> None:
         """Take in new slices; raises `Refused`, with nothing changed, if the budget is full."""
         if len(slices) == 0:
             return
         merged = np.concatenate([self.all, slices])
-        merged = merged[np.lexsort((merged["place"], merged["level"]))]
-        if len(merged) > self._array.capacity:
-            self._array.resize(len(merged) + len(merged) // 4)
-        self._keep(merged)
+        self._table.replace(merged[np.lexsort((merged["place"], merged["level"]))])
+        self._levels.clear()
 
     def keep(self, chosen: npt.NDArray[np.bool_]) -> None:
-        """Forget all slices but the chosen ones."""
-        self._keep(self.all[chosen])
-
-    def level(self, level: int) -> Slices:
-        """Return the slices of a level."""
-        return self._of(level)[0]
+        """Drop all slices but the chosen ones."""
+        self._table.keep(chosen)
+        self._levels.clear()
 
     def node(self, level: int, place: int) -> Slices:
         """Return the slices of a node, by arrival."""
@@ -85,8 +79,3 @@ class NodeDirectory:
             chosen = slices[slices["level"] == level]
             self._levels[level] = chosen, np.ascontiguousarray(chosen["place"])
         return self._levels[level]
-
-    def _keep(self, slices: Slices) -> None:
-        self._array.view[: len(slices)] = slices.view(np.int64).reshape(-1, _WORDS)
-        self._arena.header["slices"] = len(slices)
-        self._levels.clear()

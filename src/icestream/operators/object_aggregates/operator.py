@@ -337,6 +337,6 @@ class ObjectOperator:
         return {
             "groups": int(self._header["groups"]),
             "partitions": self._assembly.ranges,
-            "slices": int(self._header["slices"]),
+            "slices": len(self._directory),
             "nodes": self._nodes,
         }

@@ -33,8 +33,7 @@ from icestream.operators.session.page_file import PAGE, Directory, PageFile, Pag
 from icestream.operators.session.rows import Sessions
 from icestream.operators.session.spec import SessionSpec
 from icestream.state.arena import Arena
-
-_WORDS = PAGE.itemsize // 8
+from icestream.state.table import CountedTable
 
 
 class Pages:
@@ -47,20 +46,17 @@ class Pages:
         self._spec = spec
         self._arena = arena
         self._sizes = page_bytes, most_bytes
-        self._array = arena.array("pages", np.int64, _WORDS)
-        self._facts: dict[str, int] = arena.header.setdefault(
-            "pages", {"count": 0, "file": 0, "size": 0}
-        )
+        self._table = CountedTable(arena, "pages", PAGE)
+        self._facts: dict[str, int] = arena.header.setdefault("pages", {"file": 0, "size": 0})
 
     @property
     def directory(self) -> Directory:
         """Return a copy of what is known of each page, in the order of hi."""
-        table = self._array.view[: self._facts["count"]]
-        return np.ascontiguousarray(table).reshape(-1).view(PAGE).copy()
+        return self._table.records.copy()
 
     def __len__(self) -> int:
         """Return the number of pages."""
-        return self._facts["count"]
+        return len(self._table)
 
     @property
     def size(self) -> int:
@@ -124,12 +120,9 @@ class Pages:
     def _replace(self, cutter: PageWriter, number: int) -> None:
         """Take the pages that were written and kept, in the file of that number."""
         pages = cutter.directory
-        pages = pages[pages["length"] > 0]
-        if len(pages) > self._array.capacity:
-            self._array.resize(len(pages) + len(pages) // 4)
-        self._array.view[: len(pages)] = pages.view(np.int64).reshape(-1, _WORDS)
+        self._table.replace(pages[pages["length"] > 0])
         before = self._facts["file"]
-        self._facts.update(count=len(pages), file=number, size=cutter.place)
+        self._facts.update(file=number, size=cutter.place)
         if before != number and os.path.exists(self._file(before).path):
             os.unlink(self._file(before).path)
 

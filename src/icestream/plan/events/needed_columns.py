@@ -20,13 +20,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from icestream.operators.dataflow.steps import Filtering, Projecting
-from icestream.operators.lifetimes.alter_lifetimes import (
-    Forever,
-    Hopping,
-    Point,
-    Shifted,
-    WindowLifetime,
-)
+from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
 from icestream.plan.nodes.events import (
     Applied,
     Entered,
@@ -68,7 +62,7 @@ def _before(node: Node, needed: Needed) -> Iterator[tuple[Node, Needed]]:
             yield node.before, frozenset(change.projection.columns)
         case Mapped(change=Filtering() as change):
             yield node.before, None if needed is None else needed | change.predicate.columns
-        case Mapped(change=Forever() | Hopping() | Point() | Shifted() | WindowLifetime()):
+        case Mapped(change=AlterLifetimes()):
             yield node.before, needed
         case United():
             yield from ((part, needed) for part in node.parts)

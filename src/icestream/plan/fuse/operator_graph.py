@@ -24,7 +24,6 @@ References: Madsen, Zhou, Su (2016), sections 4.3 and 4.4 and table 1.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -65,15 +64,13 @@ class GraphOperator:
     unchanged: Mapping[str, str] = field(default_factory=dict)
     #: length of the longest window, 0 without windows
     longest: Micros = 0
-    #: distinct values of inputs, where they are known
-    distinct: Mapping[str, int] = field(default_factory=dict)
     #: properties of a built-in operator; those of the other kinds follow from the kind
     keeps_state: bool = True
     any_partition: bool = False
 
     def __post_init__(self) -> None:
         """Refuse attributes that are not there."""
-        missing = self.partition.union(self.unchanged.values(), self.distinct) - set(self.inputs)
+        missing = self.partition.union(self.unchanged.values()) - set(self.inputs)
         if missing:
             msg = f"{self.name}: {sorted(missing)} are no inputs; its inputs are {self.inputs}"
             raise DefinitionError(msg)
@@ -143,7 +140,7 @@ class Job:
     @cached_property
     def graph(self) -> Graph:
         """Return what fusion looks at: tracks instead of attributes."""
-        tracks = self._tracks
+        tracks = self.tracks
         edges = []
         for edge in self.edges:
             kept = 0
@@ -162,7 +159,7 @@ class Job:
     def attributes(self, number: int, tracks: int) -> frozenset[str]:
         """Return the inputs of an operator that belong to some tracks."""
         names = self.operators[number].inputs
-        return frozenset(name for name in names if tracks >> self._tracks[number, name] & 1)
+        return frozenset(name for name in names if tracks >> self.tracks[number, name] & 1)
 
     def flexible(self, component: Iterable[int]) -> bool:
         """Tell whether a component holds flexible operators only."""
@@ -172,22 +169,8 @@ class Job:
         """Tell whether a component holds a stateful operator."""
         return any(self.operators[number].stateful for number in component)
 
-    def most_partitions(self, component: Iterable[int], tracks: int) -> float:
-        """Return how many partitions a component can have at most, infinite where unknown."""
-        least: dict[int, float] = {}
-        for number in component:
-            operator = self.operators[number]
-            for name in self.attributes(number, tracks):
-                if len(operator.partition) == len(operator.inputs):
-                    known = math.inf
-                else:
-                    known = operator.distinct.get(name, math.inf)
-                track = self._tracks[number, name]
-                least[track] = min(least.get(track, math.inf), known)
-        return math.prod(least.values())
-
     @cached_property
-    def _tracks(self) -> dict[tuple[int, str], int]:
+    def tracks(self) -> dict[tuple[int, str], int]:
         """Return the track of each input, numbered in order."""
         unions = _Unions(self.operators)
         for edge in self.edges:

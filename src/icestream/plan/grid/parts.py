@@ -15,7 +15,6 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -24,7 +23,7 @@ import pyarrow as pa
 
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.object_aggregates.functions import needs_objects
-from icestream.operators.protocol import Emitted
+from icestream.operators.view_rows import ViewRows
 from icestream.plan.nodes.queries import SOURCE, TIME, Plan, View
 from icestream.plan.windows.frame import Frame
 from icestream.plan.windows.grid import Cumulative, Windows
@@ -62,17 +61,10 @@ class PlanPart:
         """Return how many kinds of windows need memory of their own."""
         return 1 if self.folded else len(self.plan.views)
 
-    def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
-        """Return what the operator emits as rows of the views of the whole plan."""
-        if self.folded:
-            yield from ((self.views[view][0], batch) for view, batch in rows)
-            return
-        for emitted in rows:
-            own, batch = emitted if self.framed else (0, emitted)
-            for (number, schema), (whose, shown) in zip(self.views, self.shown, strict=True):
-                if whose == own:
-                    columns = [batch.column(place) for place in shown]
-                    yield number, pa.RecordBatch.from_arrays(columns, schema=schema)
+    @property
+    def rows(self) -> ViewRows:
+        """Return what turns rows of the operator into rows of the views of the whole plan."""
+        return ViewRows(self.views, self.shown, numbered=self.framed)
 
 
 @lru_cache(maxsize=8)

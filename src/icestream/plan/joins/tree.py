@@ -25,13 +25,7 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
 from icestream.operators.dataflow.steps import Filtering, Projecting
-from icestream.operators.lifetimes.alter_lifetimes import (
-    Forever,
-    Hopping,
-    Point,
-    Shifted,
-    WindowLifetime,
-)
+from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
 from icestream.operators.multi_join.tracing import Lineage
 from icestream.plan.joins.cost import FLAT, assumed, join_plans
 from icestream.plan.joins.multi_join import HIDDEN
@@ -226,9 +220,7 @@ def _carrying(node: Node, made: Callable[[Node], Node], tree: JoinTree) -> tuple
                 replace(node, before=source, payload=wider.schema, change=Projecting(wider)),
                 lineages,
             )
-        case Mapped(
-            change=Filtering() | Forever() | Hopping() | Point() | Shifted() | WindowLifetime()
-        ):
+        case Mapped(change=Filtering() | AlterLifetimes()):
             source = made(node.before)
             if source is node.before:
                 return node, tree.lineage(source)

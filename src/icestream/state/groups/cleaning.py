@@ -27,11 +27,12 @@ from icestream.core.times import INFINITY
 from icestream.kernels.groups import extent_plan
 from icestream.kernels.groups import heap as k
 from icestream.kernels.groups.extents import LASTING_HEADER
-from icestream.state.arena import Arena, ArenaArray
+from icestream.state.arena import Arena
 from icestream.state.groups.directory import ENTRY, GroupDirectory, entry_width, part
 from icestream.state.groups.facts import Fact, Facts
 from icestream.state.identities import identities
 from icestream.state.index.sorted_index import ColdIndex
+from icestream.state.table import CountedTable
 
 #: bytes of garbage that are not worth a cleaning
 SLACK = 1 << 20
@@ -41,6 +42,8 @@ MOST = 3
 SAMPLED = 1 << 14
 #: one more than the greatest hi
 END = 1 << 64
+#: ordinal and bytes of segments: none
+NO_SEGMENTS = np.empty((0, 2), dtype=np.int64)
 
 
 class CleanableStore(Protocol):
@@ -70,37 +73,38 @@ class Cleaner:
         """Attach to the arena's list, or start one."""
         self._facts = facts
         #: ordinal and bytes, oldest first
-        self._segments = arena.array(f"{name}.forever", np.int64, 2)
-        self._cleaned = arena.array(f"{name}.cleaned", np.int64, 2)
+        self._segments = CountedTable(arena, f"{name}.forever", 2)
+        self._cleaned = CountedTable(arena, f"{name}.cleaned", 2)
 
     @property
     def segments(self) -> Ints:
         """Ordinals and bytes of the segments in use."""
-        return np.array(self._segments.view[: self._facts[Fact.FOREVER_SEGMENTS]])
+        return self._segments.rows.copy()
 
     @property
     def waiting(self) -> Ints:
         """Ordinals and bytes of segments that nothing needs once there is a snapshot."""
-        return np.array(self._cleaned.view[: self._facts[Fact.CLEANED]])
+        return self._cleaned.rows.copy()
 
     def note(self, ordinal: int, size: int) -> None:
         """Take in a segment that was written."""
-        known = self.segments
+        known = self._segments.rows
         if len(known) and known[-1, 0] == ordinal:
-            self._segments.view[len(known) - 1, 1] += size
+            known[-1, 1] += size
         else:
-            self._add(self._segments, Fact.FOREVER_SEGMENTS, np.array([[ordinal, size]]))
+            del known
+            self._segments.append(np.array([ordinal, size]))
 
     def released(self) -> tuple[int, ...]:
         """Give up the segments that waited for a snapshot."""
         ordinals = tuple(self.waiting[:, 0].tolist())
-        self._facts[Fact.CLEANED] = 0
+        self._cleaned.replace(NO_SEGMENTS)
         return ordinals
 
     def load(self, segments: Ints) -> None:
         """Take over what a snapshot remembers; with it, nothing waits."""
-        self._facts[Fact.FOREVER_SEGMENTS] = self._facts[Fact.CLEANED] = 0
-        self._add(self._segments, Fact.FOREVER_SEGMENTS, segments)
+        self._cleaned.replace(NO_SEGMENTS)
+        self._segments.replace(segments)
 
     def clean(self, store: CleanableStore) -> None:
         """Clean the oldest segments if there is too much garbage."""
@@ -116,17 +120,8 @@ class Cleaner:
         if count == 0:
             return
         _move_on(store, int(segments[count - 1, 0]))
-        rest = self.segments[count:]
-        self._add(self._cleaned, Fact.CLEANED, segments[:count])
-        self._facts[Fact.FOREVER_SEGMENTS] = 0
-        self._add(self._segments, Fact.FOREVER_SEGMENTS, rest)
-
-    def _add(self, array: ArenaArray, count: Fact, rows: Ints) -> None:
-        there = self._facts[count]
-        if there + len(rows) > array.capacity:
-            array.resize(there + len(rows) + there // 4)
-        array.view[there : there + len(rows)] = rows
-        self._facts[count] = there + len(rows)
+        self._cleaned.append(segments[:count])
+        self._segments.replace(self.segments[count:])
 
 
 def _elsewhere(store: CleanableStore, entries: Ints) -> Ints:

@@ -26,11 +26,8 @@ class Fact(IntEnum):
     #: how often groups were named since their heat was last halved, and how often it was
     NAMED = auto()
     HALVED = auto()
-    #: bytes of live extents that never expire, when last counted, and segments of them
+    #: bytes of live extents that never expire, when last counted
     FOREVER = auto()
-    FOREVER_SEGMENTS = auto()
-    #: segments that are cleaned and wait for a snapshot
-    CLEANED = auto()
     #: bytes written: news of a version, what left memory, chains made one
     LOGGED = auto()
     EVICTED = auto()

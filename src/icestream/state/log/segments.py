@@ -8,13 +8,12 @@ The name of a segment follows from its ordinal and the id of the attempt that wr
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from icestream.state.arena import Arena
 from icestream.state.log.format import SegmentInfo
+from icestream.state.table import CountedTable
 
 _WORDS = 6
 
@@ -29,44 +28,29 @@ class SegmentTable(Mapping[int, SegmentInfo]):
 
     def __init__(self, arena: Arena) -> None:
         """Attach to the arena's array, or make it."""
-        self._arena = arena
-        self._array = arena.array("segments", np.int64, _WORDS)
-        arena.header.setdefault("segments", 0)
-
-    @property
-    def _table(self) -> npt.NDArray[Any]:
-        return self._array.view[: self._arena.header["segments"]]
+        self._table = CountedTable(arena, "segments", _WORDS)
 
     def reserve(self) -> None:
         """Make room for one more; raises `Refused`, with nothing changed, if the budget is full."""
-        count = len(self)
-        if count == self._array.capacity:
-            self._array.resize(count + 1 + count // 4)
+        self._table.reserve(1)
 
     def add(self, info: SegmentInfo) -> None:
         """Take in a segment with an ordinal above all others."""
-        self.reserve()
-        count = len(self)
         attempt = int(info.name[11:27], 16)
         numbers = (info.ordinal, attempt, info.bytes, info.records, info.expiry)
-        self._array.view[count] = [_signed(n) for n in (*numbers, info.footer_checksum)]
-        self._arena.header["segments"] = count + 1
+        self._table.append(np.array([_signed(n) for n in (*numbers, info.footer_checksum)]))
 
     def expire(self, watermark: int) -> None:
-        """Forget the segments that expire at or before the watermark."""
-        kept = self._table[self._table[:, 4] > watermark].copy()
-        self._array.view[: len(kept)] = kept
-        self._arena.header["segments"] = len(kept)
+        """Drop the segments that expire at or before the watermark."""
+        self._table.keep(self._table.rows[:, 4] > watermark)
 
     def forget(self, ordinals: Collection[int]) -> None:
-        """Forget the segments of some ordinals."""
-        kept = self._table[~np.isin(self._table[:, 0], list(ordinals))].copy()
-        self._array.view[: len(kept)] = kept
-        self._arena.header["segments"] = len(kept)
+        """Drop the segments of some ordinals."""
+        self._table.keep(~np.isin(self._table.rows[:, 0], list(ordinals)))
 
     def __getitem__(self, ordinal: int) -> SegmentInfo:
         """Return the segment with an ordinal."""
-        table = self._table
+        table = self._table.rows
         at = int(np.searchsorted(table[:, 0], ordinal))
         if at == len(table) or table[at, 0] != ordinal:
             raise KeyError(ordinal)
@@ -76,11 +60,11 @@ class SegmentTable(Mapping[int, SegmentInfo]):
 
     def __iter__(self) -> Iterator[int]:
         """Iterate over the ordinals."""
-        return iter(self._table[:, 0].tolist())
+        return iter(self._table.rows[:, 0].tolist())
 
     def __len__(self) -> int:
         """Return the number of segments."""
-        return int(self._arena.header["segments"])
+        return len(self._table)
 
 
 def _signed(value: int) -> int:

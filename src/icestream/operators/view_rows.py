@@ -1,0 +1,36 @@
+"""What an operator emits as rows of the views of a query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from icestream.operators.protocol import Emitted
+
+
+@dataclass(frozen=True)
+class ViewRows:
+    """Gives rows the numbers and the columns of their views."""
+
+    #: number and columns of each view
+    views: tuple[tuple[int, pa.Schema], ...]
+    #: for each view, whose rows it shows and which columns of them; empty where an operator emits
+    #: rows as its views show them
+    shown: tuple[tuple[int, tuple[int, ...]], ...]
+    #: whether the operator says whose rows it emits
+    numbered: bool
+
+    def __call__(self, rows: Iterator[Any]) -> Iterator[Emitted]:
+        """Yield rows of views."""
+        if not self.shown:
+            yield from ((self.views[view][0], batch) for view, batch in rows)
+            return
+        for emitted in rows:
+            own, batch = emitted if self.numbered else (0, emitted)
+            for (number, schema), (whose, shown) in zip(self.views, self.shown, strict=True):
+                if whose == own:
+                    columns = [batch.column(place) for place in shown]
+                    yield number, pa.RecordBatch.from_arrays(columns, schema=schema)

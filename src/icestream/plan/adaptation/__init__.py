@@ -1,1 +1,0 @@
-"""Adaptation: fusion, balance, migration, split and combine, as pure decisions."""
