@@ -8,6 +8,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 ARGS ?=
 export PYTHON
+# many short processes start here: each would compile all modules again
+unexport PYTHONDONTWRITEBYTECODE
 
 key = $(shell { cat $(1); echo "$(CURDIR)"; } | cksum | tr ' ' -)
 READY := .venv/.ready-$(call key,pyproject.toml tools/setup.sh)
