@@ -8,11 +8,18 @@
 
 The names below are loaded when they are first used, so that the layers under the API work
 without Spark.
+
+Invariants:
+1. `dir(icestream)` lists the API and what is loaded (`test_dir_lists_the_api`).
+2. `icestream.sql` is the function, whatever was imported before
+   (`test_sql_is_the_function_whatever_is_imported`).
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -229,3 +236,25 @@ def __getattr__(name: str) -> Any:
         msg = f"module 'icestream' has no attribute {name!r}"
         raise AttributeError(msg)
     return getattr(import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the API and the sub-packages that are loaded, not what this module needs itself."""
+    loaded = [name for name, value in globals().items() if _is_child(name, value)]
+    return sorted({*__all__, *loaded, *(name for name in globals() if name.startswith("__"))})
+
+
+def _is_child(name: str, value: object) -> bool:
+    return isinstance(value, ModuleType) and value.__name__ == f"{__name__}.{name}"
+
+
+class _Package(ModuleType):
+    """A package whose API wins over its sub-packages: `icestream.sql` is the function."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute, unless it is a sub-package with the name of a function."""
+        if not (name in _HOME_OF and _is_child(name, value)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

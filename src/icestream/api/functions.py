@@ -1,7 +1,8 @@
 """Aggregate functions, named as in `pyspark.sql.functions`.
 
 Idea: a function is a name, the columns it looks at and literals; what it keeps and returns is
-decided by `operators.aggregates` or `operators.objects` once the types of the columns are known.
+decided by `operators.aggregates` or `operators.object_aggregates` once the types of the columns are
+known.
 
 Invariant: results are named as Spark names them, where Spark has the function
 (`test_results_are_named_as_sparks`).

@@ -1,8 +1,8 @@
 """What a query will take before it runs: memory, disk and traffic of each operator.
 
 Idea: a plan says what is kept, a load says how much comes; the formulas that choose between plans
-turn both into bytes. For windows on a grid they are those of `cost`, for joins those of
-`join_cost`, for windows that are updates that of what a window costs. What else is kept is counted
+turn both into bytes. For windows on a grid they are those of `grid/cost`, for joins those of
+`joins/cost`, for windows that are updates that of what a window costs. What else is kept is counted
 by rows: events that are alive, keys that wait.
 
 Invariants:

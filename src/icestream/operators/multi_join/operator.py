@@ -190,7 +190,7 @@ class MultiJoin:
     # -- what is there ---------------------------------------------------------------------
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Return the resident bytes of each partition, all of them (`P_size`)."""
+        """Return the resident bytes of each partition, all of them (P_size in the paper)."""
         return np.array(self._resident.facts[:, k.BYTES])
 
     def outputs(self) -> npt.NDArray[np.int64]:

@@ -4,7 +4,7 @@ Idea: a join of a join's results by that join's own key is one join of more stre
 for results between the two. What remains is a tree. To tell which partitions of which joins a row
 comes from, it must carry the key of every join behind it: a projection that drops one keeps it
 under a hidden name, which later joins pass on and results do not show. Joins are merged where
-`join_cost` expects the flat join to cost less, of streams of which only the columns are known yet.
+`cost` expects the flat join to cost less, of streams of which only the columns are known yet.
 
 Invariants:
 1. Flattening changes no result (`test_oracle_flat_and_nested_joins_agree`).

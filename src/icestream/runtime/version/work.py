@@ -2,7 +2,7 @@
 
 Idea: making a version is the same for all queries (ingest, watermark, shards, commit); what ingest
 runs, what the shards run and what is decided on the way depends on the plan. A `Work` knows that,
-`windows_work` for windows and `dataflow_work` for grouped sub-queries.
+`WindowWork` for windows, `UpdatesWork` for update queues, `DataflowWork` for grouped sub-queries.
 """
 
 from __future__ import annotations
