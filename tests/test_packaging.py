@@ -117,7 +117,7 @@ def test_every_dependency_has_a_range_with_both_ends(project: dict[str, Any]) ->
 
 def imported(path: Path) -> set[str]:
     """Return the packages that a module imports, anywhere in it."""
-    names = set()
+    names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names.update(alias.name.partition(".")[0] for alias in node.names)

@@ -308,4 +308,5 @@ def _divide(number: Words, divisor: np.uint64) -> float:
         rest -= divisor
     if half and (rest or below or mantissa & np.uint64(1)):
         mantissa += np.uint64(1)
-    return np.ldexp(np.float64(np.int64(mantissa)), lowest - 1074)
+    value: float = np.ldexp(np.float64(np.int64(mantissa)), lowest - 1074)
+    return value

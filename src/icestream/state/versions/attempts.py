@@ -6,7 +6,7 @@ Whoever sweeps knows from a name alone whether a newer owner may be about to com
 
 Limits: 2**24 - 1 epochs, one for each time a checkpoint is opened for writing. Files of releases
 before epochs have 16 random digits; what they left behind is known by the time it was listed
-(`runtime.versions.kept_versions`).
+(`runtime.version.retention`).
 """
 
 from __future__ import annotations
