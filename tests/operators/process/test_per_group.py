@@ -340,7 +340,7 @@ def test_changes_that_take_out_are_refused() -> None:
     one = operator()
     changes = changes_of_steps(STEPS)
     out = changes.set_column(changes.schema.get_field_index(DIFF), DIFF, pa.array([1, -1]))
-    with pytest.raises(InputError, match="Scripted takes events that come"):
+    with pytest.raises(InputError, match="Scripted does not accept retractions"):
         list(one.on_changes(0, out, PlainGroups(one.synopses), 0))
 
 
@@ -444,7 +444,7 @@ def declare(method: str, *arguments: Any) -> UserDefined:
         ("getValueState", ("other", "n long"), "two state variables are called 'other'"),
         ("getValueState", ("a b", "n long"), "cannot name a state variable"),
         ("getValueState", ("a", "n long", 0), "longer ttl"),
-        ("getMapState", ("a", "n long", "n long"), "two columns of one name"),
+        ("getMapState", ("a", "n long", "n long"), "two columns with the same name"),
         ("getMapState", ("a", "n struct<a:int>", "m long"), "keys of simple types"),
         ("getObjectState", ("a", ObjectState(bytes, bytes, delta=max)), "no apply"),
         ("getObjectState", ("a", ObjectState(bytes, bytes, apply=max, ttl=5)), "choose one"),
