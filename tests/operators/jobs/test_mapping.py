@@ -72,5 +72,5 @@ def test_states_begin_with_zeros_unless_told_otherwise() -> None:
     assert state_columns({"n": 0, "low": 1.5}).equals(
         pa.schema([("n", pa.int64()), ("low", pa.float64())])
     )
-    with pytest.raises(DefinitionError, match="initial names"):
+    with pytest.raises(DefinitionError, match="initial has"):
         initial_of(state, {"high": 1.0})
