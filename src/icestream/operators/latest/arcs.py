@@ -1,15 +1,15 @@
 """Small plans over update streams, with an update queue on any arc.
 
-Idea: operators are nodes, and an arc leads rows from an input or a node to a port of another. Rows
-pass a plain arc at once. On an arc with a queue they wait, newest of each key only, until somebody
-asks for some keys to be served; so the costly part of a plan can be put behind a queue, wherever it
-begins. An aggregate over windows is its own queue: its arc waits by windows.
+Idea: operators are nodes, and an arc leads rows from an input or a node to a port of another node.
+Rows pass a plain arc at once. On an arc with a queue only the newest row of each key waits, until
+the caller asks to serve some keys; so the costly part of a plan can be put behind a queue, wherever
+it begins. A window aggregate is its own queue: its arc waits by windows.
 
 Invariants:
 1. With every queue served at once, a plan delivers what it delivers without queues
    (`test_oracle_queues_served_at_once_change_nothing`).
-2. However queues are served, a key's newest row at the end is that of the plan without queues,
-   where nothing is filtered, and times of a key never go back
+2. However queues are served, a key's newest row at the end is that of the plan without queues
+   if nothing is filtered, and times of a key never decrease
    (`test_oracle_the_newest_rows_do_not_depend_on_the_service`).
 
 Cost: that of the operators and queues.
@@ -33,7 +33,7 @@ from icestream.operators.latest.update_stream import UpdateOperator, UpdateStrea
 from icestream.operators.latest.window_aggregate import WindowedUpdates
 from icestream.state.queue.queue import UpdateQueue
 
-#: rows delivered by nodes that no other node reads, by name
+#: rows delivered by the plan's output nodes, by name
 Delivered = dict[str, list[pa.RecordBatch]]
 
 
@@ -46,14 +46,14 @@ class _Arc:
 
 @dataclass
 class UpdatePlan:
-    """Operators over update streams, joined by arcs."""
+    """Operators over update streams, connected by arcs."""
 
     _streams: dict[str, UpdateStream] = field(default_factory=dict)
     _operators: dict[str, UpdateOperator | WindowedUpdates] = field(default_factory=dict)
     _arcs: dict[str, list[_Arc]] = field(default_factory=dict)
 
     def add_input(self, name: str, stream: UpdateStream) -> None:
-        """Let rows come in under a name."""
+        """Add a named input."""
         self._enter(name, stream)
 
     def add(
@@ -64,24 +64,24 @@ class UpdatePlan:
         *,
         queues: Mapping[int, str] | None = None,
     ) -> None:
-        """Add an operator behind inputs or operators.
+        """Add an operator behind inputs or other operators.
 
         Args:
-            name: of the node.
-            operator: what is done there.
-            sources: what leads to its ports 0, 1, ...
+            name: name of the node.
+            operator: the operator of the node.
+            sources: the nodes or inputs of its ports 0, 1, ...
             queues: schedule of the queue on the arc to a port, for arcs that have one.
         """
         unknown = [source for source in sources if source not in self._streams]
         if unknown or not sources:
-            msg = f"node {name!r} needs sources that were added before; got {list(sources)}"
+            msg = f"node {name!r} needs sources that were added earlier; got {list(sources)}"
             raise DefinitionError(msg)
         schedules = dict(queues or {})
         if not set(schedules) <= set(range(len(sources))):
             msg = f"node {name!r} has ports 0 to {len(sources) - 1}; got queues for {schedules}"
             raise DefinitionError(msg)
         if schedules and isinstance(operator, WindowedUpdates):
-            msg = f"{name!r} aggregates over windows, which is a queue itself: leave its queue out"
+            msg = f"{name!r} aggregates over windows, which is a queue itself: remove its queue"
             raise DefinitionError(msg)
         self._enter(name, operator.result)
         self._operators[name] = operator
@@ -94,7 +94,7 @@ class UpdatePlan:
 
     def _enter(self, name: str, stream: UpdateStream) -> None:
         if name in self._streams:
-            msg = f"the plan has a {name!r} already; give nodes names of their own"
+            msg = f"the plan has a {name!r} already; give nodes distinct names"
             raise DefinitionError(msg)
         self._streams[name] = stream
         self._arcs[name] = []
@@ -113,7 +113,7 @@ class UpdatePlan:
         return counts
 
     def push(self, name: str, rows: pa.RecordBatch) -> Delivered:
-        """Let rows come in; return what is delivered without passing a queue."""
+        """Feed rows to an input; return what is delivered without passing a queue."""
         if name in self._operators or name not in self._streams:
             msg = f"the plan has no input {name!r}; add it with add_input"
             raise DefinitionError(msg)
@@ -124,7 +124,8 @@ class UpdatePlan:
     def serve(self, node: str, count: int, now: Micros, *, port: int = 0) -> Delivered:
         """Serve up to `count` keys (tuples of windows) that wait before a node.
 
-        `now` is the instant, for schedules and staleness; what follows has been delivered by then.
+        `now` is the current instant, for schedules and staleness; the results count as delivered
+        then.
         """
         delivered: Delivered = {}
         operator = self._operators.get(node)
