@@ -1,8 +1,8 @@
 """One value among many, chosen by the order of the stream or by another column.
 
-Idea: a state is a few words compared one after the other, of which the least stays: what is chosen
-by, the event's time, its arrival with a bit for "the value is null", and the value. To choose the
-last or the greatest, words are complemented when events are folded. Words of nothing have the null
+Idea: a state is a few words compared one after the other, of which the least wins: the key of the
+choice, the event's time, its arrival with a bit for "the value is null", and the value. To choose
+the last or the greatest, words are complemented when events are folded. An empty state has the null
 bit set, so an empty choice is null.
 
 Invariant: ties go to the first event in the order of the stream, (time, arrival)
@@ -23,7 +23,7 @@ from icestream.operators.folding.fields import Field
 
 @dataclass(frozen=True)
 class ByTime:
-    """`first` and `last` by (time, arrival); a parameter `True` passes over nulls."""
+    """`first` and `last` by (time, arrival); a parameter `True` skips nulls."""
 
     kind: str
     arity: int = 1
@@ -37,7 +37,7 @@ class ByTime:
         return call.types[0]
 
     def lift(self, call: TypedCall) -> tuple[Field, ...]:
-        """Keep the event that came first or last."""
+        """Keep the first or last event."""
         passes_over_nulls = bool(call.parameters and call.parameters[0])
         return (Field(f"{self.kind}_valid" if passes_over_nulls else self.kind, call.columns[0]),)
 
@@ -48,7 +48,7 @@ class ByTime:
 
 @dataclass(frozen=True)
 class ByOrdering:
-    """`min_by(value, ordering)` and `max_by`; events whose ordering is null are passed over."""
+    """`min_by(value, ordering)` and `max_by`; events whose ordering is null are skipped."""
 
     kind: str
     arity: int = 2

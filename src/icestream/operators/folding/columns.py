@@ -1,6 +1,6 @@
 """Arrow columns as flat numbers: the inputs of the folding kernels.
 
-Idea: a column is asked for in the form a field needs (`integers`, `floats`, `pair`, `ordered`,
+Idea: a column is requested in the form that a field needs (`integers`, `floats`, `pair`, `ordered`,
 `ranked`) and converted at most once per batch. Nulls are a mask, empty when there are none.
 
 Invariants:
@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 
 from icestream.kernels.fold import ALL_VALID, order_floats
 
-#: columns beside the inputs, for fields that need the order of the stream
+#: columns in addition to the inputs, for fields that need the order of the stream
 TIME = "time"
 ARRIVAL = "__arrival"
 
-#: bits of an arrival number that tell the split of a batch, and the row of a split
+#: bits of an arrival number for the split of a batch, and for the row of a split
 _SPLIT_BITS = 12
 _ROW_BITS = 24
 _VERSION_BITS = 62 - _SPLIT_BITS - _ROW_BITS
@@ -35,7 +35,7 @@ class ArrivalNumbers:
     """Numbers the rows of one split in the order in which the whole stream arrives.
 
     A number is version, split and row in 62 bits. Rows beyond the last number of a split, and
-    splits beyond the last of a batch, share theirs; versions begin again after 67 million.
+    splits beyond the last of a batch, share one; versions wrap around after 67 million.
     """
 
     def __init__(self, version: int, split: int) -> None:
@@ -60,7 +60,7 @@ class InputColumn:
 
     @cached_property
     def valid(self) -> npt.NDArray[np.bool_]:
-        """Return the mask of values that are there, or `ALL_VALID`."""
+        """Return the mask of values that are not null, or `ALL_VALID`."""
         if self._array.null_count == 0:
             return ALL_VALID
         return np.asarray(self._array.is_valid().to_numpy(zero_copy_only=False))
