@@ -49,7 +49,7 @@ def test_oracle_maps_in_both_forms(function: Callable[..., Any], many: bool) -> 
 
 def test_wrong_output_is_shown_beside_what_was_declared() -> None:
     for function in (lambda _: {"other": 1}, lambda _: 5):
-        with pytest.raises(DefinitionError, match=r"letter string|returns a dict"):
+        with pytest.raises(DefinitionError, match=r"letter string|must return a dict"):
             MapTuples(function, "wrong", MADE, KEPT, vectorised=False)(_changes())
     with pytest.raises(DefinitionError, match="wrong: the function failed with ZeroDivisionError"):
         MapTuples(lambda _: 1 // 0, "wrong", MADE, KEPT, vectorised=False)(_changes())

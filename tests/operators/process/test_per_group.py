@@ -294,13 +294,13 @@ def test_errors_name_the_operator_and_key() -> None:
         (lambda p, r, t: p.seen.update((2**40,)), r"1099511627776 does not fit the column"),
         (lambda p, r, t: r["amount"], r"key \(1,\): rows have no column 'amount'"),
         (lambda p, r, t: t.set(5), r"nothing handles it"),
-        ({"m": 1}, r"columns \(m\), declared are \(n int64\)"),
-        ({"n": 1, "m": 1}, r"columns \(n, m\), declared are \(n int64\)"),
+        ({"m": 1}, r"columns \(m\), but \(n int64\) are declared"),
+        ({"n": 1, "m": 1}, r"columns \(n, m\), but \(n int64\) are declared"),
         ({"n": "a"}, r"'a' does not fit the column 'n int64'"),
         ({"n": 1, "__le": 5, "__re": 5}, r"ends before it begins"),
         ({"n": 1, "__le": "now"}, r"whole number of microseconds; got 'now'"),
         (7, r"dicts or Arrow batches; got 7"),
-        (pa.record_batch({"n": ["a"]}), r"\(n string\), declared are \(n int64\)"),
+        (pa.record_batch({"n": ["a"]}), r"\(n string\), but \(n int64\) are declared"),
     ],
 )
 def test_wrong_output_is_shown_beside_what_was_declared(made: Any, why: str) -> None:

@@ -35,7 +35,7 @@ class TypedCall:
     def refusal(self, complaint: str, advice: str) -> DefinitionError:
         """Return the error for columns that the function does not accept."""
         columns = "column" if len(self.columns) == 1 else "columns"
-        return DefinitionError(f"{complaint} ({columns} behind {self.alias!r}): {advice}")
+        return DefinitionError(f"{complaint} ({columns} of {self.alias!r}): {advice}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,7 +238,7 @@ class ComponentOperator:
         return operator.on_changes(port, changes, self._groups[number], watermark)
 
     def _is_last(self, number: int) -> bool:
-        """Return whether a step gets only the current chunk, and its operator benefits from that."""
+        """Return whether a step gets only the current chunk, and its operator uses that."""
         arrivals = self._spec.arrivals[number]
         if arrivals is None or number not in self._spec.prompt:
             return False

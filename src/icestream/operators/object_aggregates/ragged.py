@@ -149,7 +149,7 @@ def _from_numbers(numbers: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _whole(kind: pa.DataType) -> pa.DataType | None:
-    """Return the integers behind a type of dates or times."""
+    """Return the integer type of the same width as a type of dates or times."""
     if not pa.types.is_temporal(kind) or pa.types.is_interval(kind):
         return None
     return pa.int32() if kind.bit_width == 32 else pa.int64()
