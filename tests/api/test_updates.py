@@ -241,7 +241,7 @@ def sized(stream: Any) -> Any:
         (lambda s: stepped(s).window("2 seconds", semantics="laizy"), "no windows are called"),
         (
             lambda s: stepped(s).window("2 seconds").groupBy("price").agg(ice.count()),
-            "groups by its key",
+            "must group by its key",
         ),
         (lambda s: stepped(s).window("2 seconds").agg(sf.count("*")), "takes Icestream's"),
         (

@@ -149,7 +149,7 @@ def test_groups_may_share_a_time_and_older_tuples_are_late() -> None:
 
 
 def test_grouping_by_less_than_the_key_is_refused() -> None:
-    with pytest.raises(DefinitionError, match="groups by its key"):
+    with pytest.raises(DefinitionError, match="must group by its key"):
         WindowedUpdates(
             SCHEMA,
             keys=["symbol", "venue"],
