@@ -86,5 +86,5 @@ def test_trimming_keeps_the_free_pages_below_used_ones() -> None:
 def test_pages_that_cannot_be_are_refused() -> None:
     with pytest.raises(DefinitionError, match="power of two"):
         PagePool(page_bytes=100)
-    with pytest.raises(DefinitionError, match="take larger pages"):
+    with pytest.raises(DefinitionError, match="use larger pages"):
         OnDemandPages(PagePool(page_bytes=64), 9)

@@ -1,14 +1,14 @@
 """Rewrites chains of records that never expire into one record each.
 
 Idea:
-    Groups are taken in ascending order, some at a time. In round i the i-th newest records of all
-    of them are read together, in offset order. The caller merges a group's records, and
+    Groups are processed in ascending order, a batch at a time. In round i the i-th newest records
+    of the whole batch are read together, in offset order. The caller merges a group's records, and
     the result goes to a new segment, sorted by group, without back pointer.
 
 Invariants:
     1. Reading the new marker of a group gives `merge` of its chain
        (`test_oracle_compaction_equals_merging_each_chain`, `LogMachine`).
-    2. Old segments are not touched: until the new markers are committed the old ones are good
+    2. Old segments are not touched: the old markers stay valid until the new ones are committed
        (`test_compaction_leaves_the_old_chains_readable`).
 
 Cost:
@@ -43,15 +43,15 @@ def compact(
     """Rewrite chains of one synopsis into one record per group.
 
     Args:
-        log: where the chains are.
+        log: the log with the chains.
         chains: the marker of the newest record of each group.
-        writer: a new segment; finishing and committing it is left to the caller.
+        writer: a new segment; the caller finishes and commits it.
         merge: returns one payload for the records of a group, given oldest first.
         count_rows: the `rows` of a merged payload.
         groups_at_once: how many chains are held in memory together.
 
     Returns:
-        The new marker of each group; a group of which everything has expired has none.
+        The new marker of each group; a group whose records have all expired has none.
     """
     compacted: dict[int, int] = {}
     groups = iter(sorted(chains))
@@ -92,7 +92,7 @@ def _read_chains(log: Log, newest: Mapping[int, int]) -> dict[int, list[Record]]
 
 
 def _check_belongs(record: Record, group: int, newer: Sequence[Record]) -> None:
-    """Raise ValueError if a chain wanders into another group or synopsis."""
+    """Raise ValueError if a chain leads into another group or synopsis."""
     place = (record.operator, record.synopsis, record.group)
     expected = (newer[0].operator, newer[0].synopsis, group) if newer else (*place[:2], group)
     if place != expected:

@@ -1,6 +1,6 @@
-"""Update queues: only the newest value of every key waits, in the order that keeps answers fresh.
+"""Update queues: only the newest value of every key waits, in the order that keeps results fresh.
 
-A library of its own, without Spark:
+It works as a library of its own, without Spark:
 
     queue = UpdateQueue(schema, schedule="index")
     queue.enqueue(hi, lo, arrived, rows)
@@ -8,13 +8,13 @@ A library of its own, without Spark:
     queue.delivered(served.hi, served.lo, at=done)
     queue.staleness(now).application.average
 
-- `arrays`: growing arrays on the heap, called like those of an arena
-- `pages`: the pool of pages, on-demand paging, and the naive manager to compare with
+- `arrays`: growing arrays on the heap, with the interface of those in an arena
+- `pages`: the pool of pages, on-demand paging, and the naive manager for comparison
 - `cells`: keys and the addresses of their values
 - `order`: the order of one reader: FIFO, IN-PLACE, LINECUTTING, INDEX
-- `staleness`: how old answers were, exactly
-- `residence`, `cold_keys`, `cold_table`, `cold_values`: keys and values that do not fit into memory
-- `queue`, `append`: the update queue, and the append queue with load shedding
-- `sharing`: several queries over the values of one queue
-- `models`: who pushes and who pulls, before and behind a query
+- `staleness`: exact staleness of results
+- `eviction`, `cold_keys`, `cold_table`, `cold_values`: keys and values that do not fit into memory
+- `queue`, `append_queue`: the update queue, and the append queue with load shedding
+- `reader`, `sharing`: one reader of a queue, and several queries over the values of one queue
+- `windows`: the queue of windows under update semantics
 """

@@ -1,16 +1,16 @@
 """The append queue: every update is processed, in order of arrival, unless some are shed at random.
 
-Idea: what streams without update semantics do, to compare with and for inputs whose every row
-counts. Staleness is measured as in an update queue: an update is pending until it, or a later one
-of its key, is served or delivered; a shed one too.
+Idea: this is how streams without update semantics behave. It serves as a comparison, and for inputs
+of which every row counts. Staleness is measured as in an update queue: an update is pending until
+it, or a later one of its key, is served or delivered; the same holds for an update that was shed.
 
 Invariants:
 1. Updates are dequeued in the order they were enqueued, less those shed
    (`test_oracle_append_is_a_list`).
-2. Staleness counts what was shed (`test_oracle_staleness_counts_what_was_shed`).
+2. Staleness counts shed updates (`test_oracle_staleness_counts_what_was_shed`).
 3. The same seed sheds the same updates (`test_shedding_is_repeatable`).
 
-Cost: a location of the row and 48 bytes for every update that waits.
+Cost: the row's location and 48 bytes for every waiting update.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from icestream.state.queue.reader import Dequeued, QueueReader
 
 
 class AppendQueue(QueueReader):
-    """Keeps every update, or all but a part of them chosen at random, in order of arrival.
+    """Keeps every update, or a random part of them, in order of arrival.
 
     Examples:
         >>> import numpy as np, pyarrow as pa
@@ -62,15 +62,15 @@ class AppendQueue(QueueReader):
         """Attach to the arrays `name.*`, or start empty.
 
         Args:
-            schema: columns of the values, as `RowCodec` keeps them.
+            schema: columns of the values, as `RowCodec` stores them.
             shed: part of the updates that is dropped at random; may be changed at any time.
-            seed: which ones.
-            arrays: an arena, or heap arrays of an account; the heap without limit if left out.
-            pool: pages to share with other queues; its own if left out.
+            seed: seed of the random choice.
+            arrays: an arena, or heap arrays of an account; by default the heap, without limit.
+            pool: pages to share with other queues; by default its own.
             page_bytes: size of a page of its own pool.
-            late: drop, or refuse with an error, an update older than the newest of its key.
+            late: "drop" or "refuse" (an error) for an update older than the newest of its key.
             capacity: keys to make room for at once.
-            name: how the arrays are called.
+            name: prefix of the arrays' names.
         """
         cells = KeyCells(
             schema,
@@ -90,7 +90,7 @@ class AppendQueue(QueueReader):
 
     @property
     def line(self) -> LineArrays:
-        """The arrays of the line, for kernels.
+        """The arrays of the queue, for kernels.
 
         Examples:
             >>> facts = appends.line.facts
@@ -110,7 +110,7 @@ class AppendQueue(QueueReader):
     @shed.setter
     def shed(self, part: float) -> None:
         if not 0.0 <= part <= 1.0:
-            msg = f"the part of updates to shed lies between 0 and 1; got {part}"
+            msg = f"shed must be between 0 and 1; got {part}"
             raise DefinitionError(msg)
         self._shedding.view[0] = part
 
@@ -126,7 +126,7 @@ class AppendQueue(QueueReader):
 
     @property
     def keys(self) -> int:
-        """Keys that are known.
+        """Known keys.
 
         Examples:
             >>> appends.keys
@@ -145,13 +145,13 @@ class AppendQueue(QueueReader):
         return self.cells.pages
 
     def __len__(self) -> int:
-        """Return how many updates wait."""
+        """Return the number of waiting updates."""
         return int(self._facts.view[k.ENTRIES])
 
     def enqueue(
         self, hi: Identity | None, lo: Identity | None, arrived: Ints, rows: pa.RecordBatch
     ) -> None:
-        """Let updates arrive, in this order; `UpdateQueue.enqueue` explains the rest.
+        """Add updates, in this order; `UpdateQueue.enqueue` explains the rest.
 
         Examples:
             >>> import numpy as np, pyarrow as pa
@@ -182,7 +182,7 @@ class AppendQueue(QueueReader):
         return taken
 
     def read(self, count: int, now: Micros | None = None) -> Dequeued:
-        """Return what `dequeue` would, and take nothing; time does not matter here.
+        """Return what `dequeue` would return, and remove nothing; the time does not matter here.
 
         Examples:
             >>> len(appends.read(10))
@@ -194,7 +194,7 @@ class AppendQueue(QueueReader):
         return self._entries(entries)
 
     def reading(self, size: int = 1024, now: Micros | None = None) -> Iterator[Dequeued]:
-        """Go over all updates that wait, `size` at a time; nothing may be dequeued meanwhile.
+        """Iterate over all waiting updates, `size` at a time; nothing may be dequeued meanwhile.
 
         Examples:
             >>> [len(some) for some in appends.reading(size=1)]

@@ -1,8 +1,6 @@
 """Windows under update semantics: an update is a window, and only the newest one of a key counts.
 
-- `spec`: size, slide and semantics (LAZY, EAGER), and what a window costs
+- `spec`: size, slide and semantics (LAZY, EAGER), and the cost of a window
 - `queue`: the queue of windows, whole batches at a time
-- `content`: what a queue holds as flat arrays, checked on the way back
-- `runs`: queues of windows, and append queues beside them, in virtual time
-- `staleness`: how old answers over windows were, exactly
+- `snapshot`: the content of a queue as flat arrays, checked when it is restored
 """
