@@ -1,10 +1,10 @@
-"""Windows as updates, whole batches at a time, and a run of them in virtual time.
+"""Windows as updates, whole batches at a time, and a simulation of them in virtual time.
 
-Idea: the loops around `kernels.update_windows`. A run has one operator that takes `cost` for each
-tuple; what arrives at the instant at which a tuple is done, or a key is chosen, has arrived before.
+Idea: the loops around `kernels.queue.windows.transitions`. A run has one operator that takes `cost`
+for each tuple; arrivals at the very time at which a tuple is finished, or a key chosen, come first.
 
 Invariants:
-1. A batch leaves what its tuples leave one by one
+1. A batch has the effect of its tuples one by one
    (`test_parity_window_queue_beside_its_definition`).
 2. A run follows the rules as written down (`test_parity_runs_beside_the_definition`).
 
@@ -57,7 +57,7 @@ from icestream.kernels.queue.windows.zones import (
     WindowQueueArrays,
 )
 
-#: words of a record that is read: key cell, time, arrival, mark, whether it is a tuple
+#: words of a record returned: key cell, time, arrival, mark, whether it is a tuple
 RECORD_CELL = 0
 RECORD_TIME = 1
 RECORD_ARRIVED = 2
@@ -65,11 +65,11 @@ RECORD_MARK = 3
 RECORD_IS_TUPLE = 4
 RECORD = 5
 
-#: words of a commit in a run: key, window, instant, since when the key waited
+#: words of a commit in a run: key, window, time, start of the key's wait
 COMMIT = 4
-#: words of a delivery in a run: key, window, instant
+#: words of a delivery in a run: key, window, time
 DELIVERY = 3
-#: what an arrival of a run is: nothing, an update of a key that did not wait, of one that did
+#: kinds of arrivals in a run: no update, update of a key that did not wait, of one that did
 NOTHING = 0
 INSERTS = 1
 UPDATES_WAITING = 2
@@ -77,7 +77,7 @@ UPDATES_WAITING = 2
 
 @kernel
 def blank_cell(cells: Table, cell: int) -> None:
-    """Make the cell of a key that nothing is known of."""
+    """Initialise the cell of a new key."""
     for word in range(CELL):
         cells[cell, word] = 0
     for word in (LAST, CLOCK, NEWEST, FIRST, COMMITTED, FRONT, BACK, DF, WS, WE, ET):
@@ -90,9 +90,9 @@ def blank_cell(cells: Table, cell: int) -> None:
 def find_cells(
     cells: Table, index: Index, used: int, hi: Ids, lo: Ids, first: int, found: Ints
 ) -> tuple[int, int]:
-    """Find the cell of each key from `first` on, made if it is new; stop where room ends.
+    """Find the cell of each key from `first` on, creating new ones; stop when room ends.
 
-    Returns (keys done up to, cells used); the index is kept at most half full.
+    Returns (first key not done, cells used); the index is kept at most half full.
     """
     mask = index.size - 1
     for i in range(first, hi.size):
@@ -120,7 +120,7 @@ def find_cells(
 def enqueue_many(
     windows: WindowQueueArrays, found: Ints, times: Ints, arrived: Ints, rows: Table
 ) -> None:
-    """Take tuples with their rows; there must be room for all."""
+    """Add tuples with their rows; there must be room for all."""
     words = windows.pool.words
     for i in range(found.size):
         cell = found[i]
@@ -136,8 +136,9 @@ def enqueue_many(
 def dequeue_many(windows: WindowQueueArrays, records: Table, rows: Table) -> int:
     """Read tuples in the order of service until records are full or no key can be served.
 
-    A window whose last tuple came before its last instant ends with a record that is no tuple, at
-    its last instant. Returns the number of records; `records` needs room for one more than asked.
+    A window whose last tuple came before its last instant ends with a record that is not a tuple,
+    at
+    its last instant. Returns the number of records; `records` needs room for one more than wanted.
     """
     cells, words = windows.cells, windows.pool.words
     count = 0
@@ -178,7 +179,7 @@ def arrive_until(
     first: int,
     kinds: Ints,
 ) -> int:
-    """Let what has come by now arrive, from `first` on; return where that or room ends."""
+    """Add the arrivals up to now, from `first` on; return the first not added."""
     for i in range(first, keys.size):
         if arrived[i] > now:
             return i
@@ -205,8 +206,8 @@ def run_windows(
 ) -> tuple[int, int, int]:
     """Run arrivals, in their order, through one operator until all is served.
 
-    Fills what each arrival was, the commits and the deliveries; returns (arrivals taken, commits,
-    deliveries). It stops where room ends, which is an error of the caller.
+    Fills in the kind of each arrival, the commits and the deliveries; returns (arrivals added,
+    commits, deliveries). It stops when room ends, which is an error of the caller.
     """
     cells = windows.cells
     now = 0
