@@ -189,10 +189,8 @@ class ExtentLog:
         """Follow the chains behind roots; copy their words before any other call.
 
         Extents that have expired as a whole at the watermark are not read; single rows may be
-        expired.
-        If only the best rows are needed, a chain is left once it has enough of them. With a codec
-        the
-        words must be its rows (DamageError).
+        expired. If only the best rows are needed, a chain is left once it has enough of them. With
+        a codec the words must be its rows (DamageError).
         """
         # extents that may still follow: their places in the chain descend
         left = np.full(len(hi), np.iinfo(np.int64).max)

@@ -93,8 +93,7 @@ class GroupStore(Groups):
             scope: number of the store in its shard.
             share: bytes this store may hold; all of the shard's budget by default.
             shared_heap: bytes of rows in memory of all stores of the shard together; by default
-                this
-                store has a heap of its own, of half its share.
+                this store has a heap of its own, of half its share.
         """
         self.name = f"groups-{scope}"
         self.options = options or StoreOptions()

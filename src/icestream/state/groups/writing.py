@@ -5,8 +5,7 @@ groups of a call are planned in the order in which they are in memory, and writt
 A large group with a rank is written in pieces, worst rows first, so that its root has the best.
 
 Invariants:
-1. Behind a root are the rows of the group up to the clean words
-   (`TestTheContract`).
+1. Behind a root are the rows of the group up to the clean words (`TestTheContract`).
 2. An extent that replaces others expires no earlier than they do: a restore never shows rows that
    were replaced (`test_crash_a_shorter_rewrite_does_not_bring_old_rows_back`).
 

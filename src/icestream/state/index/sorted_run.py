@@ -81,8 +81,7 @@ class SortedRun:
         """Yield entries that are due by one of their timers, page by page.
 
         The fence of a page that is done is set to its next timer, which may be that of another
-        entry
-        and already be due.
+        entry and already be due.
         """
         shape = self._shape
         pages = np.flatnonzero(self._fences[:, 1] <= watermark)

@@ -8,9 +8,8 @@ version can be restored from a bounded number of commit files.
 Invariants:
 1. A commit is complete or absent, and the first one for a version stays
    (`test_crash_a_commit_is_whole_or_absent`).
-2. A flipped byte raises `DamageError` with the file (`test_damage_in_a_commit_is_named`);
-   so do sealed fields with invalid content: names that lead out of the checkpoint, impossible
-   numbers
+2. A flipped byte raises `DamageError` with the file (`test_damage_in_a_commit_is_named`); so do
+   sealed fields with invalid content: names that lead out of the checkpoint, impossible numbers
    (`test_a_sealed_commit_that_makes_no_sense_is_damage`).
 3. A segment is live from the version that adds it until its lifetime class releases it: panes when
    their expiry is at or below the horizon, bases when a newer snapshot of their shard exists

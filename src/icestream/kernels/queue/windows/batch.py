@@ -137,8 +137,8 @@ def dequeue_many(windows: WindowQueueArrays, records: Table, rows: Table) -> int
     """Read tuples in the order of service until records are full or no key can be served.
 
     A window whose last tuple came before its last instant ends with a record that is not a tuple,
-    at
-    its last instant. Returns the number of records; `records` needs room for one more than wanted.
+    at its last instant. Returns the number of records; `records` needs room for one more than
+    wanted.
     """
     cells, words = windows.cells, windows.pool.words
     count = 0
