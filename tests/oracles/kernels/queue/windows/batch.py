@@ -8,7 +8,7 @@ from tests.oracles.kernels.window_queue import PlainWindows
 
 
 def find_cells_reference(hi: Ids, lo: Ids) -> list[int]:
-    """Number keys in the order in which they came first, with a dict."""
+    """Number keys in order of first appearance, with a dict."""
     numbers: dict[tuple[int, int], int] = {}
     return [
         numbers.setdefault(key, len(numbers)) for key in zip(hi.tolist(), lo.tolist(), strict=True)
