@@ -1,9 +1,10 @@
 """Events as rows of words, and answers computed from merged rows: aggregates over lifetimes.
 
-Idea: every event is folded alone, into the fields of `operators.folding.fields`. A row can be scaled by the
-diff of its change, so a retraction is the negative of what was added. Unlike in windows, sums of
-floats are subtracted as well: they keep 106 bits and are exactly zero over no values. Infinities
-and NaN are counted apart from the sum, three counts in one word, so that they leave no trace.
+Idea: every event is folded alone, into the fields of `operators.folding.fields`. A row can be
+scaled by the diff of its change, so a retraction is the negative of what was added. Unlike in
+windows, sums of floats are subtracted as well: they keep 106 bits and are exactly zero over no
+values. Infinities and NaN are counted apart from the sum, three counts in one word, so that they
+leave no trace.
 
 Invariants:
 1. A row and its negative add up to zero (`test_a_row_and_its_negative_add_up_to_nothing`).
