@@ -1,4 +1,4 @@
-"""Icestream: stateful streams on Spark whose state is far larger than memory.
+"""Icestream: stateful streaming on Spark with state far larger than memory.
 
     import icestream as ice
 
@@ -6,8 +6,11 @@
     kpis = calls.window("24 hours", slide="10 seconds").groupBy("serviceId").agg(ice.count())
     query = kpis.writeStream.option("path", "out").option("checkpointLocation", "chk").start()
 
-The names below are loaded when they are first used, so that the layers under the API work
-without Spark.
+The API is in `icestream.api`; its names are imported here on first use, so that the lower layers
+work without Spark. Below it: `sql` (SQL text), `plan` (queries as data), `operators` and `kernels`
+(what runs), `state` (log and memory), `runtime` (versions on Spark or in one process). `inspect`,
+`dashboard`, `cli` and `doctor` are the tools, `demo` is `icestream demo`, and `testing` has what
+authors of operators and stores need.
 """
 
 from __future__ import annotations
@@ -227,7 +230,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name of the API when it is first used."""
+    """Import a name of the API on first use."""
     if name not in _HOME_OF:
         msg = f"module 'icestream' has no attribute {name!r}"
         raise AttributeError(msg)

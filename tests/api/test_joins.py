@@ -199,7 +199,7 @@ BAD: dict[str, tuple[Definition, str]] = {
             a.groupApply("a1", lambda g: g.agg(ice.count())),
             b, on=[("a1", "b1")], onPressure="defer",
         ),
-        "results that may be taken back",
+        "results that may be retracted",
     ),
 }  # fmt: skip
 

@@ -72,7 +72,7 @@ BAD: dict[str, tuple[Callable[[ice.StreamWriter], Any], str]] = {
             .trigger(availableNow=True)
             .start()
         ),
-        "no other trigger",
+        "excludes any other trigger",
     ),
     "a ticker that never ticks": (
         lambda w: w.format("noop").options(checkpointLocation="/nowhere", ticker="0 s").start(),
