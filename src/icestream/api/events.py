@@ -629,7 +629,7 @@ class Events:
         parts = {tag: part for stream in streams for tag, part in stream._parts.items()}
         return Events(made, parts)
 
-    # -- validating --------------------------------------------------------------------------
+    # -- validating ------------------------------------------------------------------------
 
     def _scope(self, method: str, instead: str) -> Scope:
         if self._node.scope is None:

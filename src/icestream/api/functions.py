@@ -358,7 +358,7 @@ def count_if(col: Column | str) -> AggregateExpression:
     return _aggregate("count_if", col)
 
 
-# -- functions whose state is the values or a sketch ----------------------------------------------
+# -- functions whose state is the values or a sketch -----------------------------------------
 
 
 def collect_list(col: Column | str) -> AggregateExpression:

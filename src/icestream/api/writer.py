@@ -338,7 +338,7 @@ class StreamWriter:
         finally:
             driver.close()
 
-    # -- settings ------ -------------------------------------------------------------------
+    # -- settings --------------------------------------------------------------------------
 
     @property
     def _spark(self) -> SparkSession:

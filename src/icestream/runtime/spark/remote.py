@@ -1,17 +1,16 @@
-"""Checkpoints on HDFS, S3, GCS or any storage that Spark and Arrow both reach.
+"""Checkpoints on HDFS, S3, GCS or any storage that both Spark and Arrow can access.
 
 Idea: tasks read and write segments and results through `pyarrow.fs`; a file there is durable once
-it is closed. The one thing Arrow cannot do, creating a file only if it does not exist, is needed by
-commits alone, and those are made by the driver: Spark's checkpoint file manager does it, as it
-does for Spark's own commits.
+it is closed. Arrow cannot create a file only if it does not exist. Only commits need this, and the
+driver makes them with Spark's checkpoint file manager, as Spark does for its own commits.
 
 Invariants:
-1. `put` creates a file whole or not at all, and never replaces one
+1. `put` creates a complete file or none, and never replaces one
    (`test_a_second_put_of_one_path_is_refused`).
 2. Everything but `put` works in a task without a JVM (`test_tasks_need_no_jvm`).
 
-Limits: how exclusive `put` is depends on the storage, as for Spark's own checkpoints: HDFS renames
-atomically, object stores need the committer that Spark is configured with.
+Limits: whether `put` is exclusive depends on the storage, as for Spark's own checkpoints: HDFS
+renames atomically, object stores need the committer that Spark is configured with.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from pyspark.sql import SparkSession
 from icestream.core.errors import DefinitionError, StorageError
 from icestream.state.files import NewFile, OpenFile, folder_of
 
-#: names that Hadoop gives storages which Arrow knows by another
+#: schemes of Hadoop that have another name in Arrow
 _ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfs", "abfss": "abfs"}
 
 
@@ -38,7 +37,7 @@ class RemoteFiles:
     """Files named by URIs."""
 
     def create(self, path: str) -> NewFile:
-        """Start a new file; it is there, whole, once it is closed."""
+        """Create a file; it appears, complete, once it is closed."""
         system, place = _find(path)
         with _refusals(path):
             system.create_dir(folder_of(place), recursive=True)
@@ -83,7 +82,7 @@ class RemoteFiles:
         return True
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name on the same storage."""
+        """Rename a file on the same storage."""
         system, place = _find(source)
         system.move(place, _find(target)[1])
 
@@ -100,7 +99,7 @@ class RemoteFiles:
         return sorted(info.base_name for info in found if not info.base_name.startswith("."))
 
     def exists(self, path: str) -> bool:
-        """Tell whether a file or folder is there."""
+        """Return whether a file or folder exists."""
         system, place = _find(path)
         return bool(system.get_file_info(place).type != pafs.FileType.NotFound)
 
@@ -148,7 +147,7 @@ class _RemoteOpenFile:
 
 @contextmanager
 def _refusals(path: str) -> Iterator[None]:
-    """Turn what the storage refuses into an error that says what to do."""
+    """Turn errors of the storage into errors with advice."""
     try:
         yield
     except (FileNotFoundError, FileExistsError):
@@ -167,7 +166,7 @@ def _system(scheme: str, host: str) -> Any:
     try:
         return pafs.FileSystem.from_uri(f"{known}://{host}/")[0]
     except pa.ArrowInvalid as error:
-        msg = f"checkpoints cannot be kept on {scheme}://{host}: {error}. Choose another location"
+        msg = f"checkpoints cannot be stored on {scheme}://{host}: {error}. Choose another location"
         raise DefinitionError(msg) from None
 
 

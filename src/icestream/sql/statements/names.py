@@ -45,7 +45,7 @@ class Names:
     text: Text
     scope: NameScope
     stream: str
-    #: the statement's name for the stream
+    #: the statement's names for the stream
     callings: tuple[str, ...]
 
     @property

@@ -70,7 +70,7 @@ class StatementShape:
     tree: exp.Select
     #: the name of the stream as given
     stream: str
-    #: the statement's name for it, in lower case
+    #: the statement's names for it, in lower case
     callings: tuple[str, ...]
     window: Window
     window_place: TextSpan

@@ -331,7 +331,7 @@ class _Reader:
             seen.add(each.name.lower())
 
 
-#: columns that windows of each kind have
+#: columns that windows of some kind have
 _WINDOW_NAMES = ("window", "session_window", "window_start", "window_end", "time")
 
 

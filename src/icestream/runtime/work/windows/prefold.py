@@ -1,16 +1,16 @@
-"""Folding by Spark SQL before rows leave the JVM, where that pays.
+"""Folding by Spark SQL before rows leave the JVM, if that pays.
 
-Idea: sending a row from the JVM to Python costs more than folding it. When many events share a
-(group, pane), `groupBy(keys, pane)` in Spark SQL sends one row for all of them. Whether it pays is
-measured: events per entry of the batches so far.
+Idea: sending a row from the JVM to Python costs more than folding it. If many events share a
+(group, pane), `groupBy(keys, pane)` in Spark SQL sends one row for all of them. Whether that pays
+is measured, as events per entry of the batches so far.
 
 Invariants:
 1. Rows folded by Spark give the same entries as events do, floats to the precision of Spark's own
    sums (`test_oracle_folding_by_spark_gives_the_same_rows`).
 2. The choice is made from past batches and changes no result beyond that.
 
-Limits: decimals, grouping sets, late events that are kept, and functions of pairs or of the order
-of events are folded in Python.
+Limits: Python folds decimals, grouping sets, late events that are stored, and functions of pairs or
+of the order of events.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _PARTIALS = {
 
 @dataclass
 class Prefold:
-    """Chooses where events are folded, by what the last batch had to show."""
+    """Chooses where events are folded, from measurements of the last batch."""
 
-    #: events per entry in the last batch that had any, and its events
+    #: events per entry in the last batch with events, and its number of events
     ratio: float = 0.0
     events: int = 0
 
     def choose(self, ingest: IngestTask, batch: DataFrame) -> tuple[DataFrame, IngestTask]:
-        """Return what the ingest tasks read and what they run."""
+        """Return what the ingest tasks read, and the task itself."""
         worth_it = self.ratio >= WORTH_IT and self.events >= LEAST_EVENTS
         if not isinstance(ingest, Ingest) or not worth_it:
             return batch, ingest
@@ -71,7 +71,7 @@ class Prefold:
         return fold(ingest, batch), FoldedIngest(ingest)
 
     def learn(self, reports: Sequence[SplitReport]) -> None:
-        """Note how many events shared an entry."""
+        """Record how many events shared an entry."""
         entries = sum(report.entries for report in reports)
         if entries:
             self.events = sum(report.rows for report in reports)
@@ -79,7 +79,7 @@ class Prefold:
 
 
 def can_fold(plan: Plan) -> bool:
-    """Tell whether Spark SQL can fold this plan's events."""
+    """Return whether Spark SQL can fold this plan's events."""
     decimals = any(pa.types.is_decimal(field.type) for field in plan.inputs)
     if takes_tuples(plan) or not plan.one_grouping or plan.late != "drop" or decimals:
         return False
@@ -110,7 +110,7 @@ def fold(ingest: Ingest, batch: DataFrame) -> DataFrame:
     ]
     keys = [sf.col(f"k{i}") for i in range(len(plan.keys))]
     folded = batch.groupBy(sf.col(SOURCE), sf.expr(pane).alias(PANE), *keys).agg(*parts)
-    # a session may have hundreds of shuffle partitions; each would be a task here
+    # a session may have hundreds of shuffle partitions, each of which would be a task here
     return folded.coalesce(batch.sparkSession.sparkContext.defaultParallelism)
 
 
