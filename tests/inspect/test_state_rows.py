@@ -311,7 +311,7 @@ def test_a_legend_reads_back_as_it_was_written(kind: str) -> None:
     ],
 )
 def test_a_legend_names_only_classes_of_the_list(value: Any) -> None:
-    with pytest.raises(ValueError, match="legend"):
+    with pytest.raises(ValueError, match="state schema"):
         read(value)
 
 

@@ -124,5 +124,5 @@ def test_joins_are_merged_where_the_flat_join_is_expected_to_cost_less(
 def test_joins_of_a_plan_spill_by_one_rule() -> None:
     a, b, c, _, _ = sources(None)
     inner = deferred(a, b, on=[("a1", "b1")], spilling=Spilling(strategy="largest"))
-    with pytest.raises(DefinitionError, match="spill by one rule"):
+    with pytest.raises(DefinitionError, match="share one spilling rule"):
         flow_of(deferred(inner, c, on=[("b2", "c1")]), 3)

@@ -1,1 +1,1 @@
-"""Adaptation: fusion, balance, migration, split and combine, as pure decisions."""
+"""Adaptation of running queries as pure decisions; see `plan.fuse` and `plan.balance`."""

@@ -1,24 +1,24 @@
-"""Changing components while a job runs, as measured rates change.
+"""Changes components while a job runs, as measured rates change.
 
-Idea: two decisions. `improved` moves single operators to neighbouring components as long as that
-takes rows off the exchanges, and so repairs what greedy fusion, or rates that have changed, left
-behind. `adapted` decides for each key group apart: inside a component, whose operators share key
-groups, the two ends of an edge run together for those key groups that have many rows to pass, and
-elsewhere for the others, which then can be spread over more shards. Two bounds, a lower one for
-parting than for joining, keep it from wavering.
+Idea: there are two decisions. `improved` moves single operators to neighbouring components while
+that saves exchanged rows, and so repairs what greedy fusion, or changed rates, left behind.
+`adapted` decides for each key group separately: inside a component, whose operators share key
+groups, the two ends of an edge run together for key groups that pass many rows, and separately for
+the others, which can then be spread over more shards. Two bounds, the lower one for parting and the
+higher one for joining, prevent oscillation.
 
 Invariants:
 1. Moving operators never adds communication, and components stay valid
    (`test_moving_operators_never_adds_communication`).
-2. Key groups run together inside valid components only, and without circles
+2. Key groups run together only inside valid components, and without cycles
    (`test_key_groups_run_together_inside_valid_components`).
 3. Equal rates change nothing a second time (`test_equal_rates_change_nothing`).
 4. Between the two bounds nothing changes (`test_between_the_bounds_nothing_changes`).
 
-Cost: a move looks at the edges of one operator; `adapted` decides once for key groups whose edges
-are alike.
+Cost: a move scans the edges of one operator; `adapted` decides once for key groups with equal
+edges.
 
-Limits: an operator of another partitioning cannot join for some key groups: it has others.
+Limits: an operator with another partitioning cannot join for some key groups: it has others.
 
 References: Madsen, Zhou, Su (2016), section 8 (future work).
 """
@@ -42,14 +42,14 @@ def improved(
     most_moves: int | None = None,
     circles: bool = False,
 ) -> Components:
-    """Move single operators to neighbouring components while that takes rows off the exchanges.
+    """Move single operators to neighbouring components while that saves exchanged rows.
 
     Args:
-        graph: the job, with rates as they are now.
-        components: what there is.
-        gain: rows per second that a move must save at least to be worth its migration.
-        most_moves: operators that may be moved at most.
-        circles: whether components may wait for each other in a circle.
+        graph: the job, with current rates.
+        components: the current components.
+        gain: rows per second that a move must at least save to be worth its migration.
+        most_moves: the most operators to move.
+        circles: whether components may wait for each other in a cycle.
     """
     near: list[list[tuple[int, float]]] = [[] for _ in graph.operators]
     for edge in graph.edges:
@@ -88,7 +88,7 @@ def improved(
 
 @dataclass(frozen=True)
 class PartialFusion:
-    """Components, and which key groups of them run the two ends of an edge together."""
+    """Components, and the key groups for which the two ends of an edge run together."""
 
     components: Components
     #: key groups by the number of the edge
@@ -108,14 +108,14 @@ def adapted(
     join_from: float,
     part_below: float,
 ) -> PartialFusion:
-    """Decide what runs together once rates have been measured by edge and key group.
+    """Decide what runs together, from rates measured by edge and key group.
 
     Args:
-        graph: the job; its own rates are not looked at.
+        graph: the job; its own rates are ignored.
         before: what ran together until now.
         rates: rows per second of each edge, for each key group.
-        join_from: from this rate on, a key group's two ends of an edge run together.
-        part_below: those that run together part when their rate has fallen below this.
+        join_from: from this rate on, the two ends of an edge run together for a key group.
+        part_below: below this rate they run separately again.
     """
     if not 0 <= part_below <= join_from:
         msg = f"part_below ({part_below}) must be at least 0 and at most join_from ({join_from})"
@@ -149,7 +149,7 @@ def adapted(
 
 
 def _together(graph: Graph, edges: Sequence[int], ran: Collection[int]) -> list[int]:
-    """Return the edges of a key group, given by falling rate, that can run together."""
+    """Return the edges of a key group, in descending order of rate, that can run together."""
     rates = [0.0] * len(graph.edges)
     for place, at in enumerate(edges):
         rates[at] = float(len(edges) - place)
@@ -158,7 +158,7 @@ def _together(graph: Graph, edges: Sequence[int], ran: Collection[int]) -> list[
 
 
 def _grown(graph: Graph, ran: Collection[int], rates: Sequence[float]) -> Components:
-    """Fuse by rates, beginning with what ran together and still has rows to pass."""
+    """Fuse by rates, starting with edges that ran together and still have rows to pass."""
     of = {number: number for number in range(len(graph.operators))}
     for at in ran:
         if rates[at] > 0:

@@ -1,29 +1,29 @@
-"""The choice between keeping tuples and keeping panes, by the bytes that each would take.
+"""The choice between storing tuples and storing panes, by the bytes that each would take.
 
-Idea: windows need the past again when it leaves them. One plan keeps the events themselves
-(`tuples`), the other keeps one entry per group and pane (`panes`). Both are written down with the
-same few measured numbers, the smaller is chosen, and what happened is held against what was said.
+Idea: windows need the past again when it leaves them. One plan stores the events themselves
+(`tuples`), the other stores one entry per group and pane (`panes`). Both are computed from the same
+few measurements, the smaller is chosen, and the actual size is compared with the estimate.
 
     panes    N * (g * (s' + panes * entry) + G * s)      panes = range / pane
     tuples   events * tuple + N * G * s                  events = rate * range, or rows
 
-A query set over one stream keeps tuples, or panes of the common length, for its largest range once
-(tuples once for all groupings, panes an entry for each), and running rows for every window. Two
-accounts are given: a row per group with all fields in it, as the engine keeps them (N = 1), and an
-entry and a state for each aggregate, as the formulas were first printed. The engine's account adds
-what the log keeps to rebuild a shard: all that versions wrote since the last snapshot.
+A query set over one stream stores tuples, or panes of the common length, for its largest range once
+(tuples once for all groupings, panes one entry for each), and running rows for every window. There
+are two accounts: a row per group with all its fields, as in the engine (N = 1), and an entry and a
+state for each aggregate, as the formulas were first printed. The engine's account adds what the log
+stores to rebuild a shard: everything that versions wrote since the last snapshot.
 
 Invariants:
-1. The printed example comes out (`test_the_printed_example_comes_out_at_17_and_8_gigabytes`).
+1. The printed example is reproduced (`test_the_printed_example_comes_out_at_17_and_8_gigabytes`).
 2. Neither estimate falls when a range, a rate or a count grows
    (`test_more_of_anything_never_costs_less`).
-3. More ranges inside the largest add running rows and no log
+3. Further ranges within the largest add running rows and no log
    (`test_ranges_inside_the_largest_add_rows_and_no_log`).
-4. Fields without an inverse take tuples only where the bytes saved outweigh those read again
+4. Fields without an inverse use tuples only if the saved bytes outweigh those read again
    (`test_folding_again_must_save_more_than_it_reads`).
 
-Limits: groups in a window longer than anything measured are taken to be those seen so far, a lower
-bound, and the estimate says so; both plans need the same running rows, so it does not change the
+Limits: for a window longer than anything measured, the groups seen so far are used, a lower bound,
+and the estimate states this; both plans need the same running rows, so it does not affect the
 choice. Processor time is not estimated; `python -m bench plan-choice` measures it.
 
 References: Mendes, Bizarro, Marques (2013), formulas 2.1, 2.2, 3.1 and 3.2.
@@ -53,32 +53,32 @@ from icestream.plan.windows.grid import Cumulative, Grid, Windows
 
 Plan = Literal["tuples", "panes"]
 
-#: microseconds of a second
+#: microseconds per second
 SECOND: Micros = 1_000_000
 
 
-# -- what was measured ---------------------------------------------------------------------------
+# -- measurements --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class KeyCounts:
-    """How many groups stretches of the stream hold, by their length."""
+    """The number of groups in a stretch of the stream, by its length."""
 
-    #: (length, groups), lengths ascending, in microseconds or in rows as the windows are
+    #: (length, groups), lengths ascending, in microseconds or rows, like the windows
     points: tuple[tuple[int, float], ...]
 
     def __post_init__(self) -> None:
-        """Refuse measurements out of order."""
+        """Refuse measurements that are not sorted."""
         lengths = [length for length, _ in self.points]
         if not lengths or lengths[0] <= 0 or lengths != sorted(set(lengths)):
             msg = f"key counts need ascending lengths above zero; got {self.points}: sort them"
             raise DefinitionError(msg)
 
     def rows(self, length: int) -> float:
-        """Return the groups of a stretch, between two measurements by their power law.
+        """Return the groups of a stretch, interpolated by a power law between measurements.
 
-        Outside of what was measured it is the nearest measurement: an upper bound for a shorter
-        stretch, a lower bound for a longer one.
+        Outside the measurements it is the nearest one: an upper bound for a shorter stretch, a
+        lower bound for a longer one.
         """
         lengths = [point for point, _ in self.points]
         at = bisect_left(lengths, length)
@@ -90,10 +90,10 @@ class KeyCounts:
         return float(few * (many / few) ** (math.log(length / low) / math.log(high / low)))
 
     def extended(self, length: int, events: float) -> KeyCounts:
-        """Add the groups that a longer stretch would have, if all groups were equally likely.
+        """Add the groups that a longer stretch would have if all groups were equally likely.
 
         `events` are those of the longest stretch measured, counted once for each grouping. Of so
-        many, drawn from G groups, G * (1 - exp(-events / G)) groups are met: that gives G.
+        many, drawn from G groups, G * (1 - exp(-events / G)) groups occur: that determines G.
         """
         last, seen = self.points[-1]
         if length <= last or seen <= 0:
@@ -106,22 +106,22 @@ class KeyCounts:
         return KeyCounts((*self.points, (length, max(seen, min(_met(more, high), more)))))
 
     def beyond(self, length: int) -> bool:
-        """Tell whether a stretch is longer than any that was measured."""
+        """Return whether a stretch is longer than any that was measured."""
         return length > self.points[-1][0]
 
 
-#: groups so many times the events are as good as without end
+#: with this many times as many groups as events, the number of groups counts as infinite
 _MANY = 1_000.0
 
 
 def _met(events: float, groups: float) -> float:
-    """Return how many of so many equally likely groups have one of the events, on average."""
+    """Return the expected number of equally likely groups that have an event."""
     return -groups * math.expm1(-events / groups)
 
 
 @dataclass(frozen=True)
 class Separate:
-    """The account in which every aggregate keeps entries and states of its own."""
+    """The account in which every aggregate stores its own entries and states."""
 
     #: combinations of function, column and grouping
     aggregates: int
@@ -134,25 +134,25 @@ class Separate:
 
 @dataclass(frozen=True)
 class WindowStatistics:
-    """What a stream was measured to be."""
+    """The measurements of a stream."""
 
     #: events per second of event time
     rate: float
-    #: bytes of a tuple as it is kept
+    #: bytes of a stored tuple
     tuple_bytes: float
     #: groups by length of the stretch, all groupings together: g at a pane, G at a range
     keys: KeyCounts
     #: bytes of an entry, and of a group's running row, with all their fields
     entry_bytes: float
     group_bytes: float
-    #: ways in which the stream is grouped
+    #: number of groupings of the stream
     groupings: int = 1
-    #: whether all fields can be subtracted; else entries are read once more, and tuples by every
-    #: shard, twice for each kind of window that slides
+    #: whether all fields can be subtracted; otherwise entries are read once more, and tuples by
+    #: every shard, twice for each kind of sliding window
     invertible: bool = True
     shards: int = 1
-    #: length of what a version brings, in microseconds or in rows; 0 to leave out what is kept to
-    #: rebuild a shard
+    #: length of a version's input, in microseconds or rows; 0 to ignore what is stored to rebuild
+    #: a shard
     version: float = 0.0
     separate: Separate | None = None
 
@@ -165,7 +165,7 @@ class RowWindows:
     slide: int
 
     def __post_init__(self) -> None:
-        """Refuse windows that hold nothing or never move."""
+        """Refuse windows that are empty or never move."""
         if self.range <= 0 or self.slide <= 0:
             msg = f"a window of rows needs a range and a slide of at least one row; got {self}"
             raise DefinitionError(msg)
@@ -176,18 +176,18 @@ class RowWindows:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one plan would take."""
+    """The cost of one plan."""
 
     plan: Plan
     space: SpaceEstimate
     traffic: TrafficEstimate
-    #: the same with entries and states for each aggregate apart, if it was asked for
+    #: the same with separate entries and states for each aggregate, if requested
     separate: SpaceEstimate | None
 
 
 @dataclass(frozen=True)
 class PlanChoice:
-    """A plan and why."""
+    """A plan and the reason."""
 
     plan: Plan
     reason: str
@@ -199,11 +199,11 @@ class PlanComparison:
 
     panes: Estimate
     tuples: Estimate
-    #: what a pane is as tuples and as entries, in words
+    #: a pane as tuples and as entries, as text
     pane: str
-    #: whether what leaves can be subtracted, without which tuples are folded again by every shard
+    #: whether what leaves can be subtracted; otherwise every shard folds tuples again
     invertible: bool
-    #: whether a window is longer than any stretch whose groups were counted
+    #: whether a window is longer than any stretch with counted groups
     lower_bound: bool
 
     def __getitem__(self, plan: Plan) -> Estimate:
@@ -214,8 +214,8 @@ class PlanComparison:
     def smaller(self) -> Plan:
         """Return the plan that takes less; panes if both take the same.
 
-        Where tuples are folded again, bytes that wait are weighed with bytes that move: what is
-        saved of one may not be lost to the other.
+        If tuples are folded again, stored bytes are weighed against bytes that move: what is saved
+        of one must not be lost to the other.
         """
         panes, tuples = (
             each.space.total * (1.0 if self.invertible else each.traffic.bytes)
@@ -224,9 +224,9 @@ class PlanComparison:
         return "panes" if panes <= tuples else "tuples"
 
     def choose(self, forced: str | None = None) -> PlanChoice:
-        """Return the smaller plan, or the one that the user insists on."""
+        """Return the smaller plan, or the user's choice."""
         if forced is not None and forced not in ("panes", "tuples"):
-            msg = f"the option plan is 'panes' or 'tuples'; got {forced!r}"
+            msg = f"the option plan must be 'panes' or 'tuples'; got {forced!r}"
             raise DefinitionError(msg)
         sizes = {name: _size(self[name].space.total) for name in _PLANS}
         least = "at least " if self.lower_bound else ""
@@ -248,7 +248,7 @@ class PlanComparison:
         return PlanChoice(plan, f"{plan} because {why}")
 
     def table(self, forced: str | None = None) -> str:
-        """Return both plans and the choice, for people."""
+        """Return both plans and the choice, as text."""
         lines = [("plan", "log", "memory", "requests/s", "bytes/s", "per aggregate")]
         for name in _PLANS:
             each = self[name]
@@ -295,7 +295,7 @@ def estimate_rows(windows: Sequence[RowWindows], statistics: WindowStatistics) -
 
 
 def check(estimated: SpaceEstimate, happened: SpaceEstimate) -> float:
-    """Return what happened as a multiple of the estimate: 1 is exact, 2 twice as much."""
+    """Return the actual size as a multiple of the estimate: 1 is exact, 2 is twice as much."""
     if estimated.total == 0:
         return 1.0 if happened.total == 0 else math.inf
     return happened.total / estimated.total
@@ -311,7 +311,7 @@ class _Shape:
     """A set of windows in units of time or in rows."""
 
     ranges: Sequence[int]
-    #: how many of them overlap, so that what leaves is read
+    #: how many of them overlap, so that what leaves them must be read
     sliding: int
     pane: int
     events_per_unit: float
@@ -382,10 +382,10 @@ def _compare(shape: _Shape, stats: WindowStatistics) -> PlanComparison:
 def _rebuilding(
     shape: _Shape, stats: WindowStatistics, snapshot: float
 ) -> dict[Plan, SpaceEstimate]:
-    """Return what the log keeps to rebuild a shard: a snapshot, and what versions wrote since.
+    """Return what the log stores to rebuild a shard: a snapshot, and what versions wrote since.
 
-    Panes are among what waits anyway, only longer; of tuples it is their entries, too, those that
-    enter and, where they are subtracted, those that leave.
+    Panes are stored anyway, only longer; tuples also need their entries: those that enter and, if
+    they are subtracted, those that leave.
     """
     if stats.version <= 0:
         return {"panes": SpaceEstimate(0, 0), "tuples": SpaceEstimate(0, 0)}
@@ -398,7 +398,7 @@ def _rebuilding(
 
 
 def _moved(shape: _Shape, stats: WindowStatistics) -> dict[Plan, TrafficEstimate]:
-    """Return what moves: entries in and out of windows; tuples, and the entries made of them."""
+    """Return the traffic: entries in and out of windows; tuples, and the entries made of them."""
     windows, sliding = len(shape.ranges), shape.sliding
     length = shape.pane * shape.events_per_unit
     entries = stats.keys.rows(shape.pane) * stats.rate / length if length else 0.0
