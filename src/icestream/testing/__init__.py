@@ -1,6 +1,7 @@
-"""Tools for testing queries and operators, shipped with the package.
+"""Tools for testing operators, stores and queries, shipped with the package.
 
-`plans` builds small queries, `sources` random streams with crashes inside, `oracles` the slow and
-obvious answers, `conformance` the suite that every operator must pass; `faulty_files` is a disk
-that crashes. `cluster` starts real executors, `mishaps` go wrong on them, `killing` kills programs.
+`conformance` has the tests that every query must pass; `sources` generates random streams with
+crashes inside; `simulated_disk` is a disk in memory that crashes, and `crash_runs` kills a query at
+every step of it; `moving_shards` gives every task its own disk; `log_machine` tests the log against
+a dict.
 """

@@ -101,7 +101,7 @@ class _Cluster:
 
     @property
     def is_free(self) -> bool:
-        """Return whether the order can be chosen: column names and their streams are unambiguous."""
+        """Return whether the order can be chosen: column names and their streams are unique."""
         owners = self.owners
         return (
             self.plain
