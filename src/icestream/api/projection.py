@@ -72,7 +72,7 @@ class ProjectedRows:
         before = self._shape
         changed = replace(self, _shape=lambda rows: change(before(rows)))
         try:
-            changed.columns  # noqa: B018 - resolved now, so that a mistake is told now
+            changed.columns  # noqa: B018 - resolved now, so that a mistake is reported now
         except AnalysisException as error:
             msg = f"{str(error).splitlines()[0]} The columns are {self.columns}"
             raise DefinitionError(msg) from None

@@ -159,7 +159,7 @@ class _Checking:
     def _plan(self) -> None:
         self._at.store.plan()
         with suppress(CheckpointError):
-            self._at.legend  # noqa: B018 - looked at, so that a damaged one is told
+            self._at.legend  # noqa: B018 - read, so that a damaged one is reported
 
     def _commits(self) -> dict[int, Commit]:
         """Return the intact commits; a gap between them is a defect."""

@@ -49,7 +49,11 @@ def explained(plan: Plan, statistics: cost.WindowStatistics | None = None) -> st
         lines += ["", cost.estimate(windows, statistics).table(forced)]
         composed = lower.composition(folded, statistics.keys)
         if composed is not None and plan.store != lower.TUPLES:
-            lines += ["", "windows made of windows, if the log keeps panes:", composed.explain()]
+            lines += [
+                "",
+                "windows composed of windows, if the log stores panes:",
+                composed.explain(),
+            ]
     return "\n".join(lines)
 
 

@@ -61,7 +61,7 @@ def check(plan: Plan) -> None:
         specs = (window_spec(part.plan),) if part.folded else _specs(part.plan)
         for spec in specs:
             if not isinstance(spec, ObjectSpec):
-                spec.layout  # noqa: B018 - made now, so that a type without room is told now
+                spec.layout  # noqa: B018 - built now, so that an unsupported type is reported now
 
 
 def on_panes(plan: Plan) -> Plan | None:

@@ -25,7 +25,7 @@ class StateTable:
 
     #: name of the operator, for people: `view 0`, `component 1, grouping 0`, `join 0`
     operator: str
-    #: name of the rows: `open windows`, or the name of a synopsis
+    #: name of the rows: `open windows`, or the name of a table of group state
     name: str
     #: what they belong to, as the plan describes it
     text: str

@@ -56,7 +56,7 @@ class StoredTable:
     table: StateTable
     grouping: GroupingSchema
     options: StoreOptions
-    #: groupings of the component, the number of this one, and of the synopsis in it
+    #: groupings of the component, the number of this one, and of the table in it
     groupings: int
     scope: int
     place: int

@@ -29,7 +29,7 @@ from icestream.state.rows import RowCodec
 
 
 class GroupRewriter(Rewriter):
-    """Writes rows of one synopsis."""
+    """Writes rows of one table of group state."""
 
     def __init__(self, table: StoredTable, given: EditedRows, *, keep: bool) -> None:
         """Write the given rows; groups without a row are kept or emptied."""

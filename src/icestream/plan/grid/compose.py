@@ -113,7 +113,7 @@ class Recipe:
         """Return the recipe as text."""
         ways = list(dict.fromkeys(_written(each) for each in self.makings))
         told = "; in turn with ".join(ways[:3]) + ("; ..." if len(ways) > 3 else "")
-        how = "anew from" if self.method == "anew" else "sliding,"
+        how = "computed from" if self.method == "anew" else "sliding,"
         return f"{_name(self.window)}{'' if self.wanted else ' (factor)'}: {how} {told}"
 
 
@@ -153,9 +153,9 @@ class Composition:
         hour = 3600
         lines = [
             f"panes of {format_interval(self.grid.pane)}; {self.rows * hour:,.0f} rows an hour, "
-            f"{self.rows_anew * hour:,.0f} with each window anew from panes, "
+            f"{self.rows_anew * hour:,.0f} with each window computed from panes, "
             f"{self.rows_sliding * hour:,.0f} sliding over panes"
-            + ("" if self.exact else "; not everything was tried")
+            + ("" if self.exact else "; the search was not complete")
         ]
         return "\n".join(lines + [f"  {recipe.explain()}" for recipe in self.recipes])
 

@@ -236,11 +236,11 @@ class PlanComparison:
         else:
             plan = "tuples"
         if forced is not None:
-            why = f"the option plan says so: {both}"
+            why = f"the option plan requires it: {both}"
         elif not self.invertible:
             moved = {name: f"{_size(self[name].traffic.bytes)}/s" for name in _PLANS}
             why = (
-                f"an aggregate cannot be subtracted, so that tuples are read again: {both}, moving "
+                f"an aggregate cannot be subtracted, so tuples are read again: {both}, moving "
                 f"{moved['panes']} and {moved['tuples']}: {self.pane}"
             )
         else:
@@ -269,7 +269,9 @@ class PlanComparison:
         ]
         text.append(f"chosen: {self.choose(forced).reason}")
         if self.lower_bound:
-            text.append("a window is longer than what was seen: its groups are those seen so far")
+            text.append(
+                "a window is longer than anything measured: its groups are those seen so far"
+            )
         return "\n".join(text)
 
 

@@ -118,13 +118,13 @@ class JoinPlans:
             return f"flat: {count} streams are too many to compare trees of joins"
         flat, tree = self.flat, self.tree
         sizes = (
-            f"one join of {count} keeps {_size(flat.state)}; joined as {tree.text} it keeps "
-            f"{_size(tree.state)}, {_size(tree.between)} of that results on the way"
+            f"one join of {count} stores {_size(flat.state)}; joined as {tree.text} it stores "
+            f"{_size(tree.state)}, {_size(tree.between)} of that intermediate results"
         )
-        work = f"rows looked at: {flat.work:,.0f} flat, {tree.work:,.0f} as a tree"
+        work = f"rows probed: {flat.work:,.0f} flat, {tree.work:,.0f} as a tree"
         if abs(tree.state - flat.state) > ALIKE * max(flat.state, tree.state):
             return f"{self.chosen}: {sizes} ({work})"
-        return f"{self.chosen}: both keep about the same and it looks at less; {sizes} ({work})"
+        return f"{self.chosen}: both store about the same and it probes less; {sizes} ({work})"
 
 
 def assumed(payloads: Sequence[pa.Schema]) -> list[StreamStatistics]:
