@@ -8,6 +8,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 ARGS ?=
 export PYTHON
+# many short processes start here: each would compile all modules again
+unexport PYTHONDONTWRITEBYTECODE
 
 key = $(shell { cat $(1); echo "$(CURDIR)"; } | cksum | tr ' ' -)
 READY := .venv/.ready-$(call key,pyproject.toml tools/setup.sh)
@@ -27,7 +29,7 @@ help: ## explain the targets
 	@echo
 	@echo "usage: make TARGET [ARGS='...'] [PYTHON=python3.12]"
 	@echo
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-13s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-19s %s\n", $$1, $$2 }'
 
 $(READY): | pyproject.toml
 	@tools/setup.sh .venv -e '.[dev]'
@@ -65,6 +67,10 @@ doctor: $(READY) ## check Java, memory and disk of this machine
 test: $(READY) ## run the tests in three processes, without those marked slow or cluster
 	@$(WITH_SPARK) $(SHORT_JVM) $(BIN)/python -m pytest -n 3 --dist loadscope -m "not slow and not cluster" --durations=25 $(ARGS)
 
+.PHONY: test-kernels-plain
+test-kernels-plain: $(READY) ## run the tests of kernels as plain Python, for debuggers and coverage
+	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest tests/kernels -n 2 $(ARGS)
+
 .PHONY: test-slow
 test-slow: $(READY) ## run the tests marked slow
 	@$(WITH_SPARK) $(BIN)/python -m pytest -m "slow and not cluster" $(ARGS)
@@ -82,12 +88,14 @@ soak: $(READY) ## torment all demo queries for half an hour; ARGS='--size small'
 	@$(WITH_SPARK) $(BIN)/python -m bench soak $(or $(ARGS),--size full)
 
 .PHONY: check
-check: $(READY) ## check style, types and imports; all three, also where one fails
+check: $(READY) ## check style, types, imports, names and dead code; all of them, also where one fails
 	@failed=; \
 	echo "check: ruff"; $(BIN)/ruff check --quiet --output-format=concise . || failed+=" style"; \
 	$(BIN)/ruff format --check --quiet --output-format=concise . || failed+=" format"; \
 	echo "check: mypy"; $(BIN)/python -m mypy --no-error-summary || failed+=" types"; \
 	echo "check: imports"; report=$$($(BIN)/lint-imports --no-cache --no-logo 2>&1) || { echo "$$report"; failed+=" imports"; }; \
+	echo "check: names"; $(BIN)/python tools/class_names.py || failed+=" names"; \
+	echo "check: dead code"; $(BIN)/python tools/reachability.py --check || failed+=" dead-code"; \
 	[ -z "$$failed" ] || { echo "check: failed:$$failed"; exit 1; }
 
 .PHONY: format

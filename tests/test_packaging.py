@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+#: packages that pyspark and numba depend on, and whose names are parts of their interfaces
+COME_ALONG = {"py4j", "llvmlite"}
 USER_PROGRAM = ROOT / "tools" / "user_program.py"
 
 
@@ -112,13 +115,42 @@ def test_every_dependency_has_a_range_with_both_ends(project: dict[str, Any]) ->
         assert ",<" in dependency, dependency
 
 
+def imported(path: Path) -> set[str]:
+    """Return the packages that a module imports, anywhere in it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names.add((node.module or "").partition(".")[0])
+    return names
+
+
+def test_the_package_imports_what_it_declares(project: dict[str, Any]) -> None:
+    def names(requirements: list[str]) -> set[str]:
+        return {re.split(r"[^\w-]", each)[0] for each in requirements}
+
+    declared = names(project["project"]["dependencies"]) | COME_ALONG
+    extra = names(project["project"]["optional-dependencies"]["testing"])
+    wrong = []
+    for path in sorted((ROOT / "src" / "icestream").rglob("*.py")):
+        allowed = declared | (extra if "testing" in path.parts else set())
+        strange = imported(path) - allowed - sys.stdlib_module_names - {"icestream"}
+        wrong += [f"{path.relative_to(ROOT)} imports {name}" for name in sorted(strange)]
+    assert wrong == []
+
+
 def test_every_source_folder_is_a_package() -> None:
     folders = {path.parent for path in (ROOT / "src" / "icestream").glob("**/*.py")}
     assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
 
 
-def test_no_test_folder_is_a_package() -> None:
-    assert list((ROOT / "tests").glob("**/__init__.py")) == []
+def test_only_folders_that_tests_import_are_packages() -> None:
+    packages = {path.parent.relative_to(ROOT) for path in (ROOT / "tests").rglob("__init__.py")}
+    shared = {Path("tests", name) for name in ("faults", "fixtures", "oracles", "suites")}
+    assert shared | {Path("tests")} <= packages
+    inside = {path for path in packages if shared & {path, *path.parents}}
+    assert packages == {Path("tests"), *inside}
 
 
 def test_bare_make_names_every_target_it_has() -> None:

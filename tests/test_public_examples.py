@@ -1,8 +1,8 @@
 """Every public function has an example in its docstring, and all of them run.
 
 The examples take some names as given: `spark`, `df`, a stream `calls`, the same as `events`, its
-groups `hourly`, a result `kpis` with a running `query`, a processor `Counting`, and the queues
-`updates` and `appends`, each with a value of two keys.
+groups `hourly`, a result `kpis` with a running `query`, a processor `Counting`, and a queue
+`updates` with a value of each of two keys.
 """
 
 from __future__ import annotations
@@ -108,12 +108,11 @@ def given(spark: SparkSession, tmp_path: Path) -> Iterator[dict[str, Any]]:
     spark.sql("DROP TABLE IF EXISTS kpi_rows")
 
 
-def queues() -> dict[str, ice.UpdateQueue | ice.AppendQueue]:
+def waiting_updates() -> ice.UpdateQueue:
     keys, rows = np.array([7, 9], np.uint64), pa.record_batch({"price": [21.0, 5.0]})
-    updates, appends = ice.UpdateQueue(rows.schema), ice.AppendQueue(rows.schema)
+    updates = ice.UpdateQueue(rows.schema)
     updates.enqueue(keys, keys, np.array([1, 2]), rows)
-    appends.enqueue(keys, keys, np.array([1, 2]), rows)
-    return {"updates": updates, "appends": appends}
+    return updates
 
 
 @pytest.mark.spark
@@ -123,6 +122,8 @@ def test_the_examples_run_and_print_what_is_shown(given: dict[str, Any], tmp_pat
     # in the order of names, but state is read from a checkpoint that StreamWriter.start makes
     for name, text in sorted(public(), key=lambda each: (each[0] == "read_state", each[0])):
         code = FOLDER.sub(lambda found: repr(str(tmp_path / found[1])), text)
-        example = parser.get_doctest(code, {**given, **queues()}, name, None, None)
+        example = parser.get_doctest(
+            code, {**given, "updates": waiting_updates()}, name, None, None
+        )
         runner.run(example, out=told.write)
     assert not told.getvalue()

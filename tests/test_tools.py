@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,84 @@ def test_a_python_without_venv_says_what_to_install(tmp_path: Path) -> None:
     result = run(TOOLS / "setup.sh", tmp_path / "venv", "nothing", PYTHON=str(python))
     assert result.returncode == 1
     assert "apt-get install -y python3-venv" in result.stderr
+
+
+def put_package(folder: Path, **modules: str) -> Path:
+    """Write a package with the modules given by name."""
+    folder.mkdir()
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text)
+    return folder
+
+
+TINY = {
+    "__init__": "from tiny.engine import Engine\n",
+    "engine": """
+from tiny.parts import turn
+
+class Engine:
+    def start(self) -> None:
+        turn(self)
+
+    def _stall(self) -> None:
+        pass
+""",
+    "parts": """
+def turn(engine: object) -> None:
+    engine._stall()
+""",
+}
+
+
+def reachability(package: Path) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, TOOLS / "reachability.py", "--check", "--source", package)
+
+
+def test_code_that_is_reached_passes_the_check(tmp_path: Path) -> None:
+    result = reachability(put_package(tmp_path / "tiny", **TINY))
+    assert (result.returncode, result.stdout) == (0, "")
+
+
+def test_dead_functions_methods_and_modules_are_found(tmp_path: Path) -> None:
+    planted = TINY | {
+        "parts": TINY["parts"] + "\n\ndef brake() -> None:\n    brake()\n",
+        "engine": TINY["engine"] + "\n    def _explode(self) -> None:\n        pass\n",
+        "spare": "def unused() -> None:\n    pass\n",
+    }
+    result = reachability(put_package(tmp_path / "tiny", **planted))
+    assert result.returncode == 1
+    assert result.stdout.split("\n") == [
+        "     2 tiny.spare",
+        "     2 tiny.parts:brake",
+        "     2 tiny.engine:Engine._explode",
+        "     6 lines in 3 places",
+        "",
+    ]
+
+
+def test_what_is_found_is_reported_without_the_check(tmp_path: Path) -> None:
+    package = put_package(tmp_path / "tiny", **TINY, spare="def unused() -> None:\n    pass\n")
+    result = run(sys.executable, TOOLS / "reachability.py", "--source", package)
+    assert (result.returncode, "tiny.spare" in result.stdout) == (0, True)
+
+
+def test_a_public_class_name_that_is_taken_twice_is_found(tmp_path: Path) -> None:
+    one = "class Part:\n    pass\n\n\nclass _Own:\n    pass\n"
+    package = put_package(tmp_path / "tiny", one=one, other=f"\n{one}", third="Part = 1\n")
+    result = run(sys.executable, TOOLS / "class_names.py", package)
+    assert result.returncode == 1
+    assert result.stdout == "Part is defined 2 times: one.py:1, other.py:2\n"
+    (package / "other.py").unlink()
+    assert run(sys.executable, TOOLS / "class_names.py", package).returncode == 0
+
+
+def test_functions_are_drawn_alike_with_and_without_their_files() -> None:
+    asked, answered = (
+        run(sys.executable, TOOLS / "draw_functions.py", *more).stdout.splitlines()
+        for more in ([], ["--answers"])
+    )
+    assert len(asked) == len(answered) == 20
+    for question, answer in zip(asked, answered, strict=True):
+        assert answer.startswith(f"{question}  [")
+        assert answer.endswith(".py]")
+        assert ".py" not in question

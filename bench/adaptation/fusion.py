@@ -20,15 +20,13 @@ from typing import Any
 
 from bench.adaptation.random_jobs import STEP, random_job
 from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
+from bench.research.fusion import communication, fused_one_by_one, improved
 from icestream.plan.fuse.fusion import (
     Components,
-    communication,
     fused_by_attributes,
     fused_by_rates,
-    fused_one_by_one,
 )
 from icestream.plan.fuse.operator_graph import Graph
-from icestream.plan.fuse.refusion import improved
 
 SIZES = (50, 100, 150)
 JOBS = {Size.SMALL: 40, Size.FULL: 500}

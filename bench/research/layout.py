@@ -22,6 +22,7 @@ References: Madsen, Zhou, Su (2016), sections 4.5 and 5.1 and figures 3, 4 and 6
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -219,3 +220,23 @@ class JobLayout:
             raise DefinitionError(msg)
         component = replace(self.components[change.component], nodes=change.nodes)
         return JobLayout(self.job, {**self.components, change.component: component})
+
+
+def most_partitions(
+    job: Job, component: Iterable[int], tracks: int, distinct: Mapping[tuple[int, str], int]
+) -> float:
+    """Return how many partitions a component can have at most, infinite where unknown.
+
+    `distinct` has the number of distinct values of inputs, by operator and name, where it is known.
+    """
+    least: dict[int, float] = {}
+    for number in component:
+        operator = job.operators[number]
+        for name in job.attributes(number, tracks):
+            if len(operator.partition) == len(operator.inputs):
+                known = math.inf
+            else:
+                known = distinct.get((number, name), math.inf)
+            track = job.tracks[number, name]
+            least[track] = min(least.get(track, math.inf), known)
+    return math.prod(least.values())

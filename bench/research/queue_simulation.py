@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from bench.research.append_queue import AppendQueue
 from bench.research.queue_simulation_kernels import (
     DELIVERED,
     FIRST_UPDATE,
@@ -41,7 +42,6 @@ from bench.research.workloads import UpdateWorkload
 from icestream.core.arrays import Floats, Ints
 from icestream.core.errors import DefinitionError
 from icestream.kernels.queue import queue as queue_words
-from icestream.state.queue.append_queue import AppendQueue
 from icestream.state.queue.order import SCHEDULES
 from icestream.state.queue.queue import UpdateQueue
 from icestream.state.queue.reader import QueueReader

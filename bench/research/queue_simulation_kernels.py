@@ -16,9 +16,16 @@ Cost: O(1) per arrival and service, or O(classes with keys) per service for INDE
 
 from __future__ import annotations
 
+from bench.research.append_queue_kernels import (
+    AT,
+    BEGUN,
+    CELL,
+    LineArrays,
+    append_one,
+    leave_one,
+)
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.queue.append_queue import AT, BEGUN, CELL, LineArrays, append_one, leave_one
 from icestream.kernels.queue.order import SINCE, ReaderArrays, first_key
 from icestream.kernels.queue.queue import (
     ARRIVED,

@@ -21,10 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from bench.research import window_simulation_kernels as kernels
 from bench.research.window_staleness import Ramps, application_ramps, average
 from icestream.core.arrays import Ints, Table
-from icestream.kernels.queue.windows import batch as kernels
 from icestream.kernels.queue.windows import zones as z
+from icestream.kernels.queue.windows.batch import blank_cell
 from icestream.state.queue.windows.queue import WindowArrays
 from icestream.state.queue.windows.spec import UpdateWindows
 
@@ -106,7 +107,7 @@ def run_updates(
     arrays = WindowArrays(windows.size, windows.slide, eager=windows.eager, fifo=fifo, width=0)
     arrays.reserve_cells(given.key_count)
     for cell in range(given.key_count):
-        kernels.blank_cell(arrays.cells, cell)
+        blank_cell(arrays.cells, cell)
     most = 2 * windows.size + windows.slide
     arrays.reserve_zones(given.key_count * (most // int(arrays.facts[z.ROWS]) + 3))
     rows = len(given.keys)

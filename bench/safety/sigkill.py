@@ -28,6 +28,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.registry import Bar
+from icestream.state.files import LocalFiles
+from icestream.state.versions.commits import VersionStore
 from tests.faults.killing import Killings, kill_until_done
 
 KILLS = 20
@@ -112,9 +114,7 @@ def write_input(folder: Path, files: int, seed: int) -> None:
 
 def _versions(own: Path) -> int:
     """Return the number of the last version that a run has committed."""
-    commits = own / "checkpoint" / "icestream" / "commits"
-    names = os.listdir(commits) if commits.is_dir() else []
-    return max((int(name[:-5]) for name in names if name[0].isdigit()), default=0)
+    return max(VersionStore(LocalFiles(), f"{own}/checkpoint/icestream").versions(), default=0)
 
 
 def _command(folder: Path, name: str) -> list[str]:

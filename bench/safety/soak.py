@@ -41,6 +41,8 @@ from icestream.core.errors import IcestreamError
 from icestream.core.times import INFINITY
 from icestream.core.units import format_bytes
 from icestream.demo.results import micros_of
+from icestream.state.files import LocalFiles
+from icestream.state.versions.commits import VersionStore
 from tests.faults.killing import kill_until_done
 
 if TYPE_CHECKING:
@@ -243,8 +245,7 @@ def one_round(app: str, seed: int, folder: Path, size: Size = Size.FULL) -> Roun
 
 def _versions(own: Path) -> int:
     """Return the last version that a run has committed."""
-    names = (path.stem for path in own.glob("checkpoint/icestream/commits/*.json"))
-    return max(map(int, names), default=0)
+    return max(VersionStore(LocalFiles(), f"{own}/checkpoint/icestream").versions(), default=0)
 
 
 def _command(app: str, events: Path, own: Path, *, tormented: bool = False) -> list[str]:

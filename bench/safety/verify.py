@@ -23,7 +23,7 @@ from icestream.core.errors import IcestreamError
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.verify import DELIVERED, MARK, check_mark, check_segment, verify
 from icestream.state.files import LocalFiles
-from icestream.state.versions.commits import COMMITS, PLAN, RESULTS, SEGMENTS
+from icestream.state.versions.commits import PLAN, RESULTS, SEGMENTS
 from tests.faults.changed_files import FlippedFiles
 from tests.fixtures.checkpoints import KINDS, make
 
@@ -47,7 +47,7 @@ def targets(state: str, root: str) -> Iterator[VerifyTarget]:
     yield VerifyTarget("plan", f"{root}/{PLAN}", lambda at: (at.store.plan(), at.legend))
     for number in (checkpoint.versions[0], last.version):
         what = "commit with a listing" if number == 1 else "commit"
-        path = f"{root}/{COMMITS}/{number:012d}.json"
+        path = checkpoint.store.path(number)
         yield VerifyTarget(what, path, partial(_load, version=number))
     classes = {each.lifetime: each.info for each in checkpoint.live(last.version)}
     for lifetime, info in classes.items():

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
+from bench.research.queue_optimum import SmallSystem, independent, longest_waiting
+from bench.research.queue_optimum import one_per_tick as one_of
 from bench.research.queue_simulation import Outcome, simulate
 from bench.research.workloads import UpdateWorkload, equal, in_turn, one_per_tick, slow_and_fast
 from bench.updates.staleness_streams import SEED, Maker, clockwork, streams
-from tests.oracles.queue_optimum import SmallSystem, independent, longest_waiting
-from tests.oracles.queue_optimum import one_per_tick as one_of
 
 #: microseconds a service takes
 COST = 10_000

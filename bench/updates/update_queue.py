@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
+from bench.research.append_queue import AppendQueue
 from bench.updates.spilled_keys import BATCH, SCHEMA, identities, rows_of, spilled
-from icestream.state.queue.append_queue import AppendQueue
 from icestream.state.queue.order import SCHEDULES
 from icestream.state.queue.queue import UpdateQueue
 

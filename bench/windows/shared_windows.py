@@ -17,7 +17,7 @@ Cost: O(events * N) comparisons; `full` writes and reads some 100 GB.
 Limits: event time only, nothing is paced. Unshared windows ask for the same from the moment they
 are full, so they are warmed up and measured for shorter.
 
-References: section 5.4 and figure 11 of Shared SlideM; `icestream.state.blocks.request_formulas`.
+References: section 5.4 and figure 11 of Shared SlideM; `bench.research.request_formulas`.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from typing import Any
 from bench.harness import scratch, workspace
 from bench.processes import results
 from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
-from bench.windows import shared_frames, shared_slides
-from bench.windows.trades import SECOND, SYMBOLS, TradeColumns
-from icestream.operators.grid.per_event import Extent, SlidingTotals, weighted_layout
-from icestream.state.blocks.replacement import SharedPool
-from icestream.state.blocks.repository import SharedRepository, WindowRepository
-from icestream.state.blocks.request_formulas import (
+from bench.research.request_formulas import (
     hit_rate,
     requests_per_second,
     shared_requests_per_block,
     steady_shared_requests_per_block,
 )
+from bench.windows import shared_frames, shared_slides
+from bench.windows.trades import SECOND, SYMBOLS, TradeColumns
+from icestream.operators.grid.per_event import Extent, SlidingTotals, weighted_layout
+from icestream.state.blocks.replacement import SharedPool
+from icestream.state.blocks.repository import SharedRepository, WindowRepository
 from icestream.state.blocks.store import BlockStore, LogStore, SlotStore
 
 BATCH = 100_000

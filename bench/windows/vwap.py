@@ -35,12 +35,12 @@ from bench.disk import between, raw_speed, sample
 from bench.harness import scratch, workspace
 from bench.processes import results
 from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
+from bench.research.request_formulas import requests_per_second
 from bench.updates.pacing import send_at_once, send_when_due
 from bench.windows import vwap_on_spark
 from bench.windows.trades import SECOND, SYMBOLS, TradeColumns
 from icestream.operators.grid.per_event import Extent, SlidingAverages, weighted_layout
 from icestream.state.blocks.repository import WindowRepository
-from icestream.state.blocks.request_formulas import requests_per_second
 from icestream.state.blocks.store import LogStore, SlotStore
 
 #: events that are fed at once

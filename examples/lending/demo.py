@@ -30,10 +30,11 @@ import icestream as ice
 from examples.lending.generator import SPARK_SCHEMA, Loans
 from examples.lending.offline import differences
 from examples.lending.query import BY_AREA, RESULTS, lending
+from examples.shared.live_page import memory_bar
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_bytes
-from icestream.demo.bars import bars, events_bar, memory_bar, show_phases
+from icestream.demo.bars import bars, events_bar, show_phases
 from icestream.demo.progress import Progress, show_speed, show_watermark
 from icestream.demo.replay import Replay
 from icestream.demo.results import ResultFiles

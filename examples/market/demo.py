@@ -27,11 +27,12 @@ from rich.console import Console, RenderableType
 import icestream as ice
 from examples.market.display import MarketStatus, live_page, plain_line, stock_table, summary_table
 from examples.market.generator import SPARK_SCHEMA, TradeStream
+from examples.market.latest_rows import LatestRows
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_interval, parse_bytes, parse_interval
 from icestream.demo.progress import Progress
 from icestream.demo.replay import Replay
-from icestream.demo.results import LatestRows, NewestWindow
+from icestream.demo.results import NewestWindow
 from icestream.demo.running import DemoQuery, demo_folder, demo_session, follow, wide_console
 
 RESULTS = ("both", "trade", "slide")

@@ -19,9 +19,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from examples.shared.live_page import memory_bar
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_bytes, format_interval, parse_interval
-from icestream.demo.bars import bar, bars, memory_bar, show_phases
+from icestream.demo.bars import bar, bars, show_phases
 from icestream.demo.progress import Progress, show_speed, show_time, show_watermark
 
 

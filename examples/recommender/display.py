@@ -20,9 +20,10 @@ from rich.table import Table
 from rich.text import Text
 
 from examples.recommender.answers import Answer, Request
+from examples.shared.live_page import memory_bar, waiting_line
 from icestream.core.units import format_bytes
-from icestream.demo.bars import bars, events_bar, memory_bar, show_phases
-from icestream.demo.progress import Progress, show_time, show_watermark, waiting_line
+from icestream.demo.bars import bars, events_bar, show_phases
+from icestream.demo.progress import Progress, show_time, show_watermark
 
 #: items of an answer that the table has room for
 _ITEMS = 4

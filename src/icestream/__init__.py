@@ -11,11 +11,18 @@ work without Spark. Below it: `sql` (SQL text), `plan` (queries as data), `opera
 (what runs), `state` (log and memory), `runtime` (versions on Spark or in one process). `inspect`,
 `dashboard`, `cli` and `doctor` are the tools, `demo` is `icestream demo`, and `testing` has what
 authors of operators and stores need.
+
+Invariants:
+1. `dir(icestream)` lists the API and the loaded sub-packages (`test_dir_lists_the_api`).
+2. `icestream.sql` is the function, whatever was imported before
+   (`test_sql_is_the_function_whatever_is_imported`).
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -83,7 +90,6 @@ if TYPE_CHECKING:
     from icestream.runtime.spark.query import Query
     from icestream.runtime.spark.session import local_session, settings
     from icestream.sql.statements.build import sql
-    from icestream.state.queue.append_queue import AppendQueue
     from icestream.state.queue.queue import UpdateQueue
 
 _HOMES = {
@@ -151,13 +157,11 @@ _HOMES = {
     "icestream.plan.jobs.windows": ("JobStatistics",),
     "icestream.runtime.spark.query": ("Query",),
     "icestream.runtime.spark.session": ("local_session", "settings"),
-    "icestream.state.queue.append_queue": ("AppendQueue",),
     "icestream.state.queue.queue": ("UpdateQueue",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "AppendQueue",
     "ColdOptions",
     "Events",
     "JobStatistics",
@@ -235,3 +239,25 @@ def __getattr__(name: str) -> Any:
         msg = f"module 'icestream' has no attribute {name!r}"
         raise AttributeError(msg)
     return getattr(import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the API and the sub-packages that are loaded, not what this module needs itself."""
+    loaded = [name for name, value in globals().items() if _is_child(name, value)]
+    return sorted({*__all__, *loaded, *(name for name in globals() if name.startswith("__"))})
+
+
+def _is_child(name: str, value: object) -> bool:
+    return isinstance(value, ModuleType) and value.__name__ == f"{__name__}.{name}"
+
+
+class _Package(ModuleType):
+    """A package whose API wins over its sub-packages: `icestream.sql` is the function."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute, unless it is a sub-package with the name of a function."""
+        if not (name in _HOME_OF and _is_child(name, value)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -132,7 +132,7 @@ def test_the_checkpoint_of_a_newer_format_is_refused(ran: Ran, tmp_path: Path) -
     writer = ran.writer(tmp_path)
     plan = tmp_path / "copy" / "icestream" / "plan.json"
     body, _, seal = plan.read_text().rstrip("\n").rpartition("\n")
-    plan.write_text(body + "\n" + seal.replace("icestream 2 ", "icestream 999 ") + "\n")
+    plan.write_text(body + "\n" + seal.replace("icestream 3 ", "icestream 999 ") + "\n")
     with pytest.raises(CheckpointError, match=r"format 999.*newer Icestream"):
         writer.start()
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from icestream.core.process import this_process
 from icestream.dashboard.query_list import QueryList, WatchedQuery
-from icestream.runtime.version.history import NEWER, QueryHistory, this_process
+from icestream.runtime.version.history import NEWER, QueryHistory
 from tests.fixtures.histories import write_history
 
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from icestream.core.times import MINUS_INFINITY
-from icestream.demo.results import LatestRows, NewestWindow
+from icestream.demo.results import NewestWindow
 
 SECOND = 1_000_000
 
@@ -69,31 +69,3 @@ def test_crash_a_half_written_result_file_is_read_later(tmp_path: Path) -> None:
     path.write_bytes(whole)
     newest.refresh()
     assert newest.rows == [{"serviceId": 1, "calls": 5}]
-
-
-def test_oracle_the_latest_row_of_each_group(tmp_path: Path) -> None:
-    def write_rows(name: str, rows: list[tuple[int, str, float]]) -> None:
-        columns = {
-            "time": pa.array([second * SECOND for second, _, _ in rows], pa.timestamp("us")),
-            "symbol": [symbol for _, symbol, _ in rows],
-            "vwap": [vwap for _, _, vwap in rows],
-        }
-        pq.write_table(pa.table(columns), tmp_path / name)
-
-    latest = LatestRows(tmp_path, "symbol")
-    latest.refresh()
-    assert latest.rows == {}
-    write_rows("part-0.parquet", [(1, "A", 1.0), (3, "B", 2.0), (3, "B", 3.0), (2, "B", 4.0)])
-    latest.refresh()
-    assert {group: (row["time"], row["vwap"]) for group, row in latest.rows.items()} == {
-        "A": (1 * SECOND, 1.0),
-        "B": (3 * SECOND, 3.0),
-    }
-    # later files may be of earlier times; a group that is missing keeps its row
-    write_rows("part-1.parquet", [(2, "B", 5.0), (4, "C", 6.0)])
-    latest.refresh()
-    assert {group: row["vwap"] for group, row in latest.rows.items()} == {
-        "A": 1.0,
-        "B": 3.0,
-        "C": 6.0,
-    }

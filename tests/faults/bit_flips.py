@@ -27,7 +27,6 @@ from icestream.runtime.work.windows.ingest import Ingest
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions.commits import (
     BASE,
-    COMMITS,
     PLAN,
     RESULTS,
     SEGMENTS,
@@ -72,9 +71,9 @@ class BitFlips:
         }
         return {
             "plan": f"{ROOT}/{PLAN}",
-            "last commit": f"{ROOT}/{COMMITS}/{last.version:012d}.json",
-            "commit of a snapshot": f"{ROOT}/{COMMITS}/{base:012d}.json",
-            "commit with a listing": f"{ROOT}/{COMMITS}/{1:012d}.json",
+            "last commit": store.path(last.version),
+            "commit of a snapshot": store.path(base),
+            "commit with a listing": store.path(1),
             **{kind: f"{ROOT}/{SEGMENTS}/{each.info.name}" for kind, each in segments.items()},
             "results": f"{ROOT}/{RESULTS}/{last.results[0].name}",
             "late events": f"{ROOT}/{RESULTS}/{last.late[0].name}",

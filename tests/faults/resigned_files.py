@@ -26,7 +26,7 @@ from icestream.state.log.format import (
     footer_checksum,
     part_checksum,
 )
-from icestream.state.versions.commits import FORMAT
+from icestream.state.versions.sealed import FORMAT, seal
 from tests.faults.mutations import changed_numbers, json_bytes
 
 #: parts of a segment that can be changed
@@ -38,7 +38,7 @@ _ROW_CHECKED = ROW.size - 16
 def sealed(value: Any) -> bytes:
     """Return JSON with a seal that fits, whatever it says."""
     body = json_bytes(value)
-    return body + f"\nicestream {FORMAT} {xxhash.xxh3_64_hexdigest(body)}\n".encode()
+    return body + b"\n" + seal(FORMAT, body)
 
 
 def changed_segment(sample: bytes, part: str, dice: random.Random) -> bytes:

@@ -154,6 +154,15 @@ class FaultyExecutor:
         self._before_shards = before_shards
 
     @property
+    def epoch(self) -> int:
+        """Return the epoch that the names of files which last tell."""
+        return self.executor.epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self.executor.epoch = epoch
+
+    @property
     def parallel(self) -> int:
         """Return how many tasks run at the same time."""
         return self.executor.parallel

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from icestream.core.errors import IcestreamError
+from icestream.state.files import LocalFiles
 from icestream.state.log.reader import SegmentReader
-from icestream.state.versions.commits import COMMITS, PLAN, SEGMENTS, VersionStore
+from icestream.state.versions.commits import PLAN, SEGMENTS, VersionStore
 from tests.faults.changed_files import ChangedFiles
 from tests.faults.resigned_files import changed_payloads, cut, sealed, signed
 from tests.fixtures.checkpoints import make
@@ -23,7 +24,7 @@ def test_signing_again_changes_nothing(kind: str, tmp_path: Path) -> None:
 
 def test_a_value_that_is_sealed_again_is_opened(tmp_path: Path) -> None:
     root = make("windows", str(tmp_path))
-    path = Path(root, COMMITS, "000000000005.json")
+    path = Path(VersionStore(LocalFiles(), root).path(5))
     value = VersionStore(ChangedFiles({}), root).load(5).to_json()
     changed = ChangedFiles({str(path): sealed({**value, "watermark": 17})})
     assert VersionStore(changed, root).load(5).watermark == 17

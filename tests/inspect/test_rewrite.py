@@ -15,7 +15,10 @@ from icestream.inspect.rewrite import rewrite
 from icestream.inspect.state_rows import Reading
 from icestream.inspect.verify import verify
 from icestream.runtime.version.history import QueryHistory
-from icestream.state.files import Files
+from icestream.runtime.version.lease import Lease
+from icestream.state.files import Files, LocalFiles
+from icestream.state.versions.commits import VersionStore
+from icestream.state.versions.ownership import Owner, TakenOver
 from icestream.testing.simulated_disk import Crash, SimulatedDisk
 from tests.fixtures.checkpoints import KINDS, events, make, opened
 
@@ -199,3 +202,23 @@ def test_only_the_last_version_is_rewritten(tmp_path: Path) -> None:
         rewrite(Reading(root, 4, kept=name), state(root, name))
     with pytest.raises(DefinitionError, match="'drop' or 'keep'"):
         rewrite(Reading(root, kept=name), state(root, name), others="burn")
+
+
+def test_a_query_that_runs_unnoticed_loses_to_a_rewrite(tmp_path: Path) -> None:
+    root = make("groups", str(tmp_path))
+    running = opened("groups", str(tmp_path), keep=2)
+    name = Reading(root).tables[0].name
+    assert rewrite(Reading(root, kept=name), state(root, name).slice(1)).version == 6
+    with pytest.raises(TakenOver, match="icestream state rewrite"):
+        running.driver.batch(5, events(running.plan, 5))
+
+
+def test_a_query_that_holds_a_lease_is_not_rewritten(tmp_path: Path) -> None:
+    root = make("groups", str(tmp_path))
+    name = Reading(root).tables[0].name
+    lease = Lease(LocalFiles(), root)
+    lease.hold(VersionStore(LocalFiles(), root).take(Owner.here("somebody")).epoch)
+    with pytest.raises(CheckpointError, match=r"somebody \(process"):
+        rewrite(Reading(root, kept=name), state(root, name).slice(1))
+    lease.release()
+    assert rewrite(Reading(root, kept=name), state(root, name).slice(1)).version == 6

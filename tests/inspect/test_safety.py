@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import xxhash
 
 from icestream.core.errors import DamageError
 from icestream.inspect.access.checkpoint import Checkpoint
@@ -28,7 +27,8 @@ from icestream.state.log.format import (
 )
 from icestream.state.log.reader import SegmentReader
 from icestream.state.log.writer import SegmentWriter
-from icestream.state.versions.commits import FORMAT, VersionStore
+from icestream.state.versions.commits import VersionStore
+from icestream.state.versions.sealed import FORMAT, seal
 from tests.fixtures.checkpoints import KINDS, make
 
 #: kinds of checkpoints that take long to make
@@ -39,12 +39,12 @@ OUTSIDE = ("../x.seg", "/etc/passwd", "a/b", "..", ".", "", "x\0y", "a\nb", "x" 
 
 def sealed(value: Any) -> bytes:
     body = json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
-    return body + f"\nicestream {FORMAT} {xxhash.xxh3_64_hexdigest(body)}\n".encode()
+    return body + b"\n" + seal(FORMAT, body)
 
 
 def rewritten(root: str, version: int, change: Any) -> VersionStore:
     """Let somebody change a commit and seal it again."""
-    path = Path(root, "commits", f"{version:012d}.json")
+    path = Path(VersionStore(LocalFiles(), root).path(version))
     value = json.loads(path.read_bytes().split(b"\n")[0])
     change(value)
     path.write_bytes(sealed(value))
@@ -109,15 +109,14 @@ def test_a_sealed_commit_that_makes_no_sense_is_damage(field: str, value: Any, c
     [b"[1]", b"7", b"{", b"\xff\xfe", b"[" * 100_000, b'{"plan":3}', b'{"legend":{}}', b"{}"],
 )
 def test_a_sealed_plan_that_is_none_is_damage(body: bytes, copy: str) -> None:
-    seal = f"\nicestream {FORMAT} {xxhash.xxh3_64_hexdigest(body)}\n".encode()
-    Path(copy, "plan.json").write_bytes(body + seal)
+    Path(copy, "plan.json").write_bytes(body + b"\n" + seal(FORMAT, body))
     with pytest.raises(DamageError, match=r"plan\.json"):
         VersionStore(LocalFiles(), copy).plan()
 
 
 def test_a_format_of_many_digits_is_damage(copy: str) -> None:
     path = Path(copy, "plan.json")
-    path.write_bytes(path.read_bytes().replace(b"icestream 2 ", b"icestream " + b"9" * 9000 + b" "))
+    path.write_bytes(path.read_bytes().replace(b"icestream 3 ", b"icestream " + b"9" * 9000 + b" "))
     with pytest.raises(DamageError):
         VersionStore(LocalFiles(), copy).plan()
 

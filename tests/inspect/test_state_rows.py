@@ -18,6 +18,7 @@ from icestream.inspect.access.row_text import as_text
 from icestream.inspect.adapters.windows import WINDOWS
 from icestream.inspect.differences import differences
 from icestream.inspect.state_rows import Reading
+from icestream.inspect.verify import verify
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.latest.pre_queue import PreQueueOperator
 from icestream.operators.latest.saved_arrays import table_of
@@ -322,3 +323,14 @@ def test_states_that_are_pickled_are_not_read() -> None:
     assert isinstance(legend, NoSchema)
     assert "pickled" in legend.why
     assert read(written(legend)) == legend
+
+
+def test_looking_takes_nothing_over(tmp_path: Path) -> None:
+    root = make("windows", str(tmp_path))
+    running = opened("windows", str(tmp_path))
+    before = prints(root)
+    assert read_all(Reading(root)).num_rows > 0
+    assert verify(Checkpoint(root)).is_fine
+    assert Checkpoint(root).kept()
+    assert prints(root) == before
+    assert running.driver.batch(5, events(running.plan, 5))

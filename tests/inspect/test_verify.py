@@ -16,6 +16,7 @@ from icestream.inspect.verify import DELIVERED, MARK, verify
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.state.files import LocalFiles
 from icestream.state.versions.commits import COMMITS, PLAN, SEGMENTS, VersionStore
+from icestream.state.versions.ownership import TakenOver
 from icestream.testing.sources import StreamShape, batches_of, generate
 from tests.fixtures.checkpoints import KINDS, events, make, opened
 from tests.fixtures.plans import open_query, window_plan
@@ -44,7 +45,7 @@ def newest_segment(root: str) -> str:
 
 
 def commit_file(root: str, version: int) -> str:
-    return f"{root}/{COMMITS}/{version:012d}.json"
+    return VersionStore(LocalFiles(), root).path(version)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -219,5 +220,36 @@ def test_crash_a_repair_in_place_can_be_run_again(tmp_path: Path) -> None:
     repair_in_place(checkpoint, found)
     assert verify(Checkpoint(root)).is_fine
     moved = [name for name in os.listdir(f"{root}/{DROPPED}/{COMMITS}") if name[0] != "."]
-    assert sorted(moved) == ["000000000004.json", "000000000005.json"]
+    assert sorted(moved) == ["000000000004-00000001.json", "000000000005-00000001.json"]
     assert VersionStore(LocalFiles(), root).versions() == [1, 2, 3]
+
+
+def test_a_query_that_runs_on_a_repaired_checkpoint_cannot_commit(tmp_path: Path) -> None:
+    root = make("windows", str(tmp_path))
+    running = opened("windows", str(tmp_path))
+    flip(commit_file(root, 5))
+    checkpoint = Checkpoint(root)
+    repair_in_place(checkpoint, plan_repair(checkpoint))
+    with pytest.raises(TakenOver, match=r"icestream state repair .* from version 4"):
+        running.driver.batch(5, events(running.plan, 5))
+    assert verify(Checkpoint(root)).is_fine
+    resumed = opened("windows", str(tmp_path))
+    resumed.driver.batch(4, events(resumed.plan, 4))
+    assert resumed.driver.last is not None
+    assert resumed.driver.last.version == 5
+    assert verify(Checkpoint(root)).is_fine
+
+
+def test_a_repaired_copy_has_the_takeovers_of_its_versions(tmp_path: Path) -> None:
+    root = make("windows", str(tmp_path))
+    for number in (5, 6):
+        query = opened("windows", str(tmp_path))
+        query.driver.batch(number, events(query.plan, number))
+        query.close()
+    flip(commit_file(root, 7))
+    target = f"{tmp_path}/copy"
+    repair_copy(Checkpoint(root), plan_repair(Checkpoint(root)), target)
+    assert verify(Checkpoint(target)).is_fine
+    assert Checkpoint(target).versions[-1] == 6
+    # the original is left alone
+    assert VersionStore(LocalFiles(), root).versions()[-1] == 7

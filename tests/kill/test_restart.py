@@ -11,6 +11,8 @@ import pytest
 
 from bench.safety.sigkill import compare, differences, write_input
 from icestream.core.errors import IcestreamError
+from icestream.state.files import LocalFiles
+from icestream.state.versions.commits import VersionStore
 from tests.faults.killing import kill_until_done
 
 FILES = 4
@@ -65,9 +67,8 @@ def test_crash_killed_between_our_commit_and_sparks(
 ) -> None:
     name = f"{moment}-{version}"
     assert _life(undisturbed, name, moment, version) == -signal.SIGKILL
-    commits = undisturbed / name / "checkpoint" / "icestream" / "commits"
-    assert (commits / f"{version:012d}.json").exists()
-    assert not (commits / f"{version + 1:012d}.json").exists()
+    root = undisturbed / name / "checkpoint" / "icestream"
+    assert VersionStore(LocalFiles(), str(root)).versions()[-1] == version
     assert _life(undisturbed, name, moment, version) == 0
     expected, found = (
         (undisturbed / each / "seen.txt").read_text().splitlines() for each in ("undisturbed", name)

@@ -26,6 +26,7 @@ from icestream.kernels.queue.price import (
     learnt_price,
     worth_of,
 )
+from icestream.state.queue.windows.spec import UpdateWindows
 
 Key = Hashable
 
@@ -229,3 +230,8 @@ class PlainAppendQueue(PlainHistory):
         for served in taken:
             self.keys[served.update.key].served.append((now, served.update.number))
         return taken
+
+
+def last_instant(windows: UpdateWindows, number: int) -> int:
+    """The last instant of a window."""
+    return number * windows.slide + windows.size - 1

@@ -9,6 +9,7 @@ import pytest
 from bench.registry import Size
 from bench.safety.crash import CASES, CRASH, FLIP, REFUSE, STOPPED, TIGHT, CrashFindings
 from icestream.state.versions.commits import COMMITS
+from icestream.state.versions.ownership import Place
 from icestream.testing.crash_runs import MODES, ROOT, CrashRuns, Process, Script, staged
 from icestream.testing.simulated_disk import Crash, CrashMode, SimulatedDisk
 
@@ -44,7 +45,7 @@ def test_crash_after_more_versions_than_a_listing_covers(tmp_path: Path) -> None
     with staged():
         rehearsal, disk = rehearse(Script(batches=70, events=16), tmp_path)
         assert len(rehearsal.expected) > 64
-        assert ("unlink", f"{ROOT}/{COMMITS}/{1:012d}.json") in disk.trace
+        assert ("unlink", f"{ROOT}/{COMMITS}/{Place(1, 1).name}") in disk.trace
         late = range(int(disk.steps * 0.9), disk.steps, 41)
         rehearsal.crash_everywhere(lambda step: step in late)
     assert rehearsal.points == len(late)

@@ -107,7 +107,8 @@ def test_nothing_is_left_behind_that_no_version_names(tmp_path: Path) -> None:
             most = max(most, len(disk.list(f"{ROOT}/{COMMITS}")))
             arenas = os.path.join(tmp_path, os.listdir(tmp_path)[0], "arenas")
             assert sorted(os.listdir(arenas)) == sorted(commits[-1].arenas)
-    assert most <= 64 + 2
+    # beside the commits there is the takeover
+    assert most <= 64 + 2 + 1
 
 
 def test_what_a_failed_attempt_left_is_removed_before_the_next(tmp_path: Path) -> None:
@@ -155,9 +156,9 @@ def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
 def test_a_second_query_on_the_same_checkpoint_is_stopped(tmp_path: Path) -> None:
     disk = SimulatedDisk()
     first, second = query(disk, tmp_path / "a"), query(disk, tmp_path / "b")
-    first.feed(SCRIPT.inputs[0])
     with pytest.raises(CheckpointError, match="another query runs on this checkpoint"):
-        second.feed(SCRIPT.inputs[0])
+        first.feed(SCRIPT.inputs[0])
+    second.feed(SCRIPT.inputs[0])
 
 
 def test_settings_that_cannot_work_say_what_would() -> None:

@@ -95,6 +95,22 @@ def _many(f: Functions) -> list[Any]:
     ]
 
 
+def _exact(f: Functions) -> list[Any]:
+    return [
+        f.count("*").alias("events"),
+        f.count("v").alias("some"),
+        f.sum("n").alias("sum_n"),
+        f.avg("n").alias("avg_n"),
+        f.sum("i").alias("sum_i"),
+        f.min("v").alias("min_v"),
+        f.max("odd").alias("max_odd"),
+        f.min("i").alias("min_i"),
+        f.max("day").alias("max_day"),
+        f.min("at").alias("min_at"),
+        f.max("flag").alias("max_flag"),
+    ]
+
+
 def _decimals(f: Functions) -> list[Any]:
     return [f.sum("amount").alias("s"), f.avg("amount").alias("a"), f.max("amount").alias("m")]
 
@@ -175,6 +191,7 @@ CASES = {
         "10 seconds",
         "3 seconds",
         "-1 second",
+        answers=_exact,
         start=-60 * SECOND,
         folded=True,
         options=(("input", "rows"),),
@@ -183,6 +200,7 @@ CASES = {
         (),
         "10 seconds",
         "5 seconds",
+        answers=_exact,
         time=pa.timestamp("us"),
         folded=True,
         zone="America/New_York",

@@ -22,7 +22,7 @@ from icestream.plan.events.dataflow import Dataflow
 from icestream.runtime.local import Splits
 from icestream.runtime.work.dataflow import spilling
 from icestream.runtime.work.dataflow import work as dataflow_work
-from icestream.state.versions.commits import BASE, COMMITS, PLAN, RESULTS, SEGMENTS, VersionStore
+from icestream.state.versions.commits import BASE, PLAN, RESULTS, SEGMENTS, VersionStore
 from icestream.testing.crash_runs import ROOT, Script
 from tests.faults.bit_flips import BitFlips
 from tests.fixtures.dataflow_plans import RATINGS, SECOND, PlanStream, dataflow
@@ -131,8 +131,8 @@ class DataflowBitFlips(BitFlips):
         }
         return {
             "plan": f"{ROOT}/{PLAN}",
-            "last commit": f"{ROOT}/{COMMITS}/{last.version:012d}.json",
-            "commit of a snapshot": f"{ROOT}/{COMMITS}/{base:012d}.json",
+            "last commit": store.path(last.version),
+            "commit of a snapshot": store.path(base),
             **{kind: f"{ROOT}/{SEGMENTS}/{each.info.name}" for kind, each in segments.items()},
             "results": f"{ROOT}/{RESULTS}/{last.results[0].name}",
             "late events": f"{ROOT}/{RESULTS}/{last.late[0].name}",

@@ -26,6 +26,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan import lower
+from icestream.plan.grid.parts import needs_order
 from icestream.plan.nodes.queries import (
     GROUPING_ID,
     SOURCE,
@@ -36,6 +37,7 @@ from icestream.plan.nodes.queries import (
     View,
     WindowKind,
 )
+from icestream.runtime.ingest.order import piece_columns
 from icestream.state.keys import KeyCodec
 
 
@@ -75,6 +77,13 @@ class BuiltQuery(Generic[Plan_co]):
     rows: tuple[StructType, ...]
     #: the user's name for the time column
     time: str
+    #: the events beside what tells their order, where rows depend on it
+    ordered: DataFrame | None = None
+
+    @property
+    def read(self) -> DataFrame:
+        """Return the events as Spark is to read them."""
+        return self.events if self.ordered is None else self.ordered
 
 
 def build(statements: Sequence[Statement]) -> BuiltQuery[Plan]:
@@ -105,7 +114,16 @@ def build(statements: Sequence[Statement]) -> BuiltQuery[Plan]:
     lower.check(plan)
     kinds: list[DataType] = [each.dataType for each in key_fields]
     rows = tuple(result_schema(plan, view, schema[0].dataType, kinds) for view in plan.views)
-    return BuiltQuery(reduce(DataFrame.unionAll, frames), plan, rows, parts[0].time)
+    events = reduce(DataFrame.unionAll, frames)
+    pieces = piece_columns([part.frame for part in parts]) if needs_order(plan) else None
+    if pieces is None:
+        return BuiltQuery(events, plan, rows, parts[0].time)
+    frames = [
+        _projected(part, number, keys, inputs, piece)
+        for number, (part, piece) in enumerate(zip(parts, pieces, strict=True))
+    ]
+    ordered = reduce(DataFrame.unionAll, frames)
+    return BuiltQuery(events, plan, rows, parts[0].time, ordered)
 
 
 def _view(frame: DataFrame, statement: Statement, keys: _Columns, inputs: _Columns) -> View:
@@ -243,13 +261,16 @@ def _meaning(frame: DataFrame, column: Column) -> Any:
     return chosen._jdf.queryExecution().analyzed().expressions().head().child()
 
 
-def _projected(part: StreamInput, number: int, keys: _Columns, inputs: _Columns) -> DataFrame:
-    """Return the events of one part as ingest reads them."""
+def _projected(
+    part: StreamInput, number: int, keys: _Columns, inputs: _Columns, *beside: Column
+) -> DataFrame:
+    """Return the events of one part as ingest reads them, with what tells their order."""
     columns = [
         sf.col(part.time).alias(TIME),
         sf.lit(number).cast("int").alias(SOURCE),
         *(key.alias(f"k{place}") for place, key in enumerate(keys.columns)),
         *(column.alias(f"x{place}") for place, column in enumerate(inputs.columns)),
+        *beside,
     ]
     try:
         return part.frame.select(*columns)

@@ -14,7 +14,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
@@ -29,6 +29,7 @@ from icestream.operators.latest.pre_queue import columns_of, ranks_of
 from icestream.operators.latest.step import UpdateStep
 from icestream.plan.nodes.queries import SOURCE, TIME
 from icestream.plan.nodes.updates import Updates, column
+from icestream.runtime.ingest.order import piece_columns
 
 if TYPE_CHECKING:
     from icestream.api.updates import LatestBy
@@ -138,7 +139,16 @@ def built(source: LatestBy, steps: Sequence[UpdateStep]) -> BuiltQuery[Updates]:
         )
         for step in steps
     )
-    return BuiltQuery(reduce(DataFrame.unionAll, frames), plan, rows, parts[0].time)
+    events = reduce(DataFrame.unionAll, frames)
+    pieces = piece_columns([part.frame for part in parts])
+    if pieces is None:
+        return BuiltQuery(events, plan, rows, parts[0].time)
+    frames = [
+        _projected(part, number, columns, piece)
+        for number, (part, piece) in enumerate(zip(parts, pieces, strict=True))
+    ]
+    ordered = reduce(DataFrame.unionAll, frames)
+    return BuiltQuery(events, plan, rows, parts[0].time, ordered)
 
 
 def common_columns(parts: Sequence[StreamInput]) -> pa.Schema:
@@ -154,8 +164,8 @@ def common_columns(parts: Sequence[StreamInput]) -> pa.Schema:
     return pa.schema([pa.field(each.name, each.type) for each in found[0]])
 
 
-def _projected(part: StreamInput, number: int, columns: pa.Schema) -> DataFrame:
-    """Return the events of one part as ingest reads them."""
+def _projected(part: StreamInput, number: int, columns: pa.Schema, *beside: Column) -> DataFrame:
+    """Return the events of one part as ingest reads them, with what tells their order."""
     chosen = [sf.col(quoted(part.time)).alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]
     for place, each in enumerate(columns):
         there = each.name in part.frame.columns
@@ -163,7 +173,7 @@ def _projected(part: StreamInput, number: int, columns: pa.Schema) -> DataFrame:
             sf.col(quoted(each.name)) if there else sf.lit(None).cast(from_arrow_type(each.type))
         )
         chosen.append(value.alias(column(place)))
-    return part.frame.select(*chosen)
+    return part.frame.select(*chosen, *beside)
 
 
 def quoted(name: str) -> str:

@@ -17,6 +17,8 @@ DataFrame. Icestream adds `memory`, `shards` and `parallelism`, and these option
 - `durability`: for groups of events: `log` (the default) writes every batch to the log; `evict`
   writes only evicted state, and a restart replays the source.
 - `plan`: what the log stores for windows, `panes` or `tuples`; by default the smaller.
+- `takeOver`: start even if another program runs on the checkpoint, which then fails at its next
+  commit; by default a start is refused while another program is alive.
 - `ui`: show the query on a local page; its address is printed and is in `query.uiWebUrl`.
 
 `start` starts several results over one stream together: they are one query with one checkpoint and
@@ -66,6 +68,7 @@ from icestream.runtime.spark.sink import (
 )
 from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeExecutor
 from icestream.runtime.version.history import QueryHistory
+from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.scaling import spare_shards
 from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.work import Executor
@@ -90,6 +93,7 @@ _OWN_OPTIONS = (
     "localDir",
     "plan",
     "rebalance",
+    "takeOver",
     "ticker",
     "ui",
 )
@@ -539,7 +543,19 @@ class StreamWriter:
         files = _files_at(checkpoint)
         settings = self._settings(files, checkpoint)
         executor = self._executor(built.events, files, settings)
-        return Driver(plan, settings, files, executor), plan, settings, files
+        lease = Lease(files, settings.root)
+        if self._options.get("takeOver", "false").lower() != "true":
+            lease.check()
+        driver = Driver(
+            plan, settings, files, executor, application=self._application(), lease=lease
+        )
+        return driver, plan, settings, files
+
+    def _application(self) -> str:
+        """Return what whoever loses the checkpoint to this program is told of it."""
+        context = self._spark.sparkContext
+        query = "a query" if self._name is None else f"query {self._name!r}"
+        return f"{query} of {context.appName!r} ({context.applicationId})"
 
     def _begin(
         self, events: DataFrame, batch: Callable[[DataFrame, int], None], checkpoint: str
@@ -643,9 +659,29 @@ def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
             "spark.readStream instead of spark.read, or build state from it with bootstrap()"
         )
         raise DefinitionError(msg)
-    checkpoint, flush, paced = lead._checkpoint(), lead._flushes(), lead._paced()
+    checkpoint, paced = lead._checkpoint(), lead._paced()
+    lead._flushes()
     modes = [each._mode for each, _ in outputs]
     driver, plan, settings, files = paced._driver(built, checkpoint, modes)
+    try:
+        return _run(outputs, lead, paced, built, driver, plan, settings, files)
+    except BaseException:
+        driver.close()
+        raise
+
+
+def _run(
+    outputs: Sequence[tuple[StreamWriter, Sink]],
+    lead: StreamWriter,
+    paced: StreamWriter,
+    built: BuiltQuery[Computation],
+    driver: Driver[DataFrame],
+    plan: Computation,
+    settings: Settings,
+    files: Files,
+) -> Query:
+    """Hand what a driver computes to the sinks, from now on."""
+    checkpoint, flush = lead._checkpoint(), lead._flushes()
     spark = lead._spark
     safe = [once(sink, files, settings.root, number) for number, (_, sink) in enumerate(outputs)]
     late = lead._options.get("lateEvents")
@@ -667,7 +703,7 @@ def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
         query.uiWebUrl = shared_page(checkpoint).url
         print(f"icestream: the dashboard of the query is at {query.uiWebUrl}", file=sys.stderr)
     return query.start(
-        lambda batch: paced._begin(built.events, batch, f"{_for_spark(checkpoint)}/spark")
+        lambda batch: paced._begin(built.read, batch, f"{_for_spark(checkpoint)}/spark")
     )
 
 

@@ -5,6 +5,12 @@ from __future__ import annotations
 #: microseconds since the epoch, or a length of time in microseconds
 Micros = int
 
+#: a Gregorian year, on average
+YEAR: Micros = 31_556_952_000_000
+#: event times are at most so far from the epoch, either way: about 146,000 years
+FURTHEST: Micros = 2**62
+#: the longest interval: a time and three of them, for range, slide and delay, fit 64 bits
+LONGEST: Micros = 2**60
 #: later than every event; the right end of a lifetime that has not ended
 INFINITY: Micros = 2**63 - 1
 #: earlier than every event; the watermark before any event was seen

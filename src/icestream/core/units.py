@@ -16,7 +16,7 @@ import re
 from fractions import Fraction
 
 from icestream.core.errors import DefinitionError
-from icestream.core.times import INFINITY, Micros
+from icestream.core.times import LONGEST, Micros
 
 _NUMBER = r"\d{1,20}(?:\.\d{1,12})?"
 
@@ -90,8 +90,8 @@ def parse_interval(text: str | int) -> Micros:
     if total.denominator != 1:
         msg = f"an interval is a whole number of microseconds; {text!r} is not: round it"
         raise DefinitionError(msg)
-    if abs(total) >= INFINITY:
-        msg = f"the interval {text!r} is too long: it must stay below {INFINITY} microseconds"
+    if abs(total) > LONGEST:
+        msg = f"the interval {text!r} is too long: it must not exceed {LONGEST} microseconds"
         raise DefinitionError(msg)
     return int(total)
 

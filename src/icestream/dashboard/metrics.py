@@ -130,15 +130,6 @@ def exposition(queries: Iterable[WatchedQuery]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def names() -> set[str]:
-    """Return the names of all metrics."""
-    stale = ("staleness_seconds", "queue_staleness_seconds")
-    more = ("events_total", "query_state", "phase_seconds", *stale)
-    return {f"icestream_{name}" for name in (*(m.name for m in METRICS), *more)} | {
-        "icestream_watermark_seconds"
-    }
-
-
 def _family(
     lines: list[str], name: str, about: str, kind: str, samples: list[tuple[str, float]]
 ) -> None:

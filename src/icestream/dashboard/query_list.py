@@ -24,9 +24,10 @@ from typing import Any
 
 import xxhash
 
+from icestream.core.process import lives
 from icestream.dashboard.drawing import drawing
 from icestream.dashboard.history_reader import HistoryReader
-from icestream.runtime.version.history import END, NEWER, PROGRESS, START, history_folder, lives
+from icestream.runtime.version.history import END, NEWER, PROGRESS, START, history_folder
 
 #: names of folders that are not descriptive
 _PLAIN = ("checkpoint", "checkpoints", "chk")

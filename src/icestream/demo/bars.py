@@ -5,7 +5,6 @@ from __future__ import annotations
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from icestream.core.units import format_bytes
 from icestream.demo.progress import Progress
 
 _WIDTH = 36
@@ -29,15 +28,6 @@ def events_bar(progress: Progress, events: int, written: int) -> tuple[ProgressB
     """Return a bar of processed events, out of all events."""
     text = f"{progress.processed:,} of {events:,} ({written:,} generated)"
     return bar(progress.processed, events), text
-
-
-def memory_bar(progress: Progress) -> tuple[ProgressBar, str]:
-    """Return a bar of the used memory budget, and a text with the size of the log."""
-    text = (
-        f"{format_bytes(progress.memory)} of {format_bytes(progress.budget)} budget, "
-        f"{format_bytes(progress.log)} on the log"
-    )
-    return bar(progress.memory, progress.budget or 1), text
 
 
 def show_phases(progress: Progress) -> str:

@@ -81,14 +81,6 @@ def show_speed(speed: float) -> str:
     return f"{speed / 1e6:.2f} M events/s" if speed >= 1e5 else f"{speed:,.0f} events/s"
 
 
-def waiting_line(elapsed: float, written: int, events: int) -> str:
-    """Return the line that is shown before the first report."""
-    return (
-        f"{elapsed:5.0f} s  {written:,} of {events:,} events written, none processed yet: "
-        "the first batch also starts Spark's workers"
-    )
-
-
 def show_watermark(progress: Progress) -> str:
     """Format the watermark of a query."""
     return progress.watermark.replace("T", " ")[:19] if progress.watermark else "none yet"

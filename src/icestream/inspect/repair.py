@@ -6,10 +6,12 @@ events, rows. The result is a copy, or on request the checkpoint itself; even th
 deleted: dropped files are moved to a separate folder.
 
 Invariants:
-1. A repaired checkpoint verifies, and the query continues from the reported version
+1. A repair in place takes the checkpoint over: a query that still runs on it cannot commit
+   (`test_a_query_that_runs_on_a_repaired_checkpoint_cannot_commit`).
+2. A repaired checkpoint verifies, and the query continues from the reported version
    (`test_a_query_goes_on_from_a_repaired_checkpoint`).
-2. Without a target and without consent no byte changes (`test_nothing_is_repaired_unasked`).
-3. A repair in place that was interrupted can be run again
+3. Without a target and without consent no byte changes (`test_nothing_is_repaired_unasked`).
+4. A repair in place that was interrupted can be run again
    (`test_crash_a_repair_in_place_can_be_run_again`).
 
 Limits: Spark's own checkpoint must go back to the same batch; the report explains how.
@@ -25,8 +27,10 @@ from icestream.core.errors import CheckpointError, IcestreamError
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.access.scratch_shard import MEMORY
 from icestream.inspect.verify import DELIVERED, REPAIRED, VerifyReport, verify
+from icestream.runtime.version.lease import Lease
 from icestream.state.files import Files, folder_of
 from icestream.state.versions.commits import COMMITS, PLAN, RESULTS, SEGMENTS, Commit
+from icestream.state.versions.ownership import Owner
 
 #: folder of the files that a repair in place drops
 DROPPED = "damaged"
@@ -73,7 +77,7 @@ def plan_repair(checkpoint: Checkpoint, memory: int = MEMORY) -> Repair:
         return found
     found.version = whole[-1]
     newer = [version for version in checkpoint.versions if version > whole[-1]]
-    commits = {f"{checkpoint.root}/{COMMITS}/{version:012d}.json" for version in newer}
+    commits = {checkpoint.store.path(version) for version in newer}
     found.dropped = sorted(damaged | commits)
     found.lost = list(_lost(checkpoint, checkpoint.store.load(whole[-1]), newer, damaged))
     found.advice = list(_advice(checkpoint, checkpoint.store.load(whole[-1]), newer))
@@ -105,16 +109,23 @@ def repair_copy(checkpoint: Checkpoint, repair: Repair, target: str) -> None:
         if source not in dropped and files.exists(source):
             _copy(files, source, f"{target}/{path}")
     files.put(f"{target}/{REPAIRED}/{version:012d}", b"")
-    for number in kept:
-        name = f"{COMMITS}/{number:012d}.json"
-        if f"{checkpoint.root}/{name}" not in dropped:
-            _copy(files, f"{checkpoint.root}/{name}", f"{target}/{name}")
+    # what the names of commits mean follows from the takeovers among them
+    sources = [*checkpoint.store.takeovers_until(version), *map(checkpoint.store.path, kept)]
+    for source in sources:
+        if source not in dropped:
+            _copy(files, source, f"{target}/{os.path.relpath(source, checkpoint.root)}")
 
 
 def repair_in_place(checkpoint: Checkpoint, repair: Repair) -> str:
-    """Move dropped files to a folder inside the checkpoint; return that folder."""
+    """Move dropped files to a folder inside the checkpoint; return that folder.
+
+    It takes the checkpoint over first, and goes back to the version once all files are moved.
+    """
     version, files, root = _possible(repair), checkpoint.files, checkpoint.root
     folder = f"{root}/{DROPPED}"
+    owner = Owner.here("icestream state repair")
+    Lease(files, root).check()
+    checkpoint.store.take(owner, damaged=True)
     files.put(f"{root}/{REPAIRED}/{version:012d}", b"")
     # newest commits first: wherever this stops, the remaining versions have no gap
     commits = [path for path in repair.dropped if path.startswith(f"{root}/{COMMITS}/")]
@@ -125,6 +136,7 @@ def repair_in_place(checkpoint: Checkpoint, repair: Repair) -> str:
         files.rename(path, target)
         for each in (folder_of(path), folder_of(target)):
             files.sync_folder(each)
+    checkpoint.store.take(owner, after=version)
     return folder
 
 

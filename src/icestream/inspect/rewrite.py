@@ -14,7 +14,8 @@ Invariants:
    (`test_oracle_a_query_goes_on_from_rewritten_groups`), and batches that its sink had not received
    are still delivered (`test_crash_a_batch_before_a_rewrite_is_delivered_after_it`).
 4. A rewrite that is killed is done completely or not at all (`test_crash_every_step_of_a_rewrite`).
-5. A running query is refused (`test_a_running_query_is_not_rewritten`).
+5. A running query is refused (`test_a_running_query_is_not_rewritten`); one that runs unnoticed can
+   no longer commit (`test_a_query_that_runs_unnoticed_loses_to_a_rewrite`).
 
 Cost: each shard is restored and read once; the log grows by the groups that differ, and for windows
 by all panes or sessions of the shards that change.
@@ -26,7 +27,6 @@ do not show; build it again with `bootstrap`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -54,9 +54,13 @@ from icestream.inspect.state_rows import Reading
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.state_schema import DataflowSchema, UpdateSchema
 from icestream.runtime.version.history import running
+from icestream.runtime.version.lease import Lease
 from icestream.state.files import folder_of
 from icestream.state.validation import sensible
+from icestream.state.versions.attempts import new_attempt
 from icestream.state.versions.commits import REWRITTEN, SEGMENTS, Commit, LiveSegment, survivors
+from icestream.state.versions.idle import IdleBatches
+from icestream.state.versions.ownership import Owner
 
 
 @dataclass(frozen=True)
@@ -149,14 +153,19 @@ class _Rewriting:
         self._at: Checkpoint = reading.checkpoint
         self._table = table
         self._rewriter = rewriter
-        self._attempt = os.urandom(8).hex()
+        self._attempt = ""
         self._ordinal = reading.commit.next_ordinal
         self._added: list[LiveSegment] = []
         self._changes: dict[int, ShardRewrite] = {}
 
     def run(self) -> Rewrite:
-        """Write all shards, then commit."""
+        """Take the checkpoint over, write all shards, then commit."""
         version = self._reading.commit.version + 1
+        taken = self._at.store.take(Owner.here("icestream state rewrite"))
+        if taken.after != version - 1:
+            msg = f"{self._at.root} has gone on to version {taken.after} meanwhile: start again"
+            raise CheckpointError(msg)
+        self._attempt = new_attempt(taken.epoch)
         for shard in filter(self._rewriter.concerns, self._table.shards):
             self._shard(shard, version)
         told = self._table
@@ -191,6 +200,8 @@ class _Rewriting:
         commit = replace(
             before,
             version=version,
+            epoch=store.epoch,
+            batch=self._reached(before),
             added=tuple(self._added),
             released=tuple(n for each in self._changes.values() for n in each.released),
             results=(),
@@ -203,6 +214,13 @@ class _Rewriting:
         )
         live = survivors(self._at.live(before.version), commit)
         store.create(store.with_listing(commit, live))
+
+    def _reached(self, before: Commit) -> int | None:
+        """Return the last batch, those that brought nothing included."""
+        idle = IdleBatches(self._at.files, self._at.root)
+        idle.resume()
+        reached = idle.reached(before)
+        return None if reached < 0 else reached
 
     def _shard(self, shard: int, version: int) -> None:
         """Write the differences of a shard."""
@@ -223,6 +241,7 @@ def _check_stopped(checkpoint: Checkpoint) -> None:
     if running(checkpoint.root) or running(folder_of(checkpoint.root)):
         msg = f"a query is running on {checkpoint.root}: stop it before you rewrite its state"
         raise CheckpointError(msg)
+    Lease(checkpoint.files, checkpoint.root).check()
 
 
 __all__ = ["Rewrite", "rewrite"]

@@ -37,7 +37,7 @@ from icestream.inspect.state_rows import Reading
 from icestream.plan.state_schema import NoSchema
 from icestream.state.log.format import NO_MARKER, SegmentInfo, show_marker
 from icestream.state.log.reader import SegmentReader
-from icestream.state.versions.commits import COMMITS, PLAN, RESULTS, SEGMENTS, Commit, LiveSegment
+from icestream.state.versions.commits import PLAN, RESULTS, SEGMENTS, Commit, LiveSegment
 
 #: marks of versions delivered to a sink that cannot detect repetitions, and their content
 DELIVERED = "delivered"
@@ -166,11 +166,13 @@ class _Checking:
         at, versions = self._at, self._at.versions
         commits: dict[int, Commit] = {}
         for version in versions:
-            path = f"{at.root}/{COMMITS}/{version:012d}.json"
+            path = at.store.path(version)
             self._try(path, partial(self._load, version, commits), (version,))
-        if versions:
-            for version in sorted(set(range(versions[0], versions[-1])) - set(versions)):
-                path = f"{at.root}/{COMMITS}/{version:012d}.json"
+        standing = at.store.look(damaged=True)
+        if standing.version:
+            expected = range(min((*versions, standing.version)), standing.version + 1)
+            for version in sorted(set(expected) - set(versions)):
+                path = at.store.path(version)
                 self._found(path, "the commit file of a version is missing", (version,))
         return commits
 

@@ -5,6 +5,7 @@ Limits: whoever passes an address sees to it that the memory is there and stays 
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numba
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import intrinsic
 
-from icestream.kernels.compile import kernel
+from icestream.kernels.compile import PLAIN, kernel
 
 Words = npt.NDArray[np.int64]
 
@@ -28,7 +29,12 @@ def _pointer_to(_context: Any, address: Any) -> Any:
     return words(address), generated
 
 
-_pointer: Any = _pointer_to
+def _plain_pointer_to(address: Any) -> Any:
+    """Do the same in a plain kernel."""
+    return ctypes.cast(int(address), ctypes.POINTER(ctypes.c_int64))
+
+
+_pointer: Any = _plain_pointer_to if PLAIN else _pointer_to
 _array: Any = numba.carray  # type: ignore[attr-defined]
 
 

@@ -1,13 +1,16 @@
 """The one way kernels are compiled: machine code on first use, cached on disk, without the GIL.
 
 Idea: the Python workers of a machine meet a new kernel at about the same time. One of them compiles
-it; the others wait for it, and load what it made.
+it; the others wait for it, and load what it made. With `NUMBA_DISABLE_JIT=1` kernels stay plain
+Python functions, for debuggers and coverage.
 
 Invariants:
 1. A kernel is compiled by one process at a time (`test_a_kernel_is_compiled_by_one_process`).
 2. Where no lock can be had, each compiles for itself (`test_without_a_lock_all_the_same`).
+3. Plain kernels give what compiled ones give (`test_parity_kernels_pass_their_tests_uncompiled`).
 
-Cost: opening a file on the first call of a kernel in a process.
+Cost: opening a file on the first call of a kernel in a process. Plain kernels are several hundred
+times slower.
 """
 
 from __future__ import annotations
@@ -18,10 +21,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
-from numba import njit
+import numpy as np
+from numba import config, njit
 from numba.core.compiler_lock import global_compiler_lock
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+#: whether kernels stay Python functions: NUMBA_DISABLE_JIT=1
+PLAIN = bool(config.DISABLE_JIT)  # type: ignore[attr-defined]
 
 
 def kernel(function: Kernel) -> Kernel:
@@ -29,6 +36,8 @@ def kernel(function: Kernel) -> Kernel:
 
     Indices are not checked: callers check bounds before they call.
     """
+    if PLAIN:
+        return _plain(function)
     return cast("Kernel", _compiled_once(njit(cache=True, nogil=True)(function)))
 
 
@@ -38,8 +47,15 @@ def lean_kernel(function: Kernel) -> Kernel:
     Arrays are borrowed, not counted, and calls are inlined: about twenty times faster per call. It
     cannot make arrays, nor call what returns some.
     """
+    if PLAIN:
+        return _plain(function)
     options: dict[str, Any] = {"cache": True, "nogil": True, "forceinline": True, "_nrt": False}
     return cast("Kernel", _compiled_once(njit(**options)(function)))
+
+
+def _plain(function: Kernel) -> Kernel:
+    """Let the integers and floats of a Python function overflow silently, as in machine code."""
+    return np.errstate(over="ignore", under="ignore", invalid="ignore", divide="raise")(function)
 
 
 def _compiled_once(made: Any) -> Any:

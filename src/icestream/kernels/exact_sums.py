@@ -158,7 +158,7 @@ def add_product(
 
     A value that is not plain needs a free wide row when it is added: the caller sees to that.
     """
-    one = -1 if taken else 1
+    one = np.int64(-1 if taken else 1)
     sums[at + WEIGHTS] += np.uint64(-weight if taken else weight)
     if is_plain(bits):
         if bits << np.uint64(1):
@@ -308,4 +308,5 @@ def _divide(number: Words, divisor: np.uint64) -> float:
         rest -= divisor
     if half and (rest or below or mantissa & np.uint64(1)):
         mantissa += np.uint64(1)
-    return math.ldexp(np.float64(np.int64(mantissa)), lowest - 1074)
+    value: float = np.ldexp(np.float64(np.int64(mantissa)), lowest - 1074)
+    return value

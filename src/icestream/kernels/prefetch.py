@@ -15,6 +15,8 @@ from numba import types
 from numba.core import cgutils as untyped
 from numba.extending import intrinsic
 
+from icestream.kernels.compile import PLAIN
+
 cgutils: Any = untyped
 _WRITE, _KEEP, _DATA = 1, 3, 1
 
@@ -48,5 +50,9 @@ def _prefetch_word(_: Any, words: Any, at: Any) -> Any:
     )
 
 
-prefetch: Any = intrinsic(_prefetch)
-prefetch_word: Any = intrinsic(_prefetch_word)
+def _nothing(*_: Any) -> None:
+    """Do nothing: a plain kernel has no processor to ask."""
+
+
+prefetch: Any = _nothing if PLAIN else intrinsic(_prefetch)
+prefetch_word: Any = _nothing if PLAIN else intrinsic(_prefetch_word)

@@ -1,6 +1,6 @@
 """Combining rows of 8-byte words: the arithmetic under every numeric state.
 
-Idea: a table is `int64[n, width]`; a *field* is one to four neighbouring words with an operation
+Idea: a table is `int64[n, width]`; a *field* is one to five neighbouring words with an operation
 that merges two values of it. Float fields are the same bits seen as float64. A field's operation
 and place are data (`ops`, `places`), so one compiled kernel serves every set of aggregates.
 
@@ -32,13 +32,14 @@ ADD_I128 = 1
 ADD_DD = 2
 MIN = 3
 MAX = 4
-#: the least of three or of four words compared one after the other: what is chosen by comes first,
-#: what is carried along last
+#: the least of three, four or five words compared one after the other: what is chosen by comes
+#: first, what is carried along last
 LEAST_3 = 5
 LEAST_4 = 6
+LEAST_5 = 7
 
 #: words a field of each operation takes
-WORDS = {ADD_I64: 1, ADD_I128: 2, ADD_DD: 2, MIN: 1, MAX: 1, LEAST_3: 3, LEAST_4: 4}
+WORDS = {ADD_I64: 1, ADD_I128: 2, ADD_DD: 2, MIN: 1, MAX: 1, LEAST_3: 3, LEAST_4: 4, LEAST_5: 5}
 #: operations whose effect can be taken back exactly
 INVERTIBLE = frozenset({ADD_I64, ADD_I128})
 #: the words each field starts with, before anything was merged into it
@@ -50,6 +51,7 @@ IDENTITY = {
     MAX: -(2**63),
     LEAST_3: 2**63 - 1,
     LEAST_4: 2**63 - 1,
+    LEAST_5: 2**63 - 1,
 }
 
 

@@ -109,6 +109,8 @@ class PastVersion:
     version: int
     watermark: Micros
     segments: Sequence[tuple[str, SegmentInfo]]
+    #: the latest event, if the version closed every window that has one
+    flushed: Micros | None = None
 
 
 #: rows of one view, by its number; changes for edge e of a dataflow count as view -1 - e

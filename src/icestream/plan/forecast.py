@@ -1,7 +1,7 @@
 """Estimates what a query will use before it runs: memory, disk and traffic of each operator.
 
 Idea: a plan determines what is stored, a load how much arrives; the formulas that choose between
-plans turn both into bytes. Windows on a grid use those of `cost`, joins those of `joins.cost`,
+plans turn both into bytes. Windows on a grid use those of `grid/cost`, joins those of `joins/cost`,
 update windows those of the cost of a window. Other state is counted in rows: events that are alive,
 keys that wait.
 

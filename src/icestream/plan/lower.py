@@ -183,14 +183,16 @@ def operator(
     store: str = PANES,
     made_of: tuple[Tiled, ...] = (),
     events: tuple[RawEvents, int] | None = None,
+    flushed: Micros | None = None,
 ) -> Operator:
     """Open the operator of a plan on one shard; some windows may be composed of others.
 
-    `events` are the reader of events for the store `tuples`, and the current version.
+    `events` are the reader of events for the store `tuples`, and the current version; `flushed` is
+    the latest event, if the version closes every window that has one.
     """
     sides = [
         Side(
-            partial(_opened, part, store, made_of, events),
+            partial(_opened, part, store, made_of, events, flushed),
             _operator(part).lifetimes,
             part.rows,
             part.windows,
@@ -205,10 +207,11 @@ def _opened(
     store: str,
     made_of: tuple[Tiled, ...],
     events: tuple[RawEvents, int] | None,
+    flushed: Micros | None,
     shard: Shard,
 ) -> Operator:
     if part.folded:
-        return WindowOperator(window_spec(part.plan, made_of), shard, store, events)
+        return WindowOperator(window_spec(part.plan, made_of), shard, store, events, flushed)
     plan, opens = part.plan, cast("Any", _operator(part))
     specs, results = _specs(plan), [plan.results(view) for view in plan.views]
     made: Operator = opens(specs, shard, results) if part.framed else opens(*specs, shard, *results)

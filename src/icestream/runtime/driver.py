@@ -8,6 +8,8 @@ Invariants:
 1. Killed anywhere and started again, the rows delivered are those of a run that never failed
    (`test_crash_every_step_of_a_run`).
 2. A batch is counted in exactly one version (`test_a_batch_that_comes_again_is_delivered_again`).
+3. Only the owner of a checkpoint commits and deletes; a driver that lost it says to whom, whatever
+   it failed at (`test_crash_a_second_driver_at_every_step_of_a_version`).
 
 Cost: one commit file per version; every 64th lists all live segments.
 """
@@ -18,7 +20,6 @@ import os
 import shutil
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -31,8 +32,10 @@ from icestream.plan.grid.parts import parts_of
 from icestream.plan.nodes.queries import Computation, Plan, check_same_plan
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.state_schema import legend_of, written
+from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.progress import Timer, progress_of
 from icestream.runtime.version.retention import VersionRetention
+from icestream.runtime.version.run_folders import new_run, remove_other_runs
 from icestream.runtime.version.scaling import next_sizing, placed, task_bounds, told
 from icestream.runtime.version.settings import LEAST_QUOTA, Settings
 from icestream.runtime.version.task import ShardReport, ShardTask
@@ -58,8 +61,11 @@ from icestream.state.versions.commits import (
     Commit,
     LiveSegment,
     VersionStore,
+    latest_of,
     survivors,
 )
+from icestream.state.versions.idle import IdleBatches
+from icestream.state.versions.ownership import Owner, TakenOver
 
 Batch_contra = TypeVar("Batch_contra", contravariant=True)
 
@@ -87,8 +93,20 @@ class Driver(Generic[Batch_contra]):
         files: Files,
         executor: Executor[Batch_contra],
         clock: Clock | None = None,
+        application: str = "a query",
+        lease: Lease | None = None,
     ) -> None:
-        """Open the checkpoint; nothing is computed yet."""
+        """Take the checkpoint; nothing is computed yet.
+
+        Args:
+            plan: what is computed.
+            settings: what resources there are.
+            files: where the checkpoint is.
+            executor: runs the tasks.
+            clock: the time; the machine's, or the plan's, unless given.
+            application: what this program is called towards whoever loses the checkpoint to it.
+            lease: held while this driver is open, where others are to be asked not to start.
+        """
         self._plan = plan
         settings.check_memory(_kinds_of_windows(plan))
         self._work = work_of(plan, files, settings)
@@ -98,11 +116,11 @@ class Driver(Generic[Batch_contra]):
         own = plan.clock if isinstance(plan, Updates) else SystemClock()
         self._clock = clock or own
         self.store = VersionStore(files, settings.root)
-        #: arenas of other runs of this query are never trusted
-        self._run = os.path.join(settings.local, uuid.uuid4().hex[:12])
         remembered = self.store.remember_plan(plan.describe(), written(legend_of(plan)))
         check_same_plan(settings.root, remembered, plan.describe())
         self._versions = VersionRetention(self.store, files, settings.root, settings.keep)
+        self._idle = IdleBatches(files, settings.root)
+        self._lease = lease
         self._delivered: Micros | None = None
         #: the last batch and the seconds it took, if the caller measures that
         self.trigger: tuple[int, float] | None = None
@@ -111,8 +129,7 @@ class Driver(Generic[Batch_contra]):
         if isinstance(plan, Dataflow) and plan.measured:
             self._fuse = "auto"
         self.rescale(settings.parallelism or settings.shards)
-        _remove_earlier_runs(settings.local)
-        self._resume()
+        self._take(Owner.here(application, clock))
 
     @property
     def paced(self) -> bool:
@@ -133,10 +150,11 @@ class Driver(Generic[Batch_contra]):
         """Compute a batch with Spark's number, or return again what was committed for it."""
         before = self._resumed()
         self._check_not_over(before)
-        reached = -1 if before is None or before.batch is None else before.batch
-        if before is not None and number == reached:
-            return [self._delivery(self._version_of_batch(before), again=True)]
-        if number < reached or (number > reached + 1 and not self._settings.ticker):
+        reached = self._idle.reached(before)
+        if before is not None and number == before.batch:
+            made = self._version_of_batch(before)
+            return [self._delivery(made, again=True)] if made.batch == number else []
+        if not reached <= number <= reached + 1:
             msg = (
                 f"the checkpoint at {self._settings.root} has committed "
                 f"{'no batch' if reached < 0 else f'batches up to {reached}'}, but Spark sends "
@@ -171,7 +189,7 @@ class Driver(Generic[Batch_contra]):
         before = self._resumed()
         if before is None:
             return []
-        latest = max((seen for seen in before.seen if seen is not None), default=None)
+        latest = latest_of(before.seen)
         if latest is None:
             return []
         end = self._plan.settled_by(latest)
@@ -236,8 +254,19 @@ class Driver(Generic[Batch_contra]):
         self._delivered = self._clock.now()
 
     def close(self) -> None:
-        """Remove the arenas and exchange files of this run."""
+        """Remove the arenas and exchange files of this run, and let others start."""
         remove(self._run)
+        if self._lease is not None:
+            self._lease.release()
+
+    def tell_if_taken_over(self) -> None:
+        """Raise TakenOver if that is why something failed; nothing if that is not known."""
+        try:
+            self.store.check_owner()
+        except TakenOver:
+            raise
+        except Exception:
+            return
 
     # -- one version -----------------------------------------------------------------------
 
@@ -249,7 +278,19 @@ class Driver(Generic[Batch_contra]):
         *,
         last: bool = False,
     ) -> Delivery | None:
-        """Compute and commit a version, unless this is a tick and there is nothing to do."""
+        """Compute and commit a version, unless this is a tick and there is nothing to do.
+
+        An error after a takeover is reported as the takeover.
+        """
+        try:
+            return self._computed(number, batch, flush, last=last)
+        except Exception:
+            self.tell_if_taken_over()
+            raise
+
+    def _computed(
+        self, number: int | None, batch: Batch_contra | None, flush: Micros, *, last: bool
+    ) -> Delivery | None:
         self._settled = False
         before, timer = self.last, Timer(self._clock)
         version = before.version + 1 if before else 1
@@ -263,6 +304,7 @@ class Driver(Generic[Batch_contra]):
             timer.note("ingest")
             idle = batch is not None and not total(parcels, "rows")
             if self._settings.ticker and idle and not _waits(before):
+                self._note_idle(number)
                 self._settled = True
                 return None
             seen = self._seen(before, parcels)
@@ -296,7 +338,7 @@ class Driver(Generic[Batch_contra]):
         before, settings = self.last, self._settings
         folder = os.path.join(self._run, f"exchange-{version}-{uuid.uuid4().hex[:8]}")
         if settings.exchange_in_storage:
-            folder = f"{settings.root}/{EXCHANGE}"
+            folder = f"{settings.root}/{EXCHANGE}/{self.store.epoch:08d}"
         arenas = before.arenas if before else ()
         told_before = before.decisions["placement"] if before else None
         sizing = next_sizing(
@@ -319,6 +361,7 @@ class Driver(Generic[Batch_contra]):
                 arena=arenas[shard] if arenas else None,
                 named=arenas,
                 codec=settings.codec,
+                epoch=self.store.epoch,
                 **rest,
             )
 
@@ -381,7 +424,7 @@ class Driver(Generic[Batch_contra]):
         )
         commit = Commit(
             version=version,
-            batch=number if number is not None else (before.batch if before else None),
+            batch=number if number is not None else self._reached(before),
             watermark=watermark,
             seen=seen,
             routes=making.routes,
@@ -405,14 +448,21 @@ class Driver(Generic[Batch_contra]):
             late=tuple(p.sent.late for p in parcels if p.sent.late is not None),
             bases=bases,
             horizon=self._horizon(bases, watermark),
-            next_ordinal=making.first_ordinal + self._work.ordinals(making.shards) + len(parcels),
+            next_ordinal=self._next_ordinal(making, parcels),
             decisions={**shared, **made.decisions},
             totals=self._totals(parcels, reports),
+            epoch=self.store.epoch,
         )
         live = survivors(self._versions.live, commit)
         self.store.create(self.store.with_listing(commit, live))
         self._versions.add(commit, live)
         return commit
+
+    def _next_ordinal(self, making: VersionContext, parcels: Sequence[Parcel]) -> int:
+        """Return the first ordinal that neither shards nor kept events have taken."""
+        free = making.first_ordinal + self._work.ordinals(making.shards) + len(parcels)
+        kept = [each.sent.kept.ordinal for each in parcels if each.sent.kept is not None]
+        return max(free, 1 + max(kept, default=0))
 
     def _horizon(self, bases: Sequence[int], watermark: Micros) -> Micros:
         """Return the watermark of the oldest base: no rebuild reads anything from before it."""
@@ -455,12 +505,39 @@ class Driver(Generic[Batch_contra]):
 
     # -- resuming from the checkpoint ------------------------------------------------------
 
-    def _resume(self) -> None:
+    def _take(self, owner: Owner) -> None:
+        """Become the owner of the checkpoint, then clean up and resume from it."""
+        settings, found = self._settings, self.store.latest()
+        if found is not None:
+            self._check_shards(found)
+        left = self._versions.stored()
+        epoch = self.store.take(owner).epoch
+        self._executor.epoch = epoch
+        #: arenas of other runs of this query are never trusted
+        self._run = new_run(settings.local, epoch)
+        remove_other_runs(self._run)
+        if settings.exchange_in_storage:
+            self._remove_earlier_parcels(epoch)
+        self._resume(left)
+        if self._lease is not None:
+            self._lease.hold(epoch)
+
+    def _resume(self, left: Sequence[str] | None = None) -> None:
         """Read the position of the checkpoint."""
-        self._versions.resume()
-        if self.last is not None:
-            self._check_shards(self.last)
+        self._versions.resume(left)
+        self._idle.resume()
         self._settled = True
+
+    def _note_idle(self, number: int | None) -> None:
+        """Remember that a batch brought nothing, so that the next is not taken for a gap."""
+        if number is not None:
+            self.store.check_owner()
+            self._idle.note(number, self.last, self.store.epoch)
+
+    def _reached(self, before: Commit | None) -> int | None:
+        """Return the last batch that was counted or brought nothing."""
+        reached = self._idle.reached(before)
+        return None if reached < 0 else reached
 
     def _resumed(self) -> Commit | None:
         """Return the last version; after a failure, read it from the checkpoint."""
@@ -493,11 +570,23 @@ class Driver(Generic[Batch_contra]):
             )
             raise CheckpointError(msg)
 
+    def _remove_earlier_parcels(self, epoch: int) -> None:
+        """Remove what tasks of earlier runs handed on in the checkpoint's storage."""
+        folder = f"{self._settings.root}/{EXCHANGE}"
+        for name in self._files.list(folder):
+            if not name.isdigit():
+                self._files.unlink(f"{folder}/{name}")
+            elif int(name) < epoch:
+                self._remove_parcels(f"{folder}/{name}")
+
     # -- delivery --------------------------------------------------------------------------
 
     def _delivery(
         self, commit: Commit, *, again: bool, progress: dict[str, Any] | None = None
     ) -> Delivery:
+        if again:
+            # its files are there as long as it is ours
+            self.store.check_owner()
         folder = f"{self._settings.root}/{RESULTS}"
         return Delivery(
             commit,
@@ -506,13 +595,6 @@ class Driver(Generic[Batch_contra]):
             again,
             progress or {},
         )
-
-
-def _remove_earlier_runs(local: str) -> None:
-    """Remove the arenas and exchange files that earlier runs left."""
-    with suppress(FileNotFoundError):
-        for name in os.listdir(local):
-            shutil.rmtree(os.path.join(local, name), ignore_errors=True)
 
 
 def _waits(last: Commit | None) -> bool:

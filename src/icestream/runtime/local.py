@@ -7,13 +7,13 @@ runs the tasks one after the other. Files, commits, arenas and budget are the re
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 
 import pyarrow as pa
 
+from icestream.core.errors import IcestreamError
 from icestream.plan.fuse.running_fusion import Together
 from icestream.plan.nodes.queries import Computation
 from icestream.runtime.driver import Delivery, Driver
@@ -25,6 +25,7 @@ from icestream.runtime.version.work import Parcel
 from icestream.state.files import Files, LocalFiles
 from icestream.state.log.ipc import read_table
 from icestream.state.log.reader import SegmentReader
+from icestream.state.versions.attempts import new_attempt
 
 #: a batch is a list of splits, each of them Arrow batches
 Splits = Sequence[Iterable[pa.RecordBatch]]
@@ -36,6 +37,7 @@ class LocalExecutor:
     def __init__(self, files: Files, root: str, parcel_files: Files) -> None:
         """Write late events to the checkpoint at `root` and parcels to `parcel_files`."""
         self.parcel_files = parcel_files
+        self.epoch = 0
         self._files = files
         self._root = root
 
@@ -65,7 +67,7 @@ class LocalExecutor:
         self, name: str, version: int, folder: str, run: Callable[[ExchangeWriter], SplitReport]
     ) -> Parcel:
         path = os.path.join(folder, f"{name}.parcel")
-        label = f"{version:012d}-{uuid.uuid4().hex[:16]}"
+        label = f"{version:012d}-{new_attempt(self.epoch)}"
         out = ExchangeWriter(self.parcel_files, path, self._files, self._root, label)
         try:
             report = run(out)
@@ -140,12 +142,16 @@ class LocalQuery:
 
     def rows(self, deliveries: Sequence[Delivery], view: int = 0) -> pa.Table:
         """Return the rows of one view of deliveries in one table."""
-        tables = [
-            table
-            for delivery in deliveries
-            for path in delivery.results
-            for table in read_rows(self.files, path, view)
-        ]
+        try:
+            tables = [
+                table
+                for delivery in deliveries
+                for path in delivery.results
+                for table in read_rows(self.files, path, view)
+            ]
+        except IcestreamError:
+            self.driver.tell_if_taken_over()
+            raise
         if not tables:
             return self.plan.results(self.plan.views[view]).empty_table()
         return pa.concat_tables(tables)

@@ -15,8 +15,8 @@ Invariants:
     4. After `reserve(slots, batch)`, a `put` of that batch below `slots` is not refused, whatever
        was freed in between (`test_bounded_a_reserved_batch_always_fits`).
 
-Cost: identify reads the buffers once; a slot takes `slot_bytes` plus, for each non-empty string or
-binary, its bytes rounded up to 4 and 8 more.
+Cost: identify reads the buffers once; a slot takes the bytes of its columns and, for each
+non-empty string or binary, its bytes rounded up to 4 and 8 more.
 
 Limits: 2**32 strings and 16 GB of their bytes per store.
 """
@@ -127,11 +127,6 @@ class KeyStore:
     def capacity(self) -> int:
         """Slots there is room for."""
         return min(array.capacity for array in self._by_slot)
-
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes of one slot, beside the bytes of its strings."""
-        return sum(array.row_bytes for array in self._by_slot)
 
     def bytes_needed(self, batch: pa.RecordBatch) -> int:
         """Heap bytes that putting this batch takes, beside its slots."""

@@ -2,8 +2,8 @@
 
 Idea: a suite defines how its query is opened, the shape of its streams and how rows are compared.
 `EveryQuery` then runs the query with times before 1970 and long gaps, restarts between any two
-batches, restores from snapshots, lost arenas and moving shards. Suites for one kind of query add
-the tests for that kind.
+batches, restores from snapshots, lost arenas and moving shards. Suites for one kind of query
+subclass it and add the tests for that kind.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import mock
 
 import pyarrow as pa
 
 from icestream.runtime.local import LocalQuery
+from icestream.state import snapshot_schedule
 from icestream.testing.moving_shards import rescale, separate_disks
 from icestream.testing.sources import SECOND, Item, StreamShape, batches_of, drive, restart
 
@@ -35,9 +37,9 @@ class EveryQuery(ABC):
     def open(self, folder: Path, *, shards: int = 2) -> LocalQuery:
         """Open the query in a folder, new or at its last version."""
 
-    @abstractmethod
     def shape(self) -> StreamShape:
         """Return the shape of the streams."""
+        return StreamShape()
 
     @abstractmethod
     def stream(self, seed: int, shape: StreamShape | None = None) -> list[Item]:
@@ -47,9 +49,12 @@ class EveryQuery(ABC):
     def check(self, tables: Sequence[pa.Table], items: Sequence[Item]) -> None:
         """Compare the rows of each batch with those of the reference version."""
 
-    @abstractmethod
     def small(self) -> AbstractContextManager[Any]:
-        """Return a context in which little data behaves like much data."""
+        """Return a context in which little data behaves like much: here, snapshots are frequent."""
+        stack = ExitStack()
+        stack.enter_context(mock.patch.object(snapshot_schedule, "AFTER", 2))
+        stack.enter_context(mock.patch.object(snapshot_schedule, "AT_LATEST", 3))
+        return stack
 
     def lose_arenas(self, folder: Path) -> None:
         """Delete the arenas of a query."""

@@ -185,7 +185,9 @@ class SimulatedDisk:
                 file.write(data)
                 file.sync()
                 self._step("link", path)
-                self._change({path: self._names[temporary]})
+                created = path not in self._names
+                if created:
+                    self._change({path: self._names[temporary]})
             finally:
                 self.unlink(temporary)
         self.sync_folder(folder_of(path))

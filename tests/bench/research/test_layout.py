@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.research.layout import JobLayout, Migrate, RePartition
+from bench.research.layout import JobLayout, Migrate, RePartition, most_partitions
 from icestream.core.errors import DefinitionError
 from icestream.plan.fuse.fusion import fused_by_rates
 from icestream.plan.fuse.operator_graph import GraphEdge, GraphOperator, Job, OperatorKind
@@ -141,3 +143,11 @@ def test_what_is_not_there_cannot_be_moved() -> None:
         before.applied([Migrate(1, "merge", "rate")])
     with pytest.raises(DefinitionError, match="a node"):
         before.applied([RePartition("rate", frozenset())])
+
+
+def test_a_component_has_no_more_partitions_than_its_attributes_have_values() -> None:
+    job = simple(one("total", OperatorKind.COMPUTE, ""))
+    areas = {(number, "area"): 40 for number in (1, 2)}
+    assert most_partitions(job, FIRST, job.graph.common(FIRST), areas) == 40
+    assert most_partitions(job, (0,), job.graph.common((0,)), areas) == math.inf
+    assert most_partitions(job, LAST, 0, areas) == 1

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bench.research.window_simulation import Input, WindowQueueRun, run_append, run_updates
 from icestream.state.queue.windows.spec import Semantics, UpdateWindows
+from tests.oracles.queue import last_instant
 
 SPECS = st.builds(
     lambda a, b, semantics: UpdateWindows(max(a, b), min(a, b), semantics),
@@ -28,8 +29,8 @@ def numbers_of(windows: UpdateWindows, times: list[int], now: int) -> list[int]:
     return [
         number
         for number in range(times[0] // windows.slide, now // windows.slide + 1)
-        if windows.end(number) <= now
-        and any(number * windows.slide <= time <= windows.end(number) for time in times)
+        if last_instant(windows, number) <= now
+        and any(number * windows.slide <= time <= last_instant(windows, number) for time in times)
     ]
 
 
@@ -55,7 +56,7 @@ def plain_area(run: WindowQueueRun, key: int) -> Fraction:
         ]
         if pending:
             full = min(
-                next(at for time, at in mine if time >= run.windows.end(number))
+                next(at for time, at in mine if time >= last_instant(run.windows, number))
                 for number in pending
             )
             area += middle - full
@@ -88,7 +89,7 @@ def plain_append(spec: UpdateWindows, given_input: Input, cost: int) -> list[lis
         times = opened.setdefault(key, [])
         times.append(time)
         first = times[0] // spec.slide
-        inside = [n for n in range(first, time // spec.slide + 1) if time <= spec.end(n)]
+        inside = [n for n in range(first, time // spec.slide + 1) if time <= last_instant(spec, n)]
         now = max(now, arrived) + cost * len(inside)
         for number in numbers_of(spec, times, time):
             if number > delivered.get(key, -1):

@@ -10,8 +10,9 @@ import pytest
 from rich.console import Console
 
 from examples.market.demo import demo
+from examples.market.latest_rows import LatestRows
 from icestream.core.errors import DefinitionError
-from icestream.demo.results import LatestRows, NewestWindow
+from icestream.demo.results import NewestWindow
 
 MINUTE = 60_000_000
 

@@ -7,8 +7,8 @@ import pytest
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import INFINITY
 from icestream.operators.dataflow.edge_rows import EdgeRows
-from icestream.operators.lifetimes.changes import DIFF, LE, RE, changes_of
-from icestream.operators.lifetimes.edges import END, KIND, POINT, START, edges_schema
+from icestream.operators.lifetimes.changes import DIFF, LE, RE, changes_of, changes_schema
+from icestream.operators.lifetimes.edges import END, KIND, POINT, START
 
 PAYLOAD = pa.schema([("what", pa.string()), ("since", pa.timestamp("us", "UTC"))])
 
@@ -28,7 +28,8 @@ def bound(since: str = "since") -> EdgeRows:
 
 def test_rows_become_starts_ends_and_points() -> None:
     edges = bound()(rows_of((3, "in", None), (5, "out", 3), (6, "by", 9), (7, None, None)))
-    assert edges.schema == edges_schema(PAYLOAD)
+    kind = pa.field(KIND, pa.int8(), nullable=False)
+    assert edges.schema == changes_schema(pa.schema([kind, *PAYLOAD]))
     assert edges.select([LE, RE, DIFF, KIND]).to_pylist() == [
         {LE: 3, RE: INFINITY, DIFF: 1, KIND: START},
         {LE: 3, RE: 5, DIFF: 1, KIND: END},

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from icestream.core.errors import InputError
 from icestream.kernels.fold import ALL_VALID
-from icestream.operators.folding.columns import ArrivalNumbers, InputColumn
+from icestream.operators.folding.columns import PLACE_BITS, ROW_BITS, ArrivalNumbers, InputColumn
 from icestream.testing.sources import StreamShape, random_column
 from tests.fixtures.plans import EVERY_INPUT, INSTANT
 
@@ -76,22 +77,23 @@ def test_zeros_of_both_signs_rank_alike() -> None:
 
 def test_arrival_numbers_grow_with_the_stream() -> None:
     numbers = []
-    for version in (0, 1, 2**26 - 1):
-        for split in (0, 1, 2**12 - 1):
-            arrivals = ArrivalNumbers(version, split)
-            numbers += arrivals.next(3).to_pylist()
-            numbers += arrivals.next(2).to_pylist()
-    assert numbers == sorted(set(numbers))
-    assert numbers[0] >= 0
-    assert numbers[-1] < 2**62
+    for version in (0, 1, 2**26, 2**40):
+        for place in (0, 1, 2**12, 2**PLACE_BITS - 1):
+            arrivals = ArrivalNumbers(version, place)
+            for rows in (3, 5, 2):
+                told = arrivals.next(rows)
+                few = [each.take(pa.array([0, 1, rows - 1])) for each in told.values()]
+                numbers += list(zip(*(each.to_pylist() for each in few), strict=True))
+    assert numbers == sorted(numbers)
+    assert len(set(numbers)) == len(numbers) - 4 * 4
+    assert min(min(pair) for pair in numbers) >= 0
+    assert max(arrival for _, arrival in numbers) < 2**62
 
 
-def test_arrivals_beyond_the_last_number_share_it() -> None:
-    assert ArrivalNumbers(2**26, 0).next(1).to_pylist() == ArrivalNumbers(0, 0).next(1).to_pylist()
-    assert (
-        ArrivalNumbers(1, 2**20).next(1).to_pylist()
-        == ArrivalNumbers(1, 2**12 - 1).next(1).to_pylist()
-    )
-    long = ArrivalNumbers(0, 0)
-    long.next(2**24 - 1)
-    assert long.next(3).to_pylist() == [2**24 - 1] * 3
+def test_more_parts_or_rows_than_there_are_numbers_are_refused() -> None:
+    with pytest.raises(InputError, match="maxFilesPerTrigger"):
+        ArrivalNumbers(1, 2**PLACE_BITS)
+    long = ArrivalNumbers(1, 0)
+    long._rows = 2**ROW_BITS
+    with pytest.raises(InputError, match="smaller files"):
+        long.next(1)

@@ -21,6 +21,7 @@ from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.version import settings as resources
 from icestream.state.versions.commits import COMMITS, SEGMENTS
+from icestream.state.versions.ownership import Place
 from icestream.testing.sources import (
     SECOND,
     Item,
@@ -382,7 +383,9 @@ def test_crash_in_more_than_sixty_four_versions(tmp_path: Path) -> None:
         check(plan, restart(items, 40), str(tmp_path), shards=1)
     commits = sorted((tmp_path / "checkpoint" / COMMITS).iterdir())
     segments = list((tmp_path / "checkpoint" / SEGMENTS).iterdir())
-    assert int(commits[0].name[:12]) > 64
+    first, *rest = commits
+    assert Place.of(first.name) == Place(0, 1)  # the first takeover stays
+    assert int(rest[0].name[:12]) > 64
     assert len(commits) < 90
     assert len(segments) < 40
 

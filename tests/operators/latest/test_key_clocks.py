@@ -13,6 +13,7 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.latest.window_aggregate import WindowedUpdates
 from icestream.state.queue.windows.queue import Late
 from icestream.state.queue.windows.spec import UpdateWindows
+from tests.oracles.queue import last_instant
 
 SCHEMA = pa.schema(
     [("symbol", pa.string()), ("venue", pa.string()), ("time", pa.int64()), ("price", pa.int64())]
@@ -71,7 +72,7 @@ def test_oracle_windows_of_groups_are_filled_by_the_time_of_their_key(
     late = 0
 
     def is_full(group: Group, number: int) -> bool:
-        end = windows.end(number)
+        end = last_instant(windows, number)
         return end <= max(known[group]) or end < clock[group[0]]
 
     for step in [*steps, 1000, 1000]:
@@ -106,7 +107,9 @@ def test_oracle_windows_of_groups_are_filled_by_the_time_of_their_key(
             number * windows.slide
             for number in range(min(mine) // windows.slide, max(mine) // windows.slide + 1)
             if is_full(group, number)
-            and any(number * windows.slide <= time <= windows.end(number) for time in mine)
+            and any(
+                number * windows.slide <= time <= last_instant(windows, number) for time in mine
+            )
         ]
         if semantics == "lazy":
             assert shown.get(group, -1) == max(fulls, default=-1)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from icestream.core.arrays import Slots
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import INFINITY, MINUS_INFINITY
-from icestream.operators.lifetimes.edges import END, INTERVAL, POINT, START, Edges, edges_schema
+from icestream.operators.lifetimes.changes import changes_schema
+from icestream.operators.lifetimes.edges import END, INTERVAL, KIND, POINT, START, Edges
 from icestream.state.groups.spec import GroupRows
 from tests.fixtures import lifetime_events as stories
 from tests.oracles.lifetimes import Bag, Event, Group, Payload, assert_same_bag, bag_of
@@ -25,7 +26,7 @@ Edge = tuple[int, Group, int, int, Payload]
 
 def edges_from(edges: list[Edge]) -> pa.RecordBatch:
     rows = [(le, re, 1, *group, kind, *payload) for kind, group, le, re, payload in edges]
-    schema = edges_schema(PAYLOAD)
+    schema = changes_schema(pa.schema([pa.field(KIND, pa.int8(), nullable=False), *PAYLOAD]))
     columns = [
         pa.array([row[place] for row in rows], type=field.type)
         for place, field in enumerate(schema)

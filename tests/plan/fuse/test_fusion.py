@@ -6,15 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.research.fusion import communication
 from icestream.core.errors import DefinitionError
 from icestream.plan.fuse.fusion import (
     Components,
     alone,
-    communication,
     fused_by_attributes,
     fused_by_hand,
     fused_by_rates,
-    fused_one_by_one,
     violations,
 )
 from icestream.plan.fuse.operator_graph import Graph, Link
@@ -38,7 +37,6 @@ def every(graph: Graph, *, circles: bool = False) -> list[Components]:
     return [
         fused_by_rates(graph, circles=circles),
         fused_by_attributes(graph, circles=circles),
-        fused_one_by_one(graph, 7, circles=circles),
     ]
 
 
@@ -143,4 +141,3 @@ def test_attributes_fuse_what_leaves_most_room() -> None:
     graph = Graph((0b111, 0b001, 0b110), (Link(0, 1, 9.0, -1), Link(0, 2, 1.0, -1)))
     assert fused_by_rates(graph) == ((0, 1), (2,))
     assert fused_by_attributes(graph) == ((0, 2), (1,))
-    assert fused_one_by_one(graph, 1) == ((0, 2), (1,))

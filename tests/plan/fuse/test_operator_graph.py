@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Mapping
 
@@ -41,21 +40,13 @@ def lending() -> Job:
     return Job(
         (
             GraphOperator("op1", OperatorKind.MAP, row, rated, frozenset(row), each),
-            GraphOperator(
-                "op2", OperatorKind.COMPUTE, rated, ("area", "x"), by_area, keep, distinct=_areas()
-            ),
-            GraphOperator(
-                "op3", OperatorKind.COMPUTE, rated, ("area", "y"), by_area, keep, distinct=_areas()
-            ),
+            GraphOperator("op2", OperatorKind.COMPUTE, rated, ("area", "x"), by_area, keep),
+            GraphOperator("op3", OperatorKind.COMPUTE, rated, ("area", "y"), by_area, keep),
             GraphOperator("op4", OperatorKind.COMPUTE, ("area", "x"), ("x",), frozenset()),
             GraphOperator("op5", OperatorKind.COMPUTE, ("area", "y"), ("y",), frozenset()),
         ),
         (GraphEdge(0, 1, 100), GraphEdge(0, 2, 100), GraphEdge(1, 3, 10), GraphEdge(2, 4, 10)),
     )
-
-
-def _areas() -> dict[str, int]:
-    return {"area": 40}
 
 
 def test_kinds_have_the_properties_of_the_table() -> None:
@@ -79,9 +70,6 @@ def test_the_lending_job_is_fused_by_area() -> None:
     assert fused_by_rates(job.graph) == ((0, 1, 2), (3,), (4,))
     tracks = job.graph.common((0, 1, 2))
     assert job.attributes(0, tracks) == job.attributes(1, tracks) == {"area"}
-    assert job.most_partitions((0, 1, 2), tracks) == 40
-    assert job.most_partitions((0,), job.graph.common((0,))) == math.inf
-    assert job.most_partitions((3,), 0) == 1
 
 
 def test_a_value_computed_anew_under_the_old_name_is_another_attribute() -> None:

@@ -7,15 +7,13 @@ from hypothesis import strategies as st
 from icestream.core.errors import DefinitionError
 from icestream.plan.fuse.fusion import (
     Components,
-    communication,
-    fused_by_attributes,
-    fused_by_rates,
+    alone,
     place_of,
     violations,
     waits_in_circle,
 )
 from icestream.plan.fuse.operator_graph import Graph, Link
-from icestream.plan.fuse.refusion import PartialFusion, adapted, improved
+from icestream.plan.fuse.refusion import PartialFusion, adapted
 
 GROUPS = 3
 
@@ -37,31 +35,9 @@ def measured(data: st.DataObject, graph: Graph, least: int = 0, most: int = 9) -
     return [data.draw(rates) for _ in graph.edges]
 
 
-@given(graphs(), st.integers(0, 5))
-def test_moving_operators_never_adds_communication(graph: Graph, most: int) -> None:
-    for components in (fused_by_rates(graph), fused_by_attributes(graph)):
-        better = improved(graph, components)
-        assert violations(graph, better) == []
-        assert communication(graph, better) <= communication(graph, components)
-        assert improved(graph, better) == better
-        assert moved(components, improved(graph, components, most_moves=most)) <= most
-
-
-def moved(before: Components, after: Components) -> int:
-    """Operators that left those which they were with, counted once for each that stayed."""
-    return 0 if before == after else sum(each not in before for each in after) // 2
-
-
-def test_an_operator_moves_to_where_its_rows_come_from() -> None:
-    # rates have turned: 1 once read from 0, and now passes its rows to 2
-    graph = Graph((0b01, 0b11, 0b10), (Link(0, 1, 1.0, -1), Link(1, 2, 8.0, -1)))
-    assert improved(graph, ((0, 1), (2,))) == ((0,), (1, 2))
-    assert improved(graph, ((0, 1), (2,)), gain=7.0) == ((0, 1), (2,))
-
-
 @given(graphs(), st.data())
 def test_key_groups_run_together_inside_valid_components(graph: Graph, data: st.DataObject) -> None:
-    fusion = PartialFusion.none(graph)
+    fusion = PartialFusion(alone(graph))
     for _ in range(3):
         rates = measured(data, graph)
         before = fusion
@@ -87,7 +63,7 @@ def united(graph: Graph, edges: list[int]) -> Components:
 
 @given(graphs(), st.data())
 def test_equal_rates_change_nothing(graph: Graph, data: st.DataObject) -> None:
-    fusion = PartialFusion.none(graph)
+    fusion = PartialFusion(alone(graph))
     for _ in range(2):
         rates = measured(data, graph)
         fusion = adapted(graph, fusion, rates, join_from=5.0, part_below=2.0)
@@ -97,7 +73,7 @@ def test_equal_rates_change_nothing(graph: Graph, data: st.DataObject) -> None:
 @given(graphs(), st.data())
 def test_between_the_bounds_nothing_changes(graph: Graph, data: st.DataObject) -> None:
     rates = measured(data, graph)
-    fusion = adapted(graph, PartialFusion.none(graph), rates, join_from=5.0, part_below=2.0)
+    fusion = adapted(graph, PartialFusion(alone(graph)), rates, join_from=5.0, part_below=2.0)
     between = measured(data, graph, 2, 4)
     assert adapted(graph, fusion, between, join_from=5.0, part_below=2.0) == fusion
 
@@ -105,16 +81,16 @@ def test_between_the_bounds_nothing_changes(graph: Graph, data: st.DataObject) -
 def test_only_key_groups_that_communicate_are_fused() -> None:
     graph = Graph((1, 1), (Link(0, 1, 0.0, -1),))
     fusion = adapted(
-        graph, PartialFusion.none(graph), [[9.0, 1.0, 6.0]], join_from=5.0, part_below=2.0
+        graph, PartialFusion(alone(graph)), [[9.0, 1.0, 6.0]], join_from=5.0, part_below=2.0
     )
     assert fusion == PartialFusion(((0, 1),), {0: frozenset({0, 2})})
     fusion = adapted(graph, fusion, [[3.0, 4.0, 1.0]], join_from=5.0, part_below=2.0)
     assert fusion.together == {0: frozenset({0})}
     fusion = adapted(graph, fusion, [[0.0, 4.0, 1.0]], join_from=5.0, part_below=2.0)
-    assert fusion == PartialFusion.none(graph)
+    assert fusion == PartialFusion(alone(graph))
 
 
 def test_bounds_the_wrong_way_round_are_refused() -> None:
     graph = Graph((1,), ())
     with pytest.raises(DefinitionError, match="part_below"):
-        adapted(graph, PartialFusion.none(graph), [], join_from=1.0, part_below=2.0)
+        adapted(graph, PartialFusion(alone(graph)), [], join_from=1.0, part_below=2.0)

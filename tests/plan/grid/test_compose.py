@@ -22,7 +22,6 @@ from icestream.plan.grid.compose import (
     TileSteps,
     compose,
     factor_windows,
-    possibilities,
     tiles_of,
 )
 from icestream.plan.grid.cost import SECOND, KeyCounts
@@ -32,6 +31,37 @@ MINUTE = parse_interval("1 minute")
 HOUR = 60 * MINUTE
 #: every partial result counts as one, whatever is in it
 ONE_EACH = KeyCounts(((1, 1.0),))
+
+
+def factors_of(composition: Composition) -> tuple[Windows, ...]:
+    """The windows that nobody asked for."""
+    return tuple(recipe.window for recipe in composition.recipes if not recipe.wanted)
+
+
+def steps_of(recipe: Recipe, start: int) -> TileSteps:
+    """How the window that starts at an instant is made."""
+    number = (start - recipe.window.offset) // recipe.window.slide
+    return recipe.makings[number % len(recipe.makings)]
+
+
+def last_use(composition: Composition, window: Windows, start: int) -> int:
+    """From when on nothing is made of the kept window that starts at an instant."""
+    users = [recipe.window for recipe in composition.recipes if window in recipe.inputs]
+    latest = [(start - user.offset) // user.slide * user.slide + user.offset for user in users]
+    ends = [at + user.range for at, user in zip(latest, users, strict=True)]
+    return max(ends, default=start + window.range)
+
+
+def possibilities(windows: Sequence[Windows]) -> dict[Windows, tuple[TileRun, ...]]:
+    """For each window the others that alone can fill it, given by rising range."""
+    return {
+        window: tuple(
+            TileRun(other, count)
+            for other in windows[:at]
+            if (count := tiles_of(other, window)) is not None
+        )
+        for at, window in enumerate(windows)
+    }
 
 
 def tumbling(*minutes: int) -> list[Windows]:
@@ -75,7 +105,7 @@ def test_the_printed_example_has_86_partial_results_an_hour_instead_of_240() -> 
     assert found.rows == per_hour(86)
     assert found.rows_anew == per_hour(240)
     assert [recipe.rows for recipe in found.recipes] == [per_hour(n) for n in (60, 12, 8, 6)]
-    assert found.factors == ()
+    assert factors_of(found) == ()
     assert found.exact
     assert found.explain().splitlines() == [
         "panes of 1 minute; 86 rows an hour, 240 with each window computed from panes, "
@@ -157,7 +187,7 @@ def test_fields_without_an_inverse_slide_by_panes_or_are_made_anew() -> None:
     by_window = {recipe.window: recipe for recipe in found.recipes}
     hour, day = (by_window[w] for w in windows)
     assert hour.method == "anew"
-    assert hour.inputs <= set(found.factors)
+    assert hour.inputs <= set(factors_of(found))
     assert day.method == "slide"
     assert day.makings == (TileSteps((TileRun(None, 60),), (TileRun(None, 60),)),)
     assert day.rows == pytest.approx(3 * 60 / 60)
@@ -166,16 +196,16 @@ def test_fields_without_an_inverse_slide_by_panes_or_are_made_anew() -> None:
 def test_a_factor_window_is_made_where_two_windows_need_the_same_panes() -> None:
     windows = tumbling(6, 9)
     found = compose(windows, ONE_EACH, grid=Grid(SECOND))
-    assert found.factors == tuple(tumbling(3))
+    assert factors_of(found) == tuple(tumbling(3))
     assert found.rows == per_hour(3600 + 10 * 2 + 60 / 9 * 2)  # 9 = 6 + 3, then 3 + 6
     without = compose(windows, ONE_EACH, grid=Grid(SECOND), factors=False)
-    assert without.factors == ()
+    assert factors_of(without) == ()
     assert found.rows < without.rows
 
 
 def test_one_tumbling_window_needs_no_factor() -> None:
     found = compose(tumbling(60), ONE_EACH, grid=Grid(SECOND))
-    assert found.factors == ()
+    assert factors_of(found) == ()
     assert found.rows == found.rows_anew
 
 
@@ -261,7 +291,7 @@ def test_oracle_tilings_are_the_cheapest(windows: list[Windows], keys: KeyCounts
             for s in starts
         )
         assert recipe.rows == pytest.approx(min(anew, slide) * SECOND / period)
-        makings = [recipe.making(s) for s in starts]
+        makings = [steps_of(recipe, s) for s in starts]
         written = sum(weight([*m.add, *m.remove], keys, 1) for m in makings)
         assert written * SECOND / period == pytest.approx(recipe.rows)
 
@@ -344,7 +374,7 @@ class Execution:
                     yield self.panes.get(at, Counter())
                     at += self.composition.grid.pane
                 else:
-                    assert self.composition.last_use(part.source, at) >= until
+                    assert last_use(self.composition, part.source, at) >= until
                     yield self.window(part.source, at)
                     at += part.source.range
         assert at == until or not parts
@@ -364,10 +394,10 @@ class Execution:
         if recipe.method == "slide":
             before = start - window.slide
             running.update(self.window(window, before))
-            for tile in self.tiles(recipe.making(before).remove, before, start):
+            for tile in self.tiles(steps_of(recipe, before).remove, before, start):
                 running.subtract(tile)
             entering = end - window.slide
-        for tile in self.tiles(recipe.making(start).add, entering, end):
+        for tile in self.tiles(steps_of(recipe, start).add, entering, end):
             running.update(tile)
         return +running
 
@@ -416,6 +446,7 @@ def test_what_is_read_in_a_period_is_what_was_estimated(windows: list[Windows]) 
     tiles = 0
     for recipe in composition.recipes:
         offset, slide = recipe.window.offset, recipe.window.slide
-        for making in map(recipe.making, range(offset, offset + period, slide)):
-            tiles += sum(part.count for part in (*making.add, *making.remove))
+        for start in range(offset, offset + period, slide):
+            steps = steps_of(recipe, start)
+            tiles += sum(part.count for part in (*steps.add, *steps.remove))
     assert tiles * SECOND / period == pytest.approx(composition.rows)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,16 +11,11 @@ from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
 from icestream.plan.grid.cost import (
     KeyCounts,
-    RowWindows,
-    Separate,
     WindowStatistics,
-    check,
     estimate,
-    estimate_rows,
 )
 from icestream.plan.grid.space_formulas import (
     BLOCK_BYTES,
-    SpaceEstimate,
     space_of_panes,
     space_of_tuples,
     traffic,
@@ -40,8 +34,6 @@ CALLS = WindowStatistics(
     keys=KeyCounts(((SLIDE, 8 * 1000), (DAY, 8 * 10_000))),
     entry_bytes=72,
     group_bytes=80,
-    groupings=8,
-    separate=Separate(aggregates=104),
 )
 KPIS = [Windows(DAY, SLIDE)]
 
@@ -76,15 +68,6 @@ def test_the_printed_example_comes_out_at_17_and_8_gigabytes() -> None:
     assert round(sizes[144][0].total / GIGABYTE) == 23
 
 
-def test_the_account_per_aggregate_of_a_query_set_is_the_printed_one() -> None:
-    found = estimate(KPIS, CALLS)
-    assert found.panes.separate is not None
-    assert found.tuples.separate is not None
-    assert found.panes.separate.total == 104 * (1000 * (16 + 8640 * 20) + 10_000 * 16)
-    assert found.tuples.separate.total == 86_400_000 * 94 + 104 * 10_000 * 16
-    assert found.panes.separate.total > found.tuples.separate.total
-
-
 def test_rows_that_share_their_fields_turn_the_printed_choice_around() -> None:
     found = estimate(KPIS, CALLS)
     assert found.panes.space.log == 8000 * 8640 * 72
@@ -102,7 +85,7 @@ def test_the_printed_traffic_comes_out() -> None:
 
 def test_few_events_per_entry_favour_tuples() -> None:
     # every event is in a group of its own: an entry is wider than a tuple
-    sparse = replace(CALLS, groupings=1, keys=KeyCounts(((SLIDE, 10_000), (DAY, 86_400_000))))
+    sparse = replace(CALLS, keys=KeyCounts(((SLIDE, 10_000), (DAY, 86_400_000))))
     found = estimate(KPIS, replace(sparse, tuple_bytes=40))
     choice = found.choose()
     assert choice.plan == "tuples"
@@ -126,17 +109,8 @@ def test_a_plan_can_be_forced_and_the_reason_says_what_it_costs() -> None:
 
 def test_the_table_shows_both_plans_and_the_choice() -> None:
     lines = estimate(KPIS, CALLS).table().splitlines()
-    assert lines[0].split() == [
-        "plan",
-        "log",
-        "memory",
-        "requests/s",
-        "bytes/s",
-        "per",
-        "aggregate",
-    ]
+    assert lines[0].split() == ["plan", "log", "memory", "requests/s", "bytes/s"]
     assert lines[1].startswith("panes   4.6 GB")
-    assert lines[1].endswith("16.8 GB")
     assert lines[2].startswith("tuples  7.6 GB")
     assert lines[3] == (
         "chosen: panes because the windows take 4.6 GB as panes and 7.6 GB as tuples: "
@@ -194,7 +168,7 @@ def test_windows_that_tumble_are_read_once() -> None:
 
 
 def test_folding_again_must_save_more_than_it_reads() -> None:
-    short = replace(CALLS, tuple_bytes=10, groupings=1)
+    short = replace(CALLS, tuple_bytes=10)
     assert estimate(KPIS, short).choose().plan == "tuples"
     again = replace(short, invertible=False)
     assert estimate(KPIS, again).choose().plan == "tuples"
@@ -220,50 +194,15 @@ def test_versions_are_kept_until_a_snapshot_is_worth_it() -> None:
     assert versions_kept(5, 0) == 0
 
 
-def test_windows_of_rows_do_not_depend_on_the_rate() -> None:
-    stats = replace(CALLS, groupings=1, keys=KeyCounts(((100, 50), (10_000, 400))))
-    slow, fast = (
-        estimate_rows([RowWindows(10_000, 100)], replace(stats, rate=rate)) for rate in (1, 1e6)
-    )
-    assert slow.panes.space == fast.panes.space
-    assert slow.tuples.space == fast.tuples.space
-    assert slow.tuples.space.log == 10_000 * 94
-    assert slow.panes.space.log == 50 * 100 * 72
-    assert slow.pane == "a pane is 100 events of 94 bytes or 50 entries of 72 bytes"
-    assert fast.tuples.traffic.requests == pytest.approx(1e6 * slow.tuples.traffic.requests)
-    assert fast.panes.traffic.requests == pytest.approx(1e6 * slow.panes.traffic.requests)
-
-
-def test_time_and_rows_agree_where_a_window_holds_as_many_events() -> None:
-    second = parse_interval("1 second")
-    stats = replace(CALLS, groupings=1, rate=100)
-    timed = estimate(
-        [Windows(60 * second, second)],
-        replace(stats, keys=KeyCounts(((second, 50), (60 * second, 400)))),
-    )
-    counted = estimate_rows(
-        [RowWindows(6000, 100)], replace(stats, keys=KeyCounts(((100, 50), (6000, 400))))
-    )
-    assert timed == counted
-
-
 def test_cumulative_windows_are_estimated_by_their_size() -> None:
     grown, slid = estimate([Cumulative(DAY, SLIDE)], CALLS), estimate(KPIS, CALLS)
     assert grown.panes.space == slid.panes.space
     assert grown.tuples.space == slid.tuples.space
 
 
-def test_the_estimate_is_held_against_what_happened() -> None:
-    assert check(SpaceEstimate(90, 10), SpaceEstimate(180, 20)) == 2
-    assert check(SpaceEstimate(0, 0), SpaceEstimate(0, 0)) == 1
-    assert check(SpaceEstimate(0, 0), SpaceEstimate(1, 0)) == math.inf
-
-
 def test_nothing_to_estimate_is_refused() -> None:
     with pytest.raises(DefinitionError, match="no window to estimate"):
         estimate([], CALLS)
-    with pytest.raises(DefinitionError, match="at least one row"):
-        RowWindows(10, 0)
 
 
 @pytest.mark.parametrize("points", [(), ((0, 1.0),), ((2, 1.0), (1, 1.0)), ((1, 1.0), (1, 2.0))])
@@ -316,9 +255,7 @@ def test_groups_of_a_longer_stretch_follow_those_seen() -> None:
     st.floats(1, 1e6),
     st.floats(1, 1e5),
     st.floats(0, 1e5),
-    st.sampled_from(
-        ["range", "rate", "entries", "groups", "tuple_bytes", "entry_bytes", "groupings"]
-    ),
+    st.sampled_from(["range", "rate", "entries", "groups", "tuple_bytes", "entry_bytes"]),
 )
 def test_more_of_anything_never_costs_less(
     panes: int, growth: int, rate: float, entries: float, more: float, what: str
@@ -336,7 +273,6 @@ def test_more_of_anything_never_costs_less(
             ),
             entry_bytes=32 * grow.get("entry_bytes", 1),
             group_bytes=40,
-            groupings=grow.get("groupings", 1),
         )
         found = estimate([Windows(SLIDE * panes * grow.get("range", 1), SLIDE)], stats)
         return [found.panes.space.total, found.tuples.space.total]

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from icestream.core.errors import StorageError
@@ -14,6 +15,7 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan.nodes.queries import Plan, Source
 from icestream.plan.windows.grid import Windows
 from icestream.runtime.local import LocalQuery
+from icestream.runtime.spark import remote
 from icestream.runtime.spark.remote import RemoteFiles
 from icestream.runtime.version.settings import LEAST_QUOTA, Settings
 from icestream.state.files import Files, LocalFiles
@@ -34,6 +36,85 @@ def test_a_second_put_of_one_path_is_refused(spark: SparkSession, tmp_path: Path
     assert files.read(path) == b"first"
 
 
+def test_one_of_several_puts_wins(tmp_path: Path) -> None:
+    files = RemoteFiles()
+    for number in range(100):
+        path, begin = f"{uri(tmp_path)}/commits/{number}.json", threading.Barrier(3)
+        won: list[bytes] = []
+
+        def put(content: bytes, path: str, begin: threading.Barrier, won: list[bytes]) -> None:
+            begin.wait()
+            if files.put(path, content):
+                won.append(content)
+
+        racers = [
+            threading.Thread(target=put, args=(content, path, begin, won))
+            for content in (b"one", b"two", b"three")
+        ]
+        for racer in racers:
+            racer.start()
+        for racer in racers:
+            racer.join()
+        assert won == [files.read(path)]
+
+
+class _Failure(Py4JJavaError):  # type: ignore[misc]
+    """A failure of the JVM without a JVM."""
+
+    def __init__(self) -> None:
+        Exception.__init__(self, "connection reset")
+        self.java_exception = "connection reset"
+
+    def __str__(self) -> str:
+        return "connection reset"
+
+
+def test_put_reads_back_what_became_of_it(tmp_path: Path) -> None:
+    files, path = RemoteFiles(), f"{uri(tmp_path)}/1"
+    place = tmp_path / "1"
+
+    def lost_answer() -> None:
+        place.write_bytes(b"ours")
+        raise _Failure
+
+    def overtaken() -> None:
+        place.write_bytes(b"theirs")
+        raise _Failure
+
+    def failed() -> None:
+        raise _Failure
+
+    assert remote._created(files, path, b"ours", lost_answer)
+    assert not remote._created(files, path, b"ours", overtaken)
+    assert not remote._created(files, path, b"ours", lambda: None)
+    place.unlink()
+    with pytest.raises(StorageError, match="connection reset"):
+        remote._created(files, path, b"ours", failed)
+    with pytest.raises(StorageError, match="does not have it"):
+        remote._created(files, path, b"ours", lambda: None)
+
+
+def test_a_storage_that_cannot_create_exclusively_is_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    remote._warn_of.cache_clear()
+    for _ in range(2):
+        remote._warn_of("s3a")
+    assert [record.message.split(":")[0] for record in caplog.records] == ["s3a"]
+
+
+@pytest.mark.parametrize("name", [b"first", b"second"])
+def test_sparks_manager_creates_what_is_not_there(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: bytes
+) -> None:
+    """Take the way of other storages on a local folder."""
+    monkeypatch.setattr(remote, "_is_local", lambda _path: False)
+    files, path = RemoteFiles(), f"{uri(tmp_path)}/commits/1.json"
+    assert files.put(path, name)
+    assert not files.put(path, b"third")
+    assert files.read(path) == name
+
+
 def test_put_works_in_any_thread_of_the_driver(spark: SparkSession, tmp_path: Path) -> None:
     made: list[bool] = []
     path = f"{uri(tmp_path)}/commits/1.json"
@@ -43,11 +124,11 @@ def test_put_works_in_any_thread_of_the_driver(spark: SparkSession, tmp_path: Pa
     assert made == [True]
 
 
-def test_put_needs_the_drivers_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_put_needs_the_drivers_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkSession, "getActiveSession", staticmethod(lambda: None))
     monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
     with pytest.raises(StorageError, match="only be created by the driver"):
-        RemoteFiles().put(f"{uri(tmp_path)}/x", b"")
+        RemoteFiles().put("hdfs://nowhere/x", b"")
 
 
 def test_tasks_need_no_jvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

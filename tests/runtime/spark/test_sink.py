@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import uuid
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from icestream.runtime.spark.sink import (
     no_rows,
 )
 from icestream.state.files import LocalFiles
+from icestream.state.versions.commits import VersionStore
 from tests.fixtures.parquet_feed import Feed
 
 pytestmark = pytest.mark.spark
@@ -194,6 +194,6 @@ def test_versions_reach_the_sink_without_gaps(spark: SparkSession, tmp_path: Pat
     (tmp_path / "chk" / "spark" / "commits" / "2").unlink()
     assert run().recentProgress == []
     assert found() == expected
-    commits = tmp_path / "chk" / "icestream" / "commits"
-    last = json.loads(max(commits.iterdir()).read_text().splitlines()[0])
-    assert (last["version"], last["batch"]) == (3, 2)
+    last = VersionStore(LocalFiles(), str(tmp_path / "chk" / "icestream")).latest()
+    assert last is not None
+    assert (last.version, last.batch) == (3, 2)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from icestream.core.process import lives, this_process
 from icestream.runtime.version.history import (
     LINKS,
     NEWER,
@@ -15,8 +16,6 @@ from icestream.runtime.version.history import (
     QueryHistory,
     history_folder,
     known_checkpoints,
-    lives,
-    this_process,
 )
 
 

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icestream.core.errors import StorageError
-from icestream.state.blocks.layout import PAGE, BlockLayout
-from icestream.state.blocks.repository import Repository, SharedRepository, WindowRepository
-from icestream.state.blocks.request_formulas import (
+from bench.research.request_formulas import (
     bytes_per_second,
     hit_rate,
     requests_per_second,
     shared_requests_per_block,
     steady_shared_requests_per_block,
 )
+from icestream.core.errors import StorageError
+from icestream.state.blocks.layout import PAGE, BlockLayout
+from icestream.state.blocks.repository import Repository, SharedRepository, WindowRepository
 from icestream.state.blocks.store import BlockStore, LogStore, SlotStore
 from icestream.state.budget import Budget, Refused
 from tests.oracles.window_blocks import Window, inside, walk

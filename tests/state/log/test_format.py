@@ -20,13 +20,13 @@ from icestream.state.log.format import (
     ROW_DTYPE,
     TRAILER,
     SegmentInfo,
-    marker_of,
     offset_of,
     ordinal_of,
     padded,
     show_marker,
 )
 from icestream.testing.simulated_disk import SimulatedDisk
+from tests.fixtures.log_records import marker_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "log.md"
 

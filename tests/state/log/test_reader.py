@@ -6,16 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from icestream.core.errors import DamageError
 from icestream.core.times import INFINITY
 from icestream.state.files import Files, LocalFiles
-from icestream.state.log.format import NO_MARKER, SegmentInfo, marker_of
+from icestream.state.log.format import NO_MARKER, SegmentInfo
 from icestream.state.log.reader import Log, SegmentReader
 from icestream.state.log.writer import SegmentWriter
 from icestream.testing.simulated_disk import SimulatedDisk
+from tests.fixtures.log_records import chain, marker_of
 
 
 def segment(
@@ -87,23 +86,6 @@ def test_read_many_takes_arrays_nothing_and_a_marker_twice() -> None:
     assert [record.group for record in twice] == [2, 4, 4]
 
 
-@given(first=st.integers(0, 9), last=st.integers(0, 9))
-@settings(deadline=None)
-def test_read_range_is_a_slice_of_the_scan_and_reads_its_blocks_once(first: int, last: int) -> None:
-    disk = SimulatedDisk()
-    info, markers = segment(disk, 1)
-    reader = SegmentReader(disk, "log/1", info=info)
-    scanned = list(reader.scan())
-    disk.reads.clear()
-    if first > last:
-        with pytest.raises(ValueError, match="swap"):
-            next(reader.read_range(markers[first], markers[last]))
-        return
-    assert list(reader.read_range(markers[first], markers[last])) == scanned[first : last + 1]
-    blocks = [(32, 96), (128, 96), (224, 48)][first // 4 : last // 4 + 1]
-    assert block_reads(disk, "log/1", info) == blocks
-
-
 def test_a_loaded_directory_spares_its_reads() -> None:
     disk = SimulatedDisk()
     _, markers = segment(disk, 1)
@@ -125,7 +107,6 @@ def test_a_marker_between_records_is_damage_and_a_foreign_one_a_mistake() -> Non
         for attempt in (
             lambda stray=stray: reader.read(stray),
             lambda stray=stray: list(reader.read_many([markers[0], stray])),
-            lambda stray=stray: list(reader.read_range(markers[0], stray)),
         ):
             with pytest.raises(DamageError, match="log/1: no record at marker 1:"):
                 attempt()
@@ -178,12 +159,12 @@ def test_a_chain_goes_back_from_the_newest_record() -> None:
     infos, markers = chained(disk, [1, 2, 5])
     log = Log(disk, "log", infos)
     for group, marker in enumerate(markers):
-        chain = list(log.chain(marker))
-        assert [bytes(r.payload[:7]) for r in chain] == [
+        records = list(chain(log, marker))
+        assert [bytes(r.payload[:7]) for r in records] == [
             b"%03d/%03d" % (n, group) for n in (5, 2, 1)
         ]
-        assert chain[-1].back == NO_MARKER
-    assert list(log.chain(NO_MARKER)) == []
+        assert records[-1].back == NO_MARKER
+    assert list(chain(log, NO_MARKER)) == []
 
 
 def test_a_chain_ends_silently_at_an_expired_segment() -> None:
@@ -194,11 +175,11 @@ def test_a_chain_ends_silently_at_an_expired_segment() -> None:
     assert [info.ordinal for info in log.expire(2)] == [1, 2]
     for ordinal in (1, 2):
         disk.unlink(f"log/{ordinal}")
-    assert [r.expiry for r in log.chain(markers[0])] == [6, 5]
+    assert [r.expiry for r in chain(log, markers[0])] == [6, 5]
     live = {ordinal: infos[ordinal] for ordinal in (5, 6)}
     for expired in ({1, 2}, range(3)):
         reopened = Log(disk, "log", live, expired=expired, horizon=2)
-        assert [r.expiry for r in reopened.chain(markers[0])] == [6, 5]
+        assert [r.expiry for r in chain(reopened, markers[0])] == [6, 5]
 
 
 def test_a_chain_whose_newest_record_has_expired_is_empty() -> None:
@@ -206,7 +187,7 @@ def test_a_chain_whose_newest_record_has_expired_is_empty() -> None:
     infos, markers = chained(disk, [1, 2])
     log = Log(disk, "log", infos)
     log.expire(2)
-    assert list(log.chain(markers[0])) == []
+    assert list(chain(log, markers[0])) == []
     assert log.read(markers[0]) is None
     assert list(log.read_many(markers)) == []
 
@@ -216,10 +197,10 @@ def test_a_chain_into_an_unknown_segment_is_damage() -> None:
     infos, markers = chained(disk, [1, 2, 5])
     del infos[2]
     log = Log(disk, "log", infos, expired={1}, horizon=1)
-    chain = log.chain(markers[3])
-    assert next(chain).expiry == 5
+    records = chain(log, markers[3])
+    assert next(records).expiry == 5
     with pytest.raises(DamageError, match="log: segment 2 is missing") as damage:
-        next(chain)
+        next(records)
     assert damage.value.path == "log"
 
 
@@ -227,10 +208,10 @@ def test_a_chain_into_a_segment_whose_file_is_gone_is_damage() -> None:
     disk = SimulatedDisk()
     infos, markers = chained(disk, [1, 2])
     disk.unlink("log/1")
-    chain = Log(disk, "log", infos).chain(markers[0])
-    next(chain)
+    records = chain(Log(disk, "log", infos), markers[0])
+    next(records)
     with pytest.raises(DamageError, match="log/1: the segment is missing"):
-        next(chain)
+        next(records)
 
 
 def test_a_chain_through_a_damaged_block_is_damage_and_others_are_not_touched() -> None:
@@ -239,10 +220,10 @@ def test_a_chain_through_a_damaged_block_is_damage_and_others_are_not_touched() 
     disk.flip("log/1", 32 + 96 + 5)
     log = Log(disk, "log", infos)
     for group in (0, 3, 8):
-        assert len(list(log.chain(markers[group]))) == 2
+        assert len(list(chain(log, markers[group]))) == 2
     for group in (4, 7):
         with pytest.raises(DamageError, match="log/1: block 1 does not match"):
-            list(log.chain(markers[group]))
+            list(chain(log, markers[group]))
 
 
 def test_expiry_takes_whole_segments_and_never_goes_back() -> None:
@@ -271,11 +252,11 @@ def test_a_forgotten_segment_is_missing_afterwards() -> None:
     disk = SimulatedDisk()
     infos, markers = chained(disk, [1, 2])
     log = Log(disk, "log", infos)
-    list(log.chain(markers[0]))
+    list(chain(log, markers[0]))
     log.forget([1])
     assert disk.open_handles == 1
     with pytest.raises(DamageError, match="segment 1 is missing"):
-        list(log.chain(markers[0]))
+        list(chain(log, markers[0]))
 
 
 class FreshInfos(Mapping[int, SegmentInfo]):
@@ -301,7 +282,7 @@ def test_a_log_over_a_mapping_of_others_neither_copies_nor_changes_it() -> None:
     log = Log(disk, "log", given)
     given.infos.update(infos)
     for _ in range(3):
-        assert len(list(log.chain(markers[0]))) == 3
+        assert len(list(chain(log, markers[0]))) == 3
     assert disk.open_handles == 3
     opened = [read for read in disk.reads if read[1] == 0]
     assert len(opened) == 3
@@ -310,7 +291,7 @@ def test_a_log_over_a_mapping_of_others_neither_copies_nor_changes_it() -> None:
     assert list(given.infos) == [1, 2, 5]
     assert list(log.segments) == [5]
     with pytest.raises(DamageError, match="segment 2 is missing"):
-        list(log.chain(markers[0]))
+        list(chain(log, markers[0]))
 
 
 def test_an_ordinal_is_given_once() -> None:
@@ -334,7 +315,7 @@ def test_bounded_a_log_keeps_few_segments_open() -> None:
     infos, markers = chained(disk, list(range(10)))
     log = Log(disk, "log", infos, open_limit=3)
     for marker in markers:
-        for _ in log.chain(marker):
+        for _ in chain(log, marker):
             assert disk.open_handles <= 3
     log.close()
     assert disk.open_handles == 0
@@ -347,7 +328,7 @@ def test_nested_reads_do_not_close_each_others_segments() -> None:
     log = Log(disk, "log", infos, open_limit=1)
     seen = 0
     for record in log.read_many(markers):
-        seen += len(list(log.chain(record.marker)))
+        seen += len(list(chain(log, record.marker)))
     assert seen == 6 * len(markers)
     assert disk.open_handles == 1
 

@@ -46,8 +46,6 @@ def test_bounded_reserved_units_are_there() -> None:
     for address in addresses:
         space.give(address)
     assert (space.pages, space.most_pages, space.most_used) == (0, 17, 100)
-    pool.trim()
-    assert budget.held < held
 
 
 def test_bounded_a_refused_reserve_changes_nothing() -> None:
@@ -70,17 +68,6 @@ def test_bounded_a_pool_has_no_more_pages_than_its_limit() -> None:
     with pytest.raises(Refused):
         pages.take()
     assert pool.capacity == pool.used == 5
-
-
-def test_trimming_keeps_the_free_pages_below_used_ones() -> None:
-    pool = PagePool(page_bytes=16)
-    space = OnDemandPages(pool, 2)
-    addresses = [space.take() for _ in range(6)]
-    for place in (0, 2, 5):
-        space.give(addresses[place])
-    pool.trim()
-    assert (pool.capacity, pool.free) == (5, 2)
-    assert {space.take() for _ in range(2)} == {addresses[0], addresses[2]}
 
 
 def test_pages_that_cannot_be_are_refused() -> None:

@@ -20,9 +20,10 @@ from icestream.state.versions.commits import (
     last_listing,
     survivors,
 )
+from icestream.state.versions.ownership import Place
 from icestream.testing.simulated_disk import Crash, CrashMode, SimulatedDisk
 
-PAGE = Path(__file__).parents[2] / "docs" / "formats" / "commits.md"
+PAGE = Path(__file__).parents[3] / "docs" / "formats" / "commits.md"
 MODES: tuple[CrashMode, ...] = ("drop", "tear", "keep")
 
 
@@ -47,10 +48,12 @@ def test_the_worked_example_of_the_page_is_what_the_code_writes() -> None:
     (program,) = code_blocks("python")
     disk = SimulatedDisk()
     exec(compile(program, str(PAGE), "exec"), {"files": disk})
-    plan, shown = code_blocks("text")
+    plan, takeover, version = code_blocks("text")
     assert disk.read("checkpoint/plan.json").decode() == plan
-    body, seal, _ = shown.rsplit("\n", 2)
-    assert disk.read(path(2)).decode() == body.replace("\n", "") + "\n" + seal + "\n"
+    for place, shown in ((Place(0, 1), takeover), (Place(1, 1), version)):
+        body, seal, _ = shown.rsplit("\n", 2)
+        written = disk.read(f"checkpoint/commits/{place.name}").decode()
+        assert written == body.replace("\n", "") + "\n" + seal + "\n"
 
 
 def test_the_page_names_every_field_of_a_commit() -> None:
@@ -159,15 +162,15 @@ def test_a_missing_commit_is_damage_that_is_named() -> None:
         store.live(3)
 
 
-@pytest.mark.parametrize(("written", "age"), [(b"1", "older"), (b"3", "newer")])
+@pytest.mark.parametrize(("written", "age"), [(b"2", "older"), (b"4", "newer")])
 def test_another_format_asks_for_another_release(written: bytes, age: str) -> None:
     disk = SimulatedDisk()
     store = VersionStore(disk, "checkpoint")
     store.create(commit(1))
-    other = disk.read(path(1)).replace(b"\nicestream 2 ", b"\nicestream " + written + b" ")
+    other = disk.read(path(1)).replace(b"\nicestream 3 ", b"\nicestream " + written + b" ")
     disk.unlink(path(1))
     disk.put(path(1), other)
-    with pytest.raises(CheckpointError, match=f"reads 2: install the {age}"):
+    with pytest.raises(CheckpointError, match=f"reads 3: install the {age}"):
         store.load(1)
 
 

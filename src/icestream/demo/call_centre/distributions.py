@@ -109,13 +109,6 @@ class Time:
         """Return the scale of the Weibull distribution with this mean."""
         return self.mean / math.gamma(1 + 1 / self.shape)
 
-    def exceeds(self, seconds: float, factor: float = 1.0) -> float:
-        """Return the share of rows, zeros included, whose value is `seconds` or more."""
-        if seconds <= 0:
-            return 1.0
-        stretched = (seconds / (self.scale * factor)) ** self.shape
-        return (1 - self.zeros) * math.exp(-stretched)
-
 
 def _requests_with_leg(leg: int) -> float:
     return float(sum(leg <= steps for steps in STEPS_OF_REQUESTS))

@@ -219,7 +219,7 @@ def restorable(
 
 def _past(commit: Commit, shard: int) -> PastVersion:
     segments = [(each.lifetime, each.info) for each in commit.added if each.shard == shard]
-    return PastVersion(commit.version, commit.watermark, segments)
+    return PastVersion(commit.version, commit.watermark, segments, commit.flushed)
 
 
 def restored_operator(

@@ -2,7 +2,7 @@
 
 Idea: a group's row in the directory is a few cache lines somewhere in memory, so what is asked of
 many groups is asked in one visit of each. Lists of groups with something to do come from one pass
-over the rows in the order in which they lie. Columns are those of `kernels.heap`.
+over the rows in the order in which they lie. Columns are those of `kernels.groups.heap`.
 
 Invariants:
 1. Each list has the slots that selecting by columns gives (`test_parity_lists_of_groups`).

@@ -279,6 +279,3 @@ def sweep_edges(
                 edge_words[edges] = totals[1] if passed else steps[1]
                 edges += 1
     return edges, told
-
-
-Segment = tuple[int, int, tuple[int, ...]]

@@ -1,12 +1,12 @@
 """Batches of an update queue: keys found a cell, updates that arrive, are taken, or delivered.
 
-Idea: one update after the other, by the operations of `kernels.update_queue`. What the next few
+Idea: one update after the other, by the operations of `kernels.queue.queue`. What the next few
 will touch is asked for first, so that a scattered million of keys costs one wait for many.
 
 Invariant: a batch does what its updates do one by one, whatever its size
 (`test_oracle_any_sequence_follows_the_schedule`).
 
-Cost: see `kernels.update_queue`.
+Cost: see `kernels.queue.queue`.
 """
 
 from __future__ import annotations

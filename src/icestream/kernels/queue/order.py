@@ -20,7 +20,7 @@ Invariants:
 Cost: O(1) to enter, move and leave, O(keys of its class) to change class while waiting. INDEX looks
 at the heads of the classes that have keys.
 
-References: `kernels.update_price` says what serving a key is worth, and why.
+References: `kernels.queue.price` says what serving a key is worth, and why.
 """
 
 from __future__ import annotations

@@ -20,10 +20,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from icestream.core.arrays import Ints, Table
-from icestream.kernels.compile import kernel, lean_kernel
+from icestream.kernels.compile import lean_kernel
 
 #: facts of a pool: first free page, pages ever used, pages in use, most ever in use, log2 of the
 #: words of a page; numbers of pages in lists are kept plus one, zero is "none"
@@ -159,23 +157,3 @@ def give_unit(pool: PoolArrays, space: Ints, address: int) -> None:
     pages[page, FREED] = unit + 1
     if not pages[page, IS_OPEN]:
         open_page(pool, space, page)
-
-
-@kernel
-def forget_top_pages(pool: PoolArrays) -> int:
-    """Take the free pages above the last used one out of the pool; return the pages left."""
-    seen = pool.facts[PAGES_SEEN]
-    is_free = np.zeros(seen, np.uint8)
-    page = pool.facts[FREE_PAGE] - 1
-    while page >= 0:
-        is_free[page] = 1
-        page = pool.pages[page, AFTER] - 1
-    while seen > 0 and is_free[seen - 1]:
-        seen -= 1
-    pool.facts[PAGES_SEEN] = seen
-    pool.facts[FREE_PAGE] = 0
-    for page in range(seen - 1, -1, -1):
-        if is_free[page]:
-            pool.pages[page, AFTER] = pool.facts[FREE_PAGE]
-            pool.facts[FREE_PAGE] = page + 1
-    return int(seen)

@@ -24,7 +24,7 @@ Invariants:
 
 Cost: O(1) per service, nine numbers per reader.
 
-References: Whittle's relaxation of restless bandits; `docs/decisions/0014` has the argument.
+References: Whittle's relaxation of restless bandits; decision 14 has the argument.
 """
 
 from __future__ import annotations

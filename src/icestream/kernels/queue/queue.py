@@ -4,7 +4,7 @@ Idea: a *store* has a cell for every key: its identity, the address of its waiti
 was learnt of its rate. A *reader* (one query) has a row for every key: where it stands in the
 reader's order and how stale it is. An arrival overwrites the value of its cell and enters the key
 into the order of every reader that does not already wait for it; a value that all readers took
-leaves its page. Batches and simulations run the same `enqueue_one`, `dequeue_one`, `deliver_one`.
+leaves its page. Batches and simulations run the same `enqueue_one`, `take_one` and `deliver_one`.
 
 Invariants:
 1. A reader is given the newest value of every key that changed since it was last given one
@@ -46,7 +46,6 @@ from icestream.kernels.queue.order import (
     ReaderArrays,
     class_of,
     even_list,
-    first_key,
     is_by_phase,
     is_even,
     is_first,
@@ -222,16 +221,6 @@ def release_one(store: CellArrays, cell: int) -> None:
     """Free the location of a key that nobody waits for any more."""
     if store.cells[cell, WAITED_FOR] == 0 and store.space[KEEPS] == 0:
         free_value(store, cell)
-
-
-@lean_kernel
-def dequeue_one(store: CellArrays, reader: ReaderArrays, now: int) -> int:
-    """Serve the key that is next in a reader's order; return its cell, -1 if none waits."""
-    cell = first_key(reader, store.reals, GAP, now)
-    if cell >= 0:
-        take_one(store, reader, cell, now)
-        release_one(store, cell)
-    return cell
 
 
 @lean_kernel

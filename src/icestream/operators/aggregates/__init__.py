@@ -3,8 +3,9 @@
 Idea: a function is three steps. *lift* chooses the fields that events are folded into, *combine*
 merges fields, and belongs to the field's operation, not to the function (`kernels.words`); *lower*
 reads the answer off merged fields. To take events back out is a capability of an operation apart
-(`INVERTIBLE`): operators subtract where it is there and never ask for it where it is not. Functions
-whose state has no fixed width are named here and computed by `operators.objects`.
+(`kernels.words.INVERTIBLE`): operators subtract where it is there and never ask for it where it is
+not. Functions whose state has no fixed width are named here and computed by
+`operators.object_aggregates`.
 
 Invariants:
 1. Results have Spark's types and Spark's nulls (`test_oracle_every_aggregate_equals_duckdb`, and

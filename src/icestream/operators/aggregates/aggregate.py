@@ -1,7 +1,8 @@
 """One output column of a query: a function, the columns it looks at and its literals.
 
 Idea: pure data with a name for the function; what the name means is looked up when the types of the
-columns are known. Functions over words are in the catalogue, the others in `operators.objects`.
+columns are known. Functions over words are in the catalogue, the others in
+`operators.object_aggregates`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from icestream.operators.aggregates.catalogue import WORD_FUNCTIONS
 from icestream.operators.aggregates.protocol import MergedFields, TypedCall, WordFunction
 from icestream.operators.folding.fields import Field, Layout
 
-#: functions whose state is an object, computed by `operators.objects`
+#: functions whose state is an object, computed by `operators.object_aggregates`
 OBJECT_FUNCTIONS = (
     "collect_list",
     "collect_set",

@@ -1,9 +1,9 @@
 """One value among many, chosen by the order of the stream or by another column.
 
 Idea: a state is a few words compared one after the other, of which the least stays: what is chosen
-by, the event's time, its arrival with a bit for "the value is null", and the value. To choose the
-last or the greatest, words are complemented when events are folded. Words of nothing have the null
-bit set, so an empty choice is null.
+by, the event's time, its batch, its arrival there with a bit for "the value is null", and the
+value. To choose the last or the greatest, words are complemented when events are folded. Words of
+nothing have the null bit set, so an empty choice is null.
 
 Invariant: ties go to the first event in the order of the stream, (time, arrival)
 (`test_ties_go_to_the_first_event_of_the_stream`).

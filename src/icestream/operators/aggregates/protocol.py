@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Floats, Ints, Table
 from icestream.core.errors import DefinitionError
-from icestream.kernels.words import INVERTIBLE, WORDS
+from icestream.kernels.words import WORDS
 from icestream.operators.folding.fields import Field, Layout
 
 
@@ -81,8 +81,3 @@ class WordFunction(Protocol):
     def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
         """Return the answers."""
         ...
-
-
-def invertible(fields: tuple[Field, ...]) -> bool:
-    """Tell whether events can be taken out of all of the fields again."""
-    return all(field.op in INVERTIBLE for field in fields)

@@ -6,7 +6,8 @@ Idea: a column is asked for in the form a field needs (`integers`, `floats`, `pa
 Invariants:
 1. A slice of a column gives the slice of its numbers
    (`test_a_slice_of_a_column_is_the_slice_of_its_numbers`).
-2. Arrival numbers grow with (version, split, row) (`test_arrival_numbers_grow_with_the_stream`).
+2. Pairs of batch and arrival grow with (version, place, row), however many rows there are
+   (`test_arrival_numbers_grow_with_the_stream`).
 """
 
 from __future__ import annotations
@@ -19,36 +20,48 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.core.errors import InputError
 from icestream.kernels.fold import ALL_VALID, order_floats
 
 #: columns beside the inputs, for fields that need the order of the stream
 TIME = "time"
+BATCH = "__batch"
 ARRIVAL = "__arrival"
 
-#: bits of an arrival number that tell the split of a batch, and the row of a split
-_SPLIT_BITS = 12
-_ROW_BITS = 24
-_VERSION_BITS = 62 - _SPLIT_BITS - _ROW_BITS
+#: bits of an arrival number for the place of a part among those of its batch, and for the row in it
+PLACE_BITS = 22
+ROW_BITS = 40
 
 
 class ArrivalNumbers:
-    """Numbers the rows of one split in the order in which the whole stream arrives.
+    """Numbers the rows of one part of a batch in the order in which the whole stream arrives.
 
-    A number is version, split and row in 62 bits. Rows beyond the last number of a split, and
-    splits beyond the last of a batch, share theirs; versions begin again after 67 million.
+    The version is a word of its own. Place and row share 62 bits; more of either are refused.
     """
 
-    def __init__(self, version: int, split: int) -> None:
-        """Start before the first row."""
-        place = min(split, 2**_SPLIT_BITS - 1)
-        self._base = ((version % 2**_VERSION_BITS << _SPLIT_BITS) + place) << _ROW_BITS
+    def __init__(self, version: int, place: int) -> None:
+        """Start before the first row of the part at a place in its batch."""
+        if place >= 1 << PLACE_BITS:
+            msg = (
+                f"a batch has more than {1 << PLACE_BITS:,} files or partitions: set "
+                "maxFilesPerTrigger, or read the stream in fewer partitions"
+            )
+            raise InputError(msg)
+        self._version = version
+        self._base = place << ROW_BITS
         self._rows = 0
 
-    def next(self, rows: int) -> pa.Array:
-        """Number the next rows."""
-        numbers = np.arange(self._rows, self._rows + rows)
+    def next(self, rows: int) -> dict[str, pa.Array]:
+        """Return batch and arrival of the next rows."""
+        first = self._base + self._rows
         self._rows += rows
-        return pa.array(self._base + np.minimum(numbers, 2**_ROW_BITS - 1))
+        if self._rows > 1 << ROW_BITS:
+            msg = f"one part of a batch has more than {1 << ROW_BITS:,} rows: read smaller files"
+            raise InputError(msg)
+        return {
+            BATCH: pa.array(np.full(rows, self._version, dtype=np.int64)),
+            ARRIVAL: pa.array(np.arange(first, first + rows)),
+        }
 
 
 class InputColumn:

@@ -8,8 +8,6 @@ References: Dekker's splitting for error-free products.
 
 from __future__ import annotations
 
-import numpy as np
-
 from icestream.core.arrays import Floats
 
 #: high and low part
@@ -32,10 +30,3 @@ def product_over(a: Pair, b: Pair, count: Floats) -> Pair:
     quotient = product / count
     back, back_error = two_product(quotient, count)
     return quotient, ((product - back) - back_error + error) / count
-
-
-def square_over(sums: Floats, count: Floats) -> Pair:
-    """Return sum squared over count as a double-double."""
-    with np.errstate(all="ignore"):
-        whole = (sums, np.zeros_like(sums))
-        return product_over(whole, whole, count)

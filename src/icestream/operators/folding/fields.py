@@ -35,12 +35,12 @@ OPERATIONS = {
     "products_i128": words.ADD_I128,
     "min": words.MIN,
     "max": words.MAX,
-    "first": words.LEAST_3,
-    "last": words.LEAST_3,
-    "first_valid": words.LEAST_3,
-    "last_valid": words.LEAST_3,
-    "least_by": words.LEAST_4,
-    "most_by": words.LEAST_4,
+    "first": words.LEAST_4,
+    "last": words.LEAST_4,
+    "first_valid": words.LEAST_4,
+    "last_valid": words.LEAST_4,
+    "least_by": words.LEAST_5,
+    "most_by": words.LEAST_5,
 }
 
 #: kinds of fields that depend on the order of events

@@ -26,8 +26,7 @@ from icestream.core.arrays import Ids, Ints, Mask, Table
 from icestream.kernels import fold as kernels
 from icestream.kernels import words
 from icestream.operators.folding.cells import CellFinder
-from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
-from icestream.operators.folding.double_double import square_over
+from icestream.operators.folding.columns import ARRIVAL, BATCH, TIME, InputColumn
 from icestream.operators.folding.fields import ORDERED, Field, Layout
 from icestream.state.keys import KeyCodec
 
@@ -79,7 +78,8 @@ class EntryTable:
     ) -> Iterator[EntryRun]:
         """Fold a batch of events; hand out a run whenever the table is full.
 
-        `columns` has the inputs, and `TIME` and `ARRIVAL` where the layout needs the order.
+        `columns` has the inputs, and where the layout needs the order `TIME` and `ARRIVAL`; `BATCH`
+        too where arrivals are counted anew in every batch.
         """
         rows, first = keys.num_rows, 0
         finder = CellFinder(keys, panes) if rows else None
@@ -224,22 +224,24 @@ def _choice_rows(
     value = columns[field.columns[0]]
     time = columns[TIME].integers[first:last]
     arrival = columns[ARRIVAL].integers[first:last]
+    batches = columns.get(BATCH)
+    batch = np.zeros_like(time) if batches is None else batches.integers[first:last]
     words = value.ordered[first:last]
     there = value.valid[first:last]
     if field.kind.startswith("last"):
-        time, arrival = ~time, ~arrival
+        time, batch, arrival = ~time, ~batch, ~arrival
     arrival = 2 * arrival
     if there.size:
         arrival, words = arrival + ~there, np.where(there, words, 0)
     if field.kind in ("first", "last"):
-        return np.stack([time, arrival, words], axis=1), kernels.ALL_VALID
+        return np.stack([time, batch, arrival, words], axis=1), kernels.ALL_VALID
     if field.kind in ("first_valid", "last_valid"):
-        return np.stack([time, arrival, words], axis=1), there
+        return np.stack([time, batch, arrival, words], axis=1), there
     ordering = columns[field.others[0]]
     rank = ordering.ranked[first:last]
     if field.kind == "most_by":
         rank = ~rank
-    return np.stack([rank, time, arrival, words], axis=1), ordering.valid[first:last]
+    return np.stack([rank, time, batch, arrival, words], axis=1), ordering.valid[first:last]
 
 
 def partial_name(field: Field, part: int = 0) -> str:
@@ -264,16 +266,23 @@ def _fold_partial(
         low, high = _joined(column.integers, columns[partial_name(field, 1)].integers)
         kernels.fold_sum_i128(entries, place, slots, low, high, valid, first, last)
     elif field.op == words.MIN:
-        kernels.fold_min(entries, place, slots, column.ordered, valid, first, last)
-    elif field.op == words.MAX:
-        kernels.fold_max(entries, place, slots, column.ordered, valid, first, last)
+        values = _signed_zeros(field, columns, -0.0, 0.0).ordered
+        kernels.fold_min(entries, place, slots, values, valid, first, last)
     else:
-        kernels.fold_sum_f64(entries, place, slots, column.floats, valid, first, last)
-        if field.kind == "squares_f64":
-            sums = columns[partial_name(field, 1)].floats
-            count = np.maximum(columns[partial_name(field, 2)].floats, 1.0)
-            for part in square_over(sums, count):
-                kernels.fold_sum_f64(entries, place, slots, part, valid, first, last)
+        values = _signed_zeros(field, columns, 0.0, -0.0).ordered
+        kernels.fold_max(entries, place, slots, values, valid, first, last)
+
+
+def _signed_zeros(
+    field: Field, columns: Mapping[str, InputColumn], present: float, absent: float
+) -> InputColumn:
+    """Return extremes whose zeros have their sign: one where there is a flag for it, or another."""
+    column = columns[partial_name(field)]
+    flags = columns.get(partial_name(field, 1))
+    if flags is None:
+        return column
+    zeros = np.where(flags.integers == 1, present, absent)
+    return InputColumn(pa.array(np.where(column.floats == 0, zeros, column.floats)))
 
 
 def _joined(low32: Ints, high32: Ints) -> tuple[Ints, Ints]:

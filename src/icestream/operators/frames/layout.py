@@ -2,7 +2,7 @@
 
 Idea: a tuple is the entry of a single event with its time behind it, so that what merges entries
 merges tuples. Frames over the same events share tuples, which have the fields of all, and the rows
-of groups: identity and key once, then the words of each frame (`kernels.windows.ordered`).
+of groups: identity and key once, then the words of each frame (`kernels.frames.moving`).
 
     row of a group   hi lo last changed | fields fronts extras | fields fronts extras | ...
                                           first frame            second frame

@@ -144,7 +144,7 @@ class ResidentGroups:
         found: Ints,
         state: Ints,
     ) -> int:
-        """Go through windows given by starts, reach and slide; see `kernels.strides.stride`.
+        """Go through windows given by starts, reach and slide; see `kernels.grid.strides.stride`.
 
         `fronts` are those that are there, for how many slices, and before which pane; what enters
         from pane `turning` on joins the next back.
@@ -233,7 +233,7 @@ class ResidentGroups:
     def emit(
         self, first: int, out: Table, slots: Ints, start: int, *, updates: bool = False
     ) -> tuple[int, int]:
-        """Write the window's fields of groups from row `first` on; see `kernels.groups.emit`."""
+        """Write the fields of groups from row `first` on; see `kernels.grid.groups.emit`."""
         layout = self._layout
         done: tuple[int, int] = kernels.emit(
             self._rows.view,

@@ -79,11 +79,14 @@ class WindowOperator:
         shard: Shard,
         store: str = PANES,
         events: tuple[RawEvents, int] | None = None,
+        flushed: Micros | None = None,
     ) -> None:
         """Attach to the shard's arena; `store` is `panes` or `tuples`.
 
         With `tuples`, fields without an inverse need the raw `events` and the current version.
+        `flushed` is the latest event, if the version closes every window that has one.
         """
+        self._flushed = flushed
         self._spec = spec
         self._shard = shard
         self._refolds = store != PANES
@@ -157,20 +160,31 @@ class WindowOperator:
         snapshot = self._schedule.version_ends(self._snapshot_bytes) and not self._replaying
         try:
             for number in self._spec.order:
-                yield from self._pass(number, watermark, snapshot=snapshot)
+                reached = self._reached(number, watermark)
+                yield from self._pass(number, reached, snapshot=snapshot)
         finally:
             for level in self._levels.values():
                 level.close()
             self._levels.clear()
             self._slices.release()
-        for family in self._families:
-            family.settle(watermark)
+        for number, family in enumerate(self._families):
+            family.settle(self._reached(number, watermark))
         self._directory.drop_before(min(each.position["start"] for each in self._families))
         self._inputs = self._few_keys = None
         self._new = np.empty(0, dtype=SLICE)
         if snapshot:
             self._save_directory()
         self._shard.seal(BASE)
+
+    def _reached(self, number: int, watermark: Micros) -> Micros:
+        """Return how far a family is brought forward.
+
+        A flush that goes further for the windows of others would empty those that tell updates.
+        """
+        views = self._spec.families[number]
+        if self._flushed is None or not any(view.updates for view in views):
+            return watermark
+        return min(watermark, views[0].windows.settled_by(self._flushed))
 
     def _prepare(self, watermark: Micros) -> None:
         """Read at once what several families take parts of: what enters, and what leaves."""
@@ -361,8 +375,10 @@ class WindowOperator:
         ]
         self._take_in(self._new)
         self._inputs = _Replayed(self._shard, past)
+        flushed, self._flushed = self._flushed, past.flushed
         for _ in self.on_watermark(past.watermark):
             pass
+        self._flushed = flushed
 
     def _described(self, past: PastVersion, lifetime: str, number: int) -> Slices:
         found: list[tuple[int, ...]] = []

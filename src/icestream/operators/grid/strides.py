@@ -1,8 +1,8 @@
 """Sliding windows brought forward many slides at a time.
 
 Idea: which windows close is known from the panes that have slices, before any is read. So their
-starts are listed, and one kernel goes through them (`kernels.strides`), fed with portions of the
-slices that enter and leave, until the rows it emits fill a batch.
+starts are listed, and one kernel goes through them (`kernels.grid.strides`), fed with portions of
+the slices that enter and leave, until the rows it emits fill a batch.
 
 Invariants:
 1. The windows are those that hold a pane with a slice, each once, in order
@@ -10,7 +10,7 @@ Invariants:
 2. Rows are those of going step by step (`test_oracle_windows_equal_the_obvious_computation`,
    `test_oracle_views_that_share_windows_equal_views_alone`).
 
-Cost: see `kernels.strides`; a few calls for each version.
+Cost: see `kernels.grid.strides`; a few calls for each version.
 
 Limits: windows that slide, in append mode; others go step by step.
 """

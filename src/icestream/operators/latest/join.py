@@ -176,11 +176,6 @@ class UpdateJoin:
         #: rows that were not newer than their key's latest of their side
         self.late = 0
 
-    @property
-    def kept(self) -> tuple[int, int]:
-        """Rows that are kept of each side."""
-        return self._sides[LEFT].rows.num_rows, self._sides[RIGHT].rows.num_rows
-
     def state(self) -> State:
         """Return all that is known, for `recall`."""
         known: State = {

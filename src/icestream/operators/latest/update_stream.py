@@ -13,7 +13,6 @@ Cost: one lookup in an open-addressing table per row.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -69,19 +68,6 @@ class UpdateStream:
             msg = f"column {self.time!r} has no value in some rows; updates are ordered by it"
             raise InputError(msg)
         return InputColumn(column).integers
-
-
-class UpdateOperator(Protocol):
-    """An operator over update streams."""
-
-    @property
-    def result(self) -> UpdateStream:
-        """What it makes."""
-        ...
-
-    def on_rows(self, port: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Take rows of one of its inputs, in the order of arrival, and return what follows."""
-        ...
 
 
 class KeyDirectory:

@@ -1,14 +1,16 @@
-"""Aggregates over lifetimes: at each instant, of the events of a group that are alive then.
+"""Aggregates over lifetimes: at each instant, over the events of a group that are alive then.
 
-Idea: the answer is a step function over time, told as events that last as long as their value does.
-Answers that are told once, when they are final, are read off the events then (`final_aggregate`).
-Where they are revised, fields that can be taken back are kept as edges (`edge_aggregate`); others
-need the events that are alive (`alive`). Float sums are taken back too: they keep 106 bits and are
-exactly zero over no values (`lift`), so that a group costs a few words, not its history.
+Idea: the answer is a step function over time, emitted as events that last as long as their value.
+Answers that are emitted once, when they are final, are computed from the stored events then
+(`final_aggregate`). If answers are revised, invertible fields are stored as edges
+(`invertible_aggregate`); all others need the events that are alive (`non_invertible_aggregate`).
+Float sums are invertible too: they keep 106 bits and are exactly zero over no values (`lift`), so a
+group costs a few words instead of its history.
 
-Invariants: those of `final_aggregate`, `edge_aggregate` and `alive`.
+Invariants: those of `final_aggregate`, `invertible_aggregate` and `non_invertible_aggregate`.
 
-Limits: functions whose state is no words (percentiles, collections) are told once, in any mode.
+Limits: functions whose state is not words (percentiles, collections) emit final answers only, in
+any mode.
 """
 
 from __future__ import annotations

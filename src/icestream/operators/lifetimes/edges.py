@@ -56,11 +56,6 @@ _OPEN, _WAITING = 0, 1
 _OWNER = "__owner"
 
 
-def edges_schema(payload: pa.Schema) -> pa.Schema:
-    """Return the columns of edges of events of a payload."""
-    return changes_schema(pa.schema([pa.field(KIND, pa.int8(), nullable=False), *payload]))
-
-
 class _Matches(NamedTuple):
     """Which start each end has found; positions among all of them."""
 

@@ -1,9 +1,10 @@
 """Events as rows of words, and answers read off merged rows: aggregates over lifetimes.
 
-Idea: every event is folded alone, into the fields of `operators.fields`, and a row can be scaled by
-the diff of its change, so that what leaves is the negative of what came. Sums of floats are taken
-back as well, which windows never do: they keep 106 bits, are exactly zero over no values, and count
-infinities and NaN apart from the sum, three counts in a word, so that these leave no trace.
+Idea: every event is folded alone, into the fields of `operators.folding.fields`, and a row can be
+scaled by the diff of its change, so that what leaves is the negative of what came. Sums of floats
+are taken back as well, which windows never do: they keep 106 bits, are exactly zero over no values,
+and count infinities and NaN apart from the sum, three counts in a word, so that these leave no
+trace.
 
 Invariants:
 1. A row and its negative add up to nothing (`test_a_row_and_its_negative_add_up_to_nothing`).

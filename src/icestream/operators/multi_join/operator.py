@@ -190,7 +190,7 @@ class MultiJoin:
     # -- what is there ---------------------------------------------------------------------
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Return the resident bytes of each partition, all of them (`P_size`)."""
+        """Return the resident bytes of each partition, all of them (P_size in the paper)."""
         return np.array(self._resident.facts[:, k.BYTES])
 
     def outputs(self) -> npt.NDArray[np.int64]:
@@ -427,11 +427,6 @@ class MultiJoin:
         self._resident.link(
             slots, rows.port, rows.le, rows.re, rows.words, rows.payloads, fresh=False
         )
-
-    @property
-    def snapshot_bytes(self) -> int:
-        """Return the bytes of a snapshot, about."""
-        return self._history.size
 
     @property
     def took_snapshot(self) -> bool:

@@ -62,10 +62,6 @@ class NodeDirectory:
         self._table.keep(chosen)
         self._levels.clear()
 
-    def level(self, level: int) -> Slices:
-        """Return the slices of a level."""
-        return self._of(level)[0]
-
     def node(self, level: int, place: int) -> Slices:
         """Return the slices of a node, by arrival."""
         slices, places = self._of(level)

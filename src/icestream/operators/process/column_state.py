@@ -50,11 +50,6 @@ class PortionContext:
         #: the time of each of these groups
         self.now: Ints = np.zeros(len(slots), dtype=np.int64)
 
-    @property
-    def is_whole(self) -> bool:
-        """Tell whether the batch at hand has all groups."""
-        return len(self.focus) == len(self.slots)
-
     def positions(self, chosen: Any) -> Ints:
         """Return the positions of groups given by a mask or by numbers; of all for None."""
         return self.focus if chosen is None else self.focus[chosen_groups(chosen, len(self.focus))]

@@ -25,9 +25,7 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.fields import ENTRY_FIELDS, Layout
 from icestream.plan.windows.session import Session
 
-#: places of the words before the fields of a session
-HI = 0
-LO = 1
+#: places of the words before the fields of a session; its identity is in the first two
 START = 2
 END = 3
 SESSION_FIELDS = 4

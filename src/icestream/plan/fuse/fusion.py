@@ -24,8 +24,8 @@ References: Madsen, Zhou, Su (2016), section 4.4.1, algorithm 1, and section 7.6
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
 from icestream.core.errors import DefinitionError
 from icestream.plan.fuse.operator_graph import Graph, cyclic
@@ -55,7 +55,7 @@ def fused_by_rates(
         circles: whether components may wait for each other in a cycle, as in a system without
             batches.
     """
-    parts = _Parts(graph, start)
+    parts = GrowingComponents(graph, start)
     edges = sorted(graph.edges, key=lambda edge: (-edge.rate, edge.origin))
     left = [(edge.origin, edge.target) for edge in edges if edge.rate > 0 and edge.rate >= least]
     going = True
@@ -77,13 +77,13 @@ def fused_by_rates(
 
 def fused_by_attributes(graph: Graph, *, circles: bool = False) -> Components:
     """Fuse the components with the most tracks in common, without measured rates."""
-    parts = _Parts(graph, None)
+    parts = GrowingComponents(graph)
     going = True
     while going:
         scores = [
             (-parts.common(one, other).bit_count(), one, other)
             for one, others in parts.following.items()
-            for other in _bits(others)
+            for other in set_bits(others)
         ]
         going = False
         for score, one, other in sorted(scores):
@@ -91,44 +91,6 @@ def fused_by_attributes(graph: Graph, *, circles: bool = False) -> Components:
                 parts.join(one, other)
                 going = True
                 break
-    return parts.components()
-
-
-def fused_one_by_one(graph: Graph, seed: int, *, circles: bool = False) -> Components:
-    """Fuse with the baseline of the comparisons: grow one component after the other.
-
-    From the first operator on, the downstream operator that is in no component yet and has the most
-    tracks in common joins; when none can, a random operator that is in no component yet starts the
-    next component.
-    """
-    parts = _Parts(graph, None)
-    chance = random.Random(seed)
-    free = set(range(len(graph.operators)))
-    first = 0
-    while free:
-        free.discard(first)
-        here = parts.of[first]
-        while True:
-            joining = [
-                (-parts.common(here, number).bit_count(), number)
-                for number in _bits(parts.following[here])
-                if number in free
-            ]
-            best = next(
-                (
-                    number
-                    for score, number in sorted(joining)
-                    if score < 0 and (circles or not parts.circle(here, number))
-                ),
-                None,
-            )
-            if best is None:
-                break
-            parts.join(here, best)
-            here = parts.of[first]
-            free.discard(best)
-        if free:
-            first = chance.choice(sorted(free))
     return parts.components()
 
 
@@ -176,28 +138,25 @@ def place_of(components: Components) -> dict[int, int]:
     return {number: at for at, each in enumerate(components) for number in each}
 
 
-def communication(
-    graph: Graph, components: Components, rates: Sequence[float] | None = None
-) -> float:
-    """Return the rows per second that are sent between components."""
-    of = place_of(components)
-    given = [edge.rate for edge in graph.edges] if rates is None else rates
-    return sum(
-        rate
-        for edge, rate in zip(graph.edges, given, strict=True)
-        if of[edge.origin] != of[edge.target]
-    )
+def components_at(places: Mapping[int, int]) -> Components:
+    """Return the components in which operators have the same place."""
+    members: dict[int, list[int]] = defaultdict(list)
+    for number in sorted(places):
+        members[places[number]].append(number)
+    return tuple(sorted(tuple(each) for each in members.values()))
 
 
-class _Parts:
+class GrowingComponents:
     """Growing components, each identified by the number of one of its operators."""
 
-    def __init__(self, graph: Graph, start: Components | None) -> None:
+    def __init__(self, graph: Graph, start: Components | None = None) -> None:
+        """Begin with components; with every operator alone if there are none."""
         count = len(graph.operators)
+        #: the component of each operator
         self.of = list(range(count))
         self._members = {number: [number] for number in range(count)}
         self._tracks = list(graph.operators)
-        #: sets of components, as bits
+        #: components that each one sends rows to, as bits
         self.following = dict.fromkeys(range(count), 0)
         self._leading = dict.fromkeys(range(count), 0)
         #: tracks that all edges between two components carry
@@ -246,7 +205,7 @@ class _Parts:
         for number in self._members[other]:
             self.of[number] = one
         self._members[one] += self._members.pop(other)
-        for near in _bits((self.following[other] | self._leading[other]) & ~(1 << one)):
+        for near in set_bits((self.following[other] | self._leading[other]) & ~(1 << one)):
             tracks = self._between.pop((min(near, other), max(near, other)))
             pair = (min(near, one), max(near, one))
             self._between[pair] = self._between.get(pair, -1) & tracks
@@ -259,11 +218,12 @@ class _Parts:
         both = 1 << one | 1 << other
         moved = there.pop(other)
         there[one] = (there[one] | moved) & ~both
-        for near in _bits(moved & ~both):
+        for near in set_bits(moved & ~both):
             back[near] = back[near] & ~both | 1 << one
 
 
-def _bits(numbers: int) -> list[int]:
+def set_bits(numbers: int) -> list[int]:
+    """Return the numbers of the bits that are set, ascending."""
     found = []
     while numbers:
         lowest = numbers & -numbers

@@ -24,7 +24,6 @@ References: Madsen, Zhou, Su (2016), sections 4.3 and 4.4 and table 1.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -65,15 +64,13 @@ class GraphOperator:
     unchanged: Mapping[str, str] = field(default_factory=dict)
     #: length of the longest window, 0 without windows
     longest: Micros = 0
-    #: numbers of distinct values of inputs, if known
-    distinct: Mapping[str, int] = field(default_factory=dict)
     #: properties of a built-in operator; for other kinds the kind determines them
     keeps_state: bool = True
     any_partition: bool = False
 
     def __post_init__(self) -> None:
         """Refuse unknown attributes."""
-        missing = self.partition.union(self.unchanged.values(), self.distinct) - set(self.inputs)
+        missing = self.partition.union(self.unchanged.values()) - set(self.inputs)
         if missing:
             msg = f"{self.name}: {sorted(missing)} are not inputs; its inputs are {self.inputs}"
             raise DefinitionError(msg)
@@ -145,7 +142,7 @@ class Job:
     @cached_property
     def graph(self) -> Graph:
         """Return the job for fusion: tracks instead of attributes."""
-        tracks = self._tracks
+        tracks = self.tracks
         edges = []
         for edge in self.edges:
             kept = 0
@@ -164,7 +161,7 @@ class Job:
     def attributes(self, number: int, tracks: int) -> frozenset[str]:
         """Return the inputs of an operator that belong to some tracks."""
         names = self.operators[number].inputs
-        return frozenset(name for name in names if tracks >> self._tracks[number, name] & 1)
+        return frozenset(name for name in names if tracks >> self.tracks[number, name] & 1)
 
     def flexible(self, component: Iterable[int]) -> bool:
         """Return whether a component has only flexible operators."""
@@ -174,22 +171,8 @@ class Job:
         """Return whether a component has a stateful operator."""
         return any(self.operators[number].stateful for number in component)
 
-    def most_partitions(self, component: Iterable[int], tracks: int) -> float:
-        """Return the largest number of partitions of a component; infinite if unknown."""
-        least: dict[int, float] = {}
-        for number in component:
-            operator = self.operators[number]
-            for name in self.attributes(number, tracks):
-                if len(operator.partition) == len(operator.inputs):
-                    known = math.inf
-                else:
-                    known = operator.distinct.get(name, math.inf)
-                track = self._tracks[number, name]
-                least[track] = min(least.get(track, math.inf), known)
-        return math.prod(least.values())
-
     @cached_property
-    def _tracks(self) -> dict[tuple[int, str], int]:
+    def tracks(self) -> dict[tuple[int, str], int]:
         """Return the track of each input, numbered in order."""
         unions = _Unions(self.operators)
         for edge in self.edges:

@@ -1,22 +1,17 @@
 """Changes components while a job runs, as measured rates change.
 
-Idea: there are two decisions. `improved` moves single operators to neighbouring components while
-that saves exchanged rows, and so repairs what greedy fusion, or changed rates, left behind.
-`adapted` decides for each key group separately: inside a component, whose operators share key
+Idea: `adapted` decides for each key group separately. Inside a component, whose operators share key
 groups, the two ends of an edge run together for key groups that pass many rows, and separately for
-the others, which can then be spread over more shards. Two bounds, the lower one for parting and the
-higher one for joining, prevent oscillation.
+the others, which can then be spread over more shards. The bound for parting is lower than the one
+for joining, which prevents oscillation.
 
 Invariants:
-1. Moving operators never adds communication, and components stay valid
-   (`test_moving_operators_never_adds_communication`).
-2. Key groups run together only inside valid components, and without cycles
+1. Key groups run together only inside valid components, and without cycles
    (`test_key_groups_run_together_inside_valid_components`).
-3. Equal rates change nothing a second time (`test_equal_rates_change_nothing`).
-4. Between the two bounds nothing changes (`test_between_the_bounds_nothing_changes`).
+2. Equal rates change nothing a second time (`test_equal_rates_change_nothing`).
+3. Between the two bounds nothing changes (`test_between_the_bounds_nothing_changes`).
 
-Cost: a move scans the edges of one operator; `adapted` decides once for key groups with equal
-edges.
+Cost: one decision for all key groups with equal edges.
 
 Limits: an operator with another partitioning cannot join for some key groups: it has others.
 
@@ -30,60 +25,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from icestream.core.errors import DefinitionError
-from icestream.plan.fuse.fusion import Components, alone, fused_by_rates, place_of, waits_in_circle
+from icestream.plan.fuse.fusion import (
+    Components,
+    components_at,
+    fused_by_rates,
+    place_of,
+    waits_in_circle,
+)
 from icestream.plan.fuse.operator_graph import Graph
-
-
-def improved(
-    graph: Graph,
-    components: Components,
-    *,
-    gain: float = 0.0,
-    most_moves: int | None = None,
-    circles: bool = False,
-) -> Components:
-    """Move single operators to neighbouring components while that saves exchanged rows.
-
-    Args:
-        graph: the job, with current rates.
-        components: the current components.
-        gain: rows per second that a move must at least save to be worth its migration.
-        most_moves: the most operators to move.
-        circles: whether components may wait for each other in a cycle.
-    """
-    near: list[list[tuple[int, float]]] = [[] for _ in graph.operators]
-    for edge in graph.edges:
-        near[edge.origin].append((edge.target, edge.rate))
-        near[edge.target].append((edge.origin, edge.rate))
-    of = place_of(components)
-    members = defaultdict(set, {at: set(each) for at, each in enumerate(components)})
-    moves = 0
-    going = True
-    while going:
-        going = False
-        for number in sorted(of):
-            if most_moves is not None and moves >= most_moves:
-                break
-            rows: dict[int, float] = defaultdict(float)
-            for other, rate in near[number]:
-                rows[of[other]] += rate
-            here = of[number]
-            for there in sorted(rows, key=lambda each: (-rows[each], each)):
-                saved = rows[there] - rows.get(here, 0.0)
-                if saved <= gain:
-                    break
-                if not graph.common(members[there] | {number}):
-                    continue
-                trial = {**of, number: there}
-                if not circles and waits_in_circle(graph, _components(trial)):
-                    continue
-                of = trial
-                members[here].discard(number)
-                members[there].add(number)
-                moves += 1
-                going = True
-                break
-    return _components(of)
 
 
 @dataclass(frozen=True)
@@ -93,11 +42,6 @@ class PartialFusion:
     components: Components
     #: key groups by the number of the edge
     together: Mapping[int, frozenset[int]] = field(default_factory=dict)
-
-    @classmethod
-    def none(cls, graph: Graph) -> PartialFusion:
-        """Return every operator alone."""
-        return cls(alone(graph))
 
 
 def adapted(
@@ -164,7 +108,7 @@ def _grown(graph: Graph, ran: Collection[int], rates: Sequence[float]) -> Compon
         if rates[at] > 0:
             one, other = of[graph.edges[at].origin], of[graph.edges[at].target]
             of = {number: one if place == other else place for number, place in of.items()}
-    start = _components(of)
+    start = components_at(of)
     still = None if waits_in_circle(graph, start) else start
     return fused_by_rates(_with_rates(graph, rates), start=still)
 
@@ -172,10 +116,3 @@ def _grown(graph: Graph, ran: Collection[int], rates: Sequence[float]) -> Compon
 def _with_rates(graph: Graph, rates: Sequence[float]) -> Graph:
     pairs = zip(graph.edges, rates, strict=True)
     return Graph(graph.operators, tuple(replace(edge, rate=rate) for edge, rate in pairs))
-
-
-def _components(of: Mapping[int, int]) -> Components:
-    members: dict[int, list[int]] = defaultdict(list)
-    for number in sorted(of):
-        members[of[number]].append(number)
-    return tuple(sorted(tuple(each) for each in members.values()))

@@ -22,7 +22,6 @@ Invariants:
    windows are composed at the least cost (`test_oracle_few_windows_are_composed_at_least_cost`).
 3. `tiles_of` is exact (`test_oracle_one_upstream_tiles_exactly_when_the_condition_says_so`).
 4. A composition never costs more than panes alone (`test_composing_never_costs_more_than_panes`).
-5. No kept window is used after `last_use` (`test_oracle_composed_windows_equal_folded_ones`).
 
 Cost, in rows consolidated per second of event time: from scratch, the tiles of the range; by
 sliding, the tiles that enter and leave or, if a field has no inverse, three times the panes of a
@@ -105,10 +104,6 @@ class Recipe:
         parts = chain.from_iterable(chain(each.add, each.remove) for each in self.makings)
         return frozenset(part.source for part in parts if part.source is not None)
 
-    def making(self, start: Micros) -> TileSteps:
-        """Return the steps of the window that starts at an instant."""
-        return self.makings[(start - self.window.offset) // self.window.slide % len(self.makings)]
-
     def explain(self) -> str:
         """Return the recipe as text."""
         ways = list(dict.fromkeys(_written(each) for each in self.makings))
@@ -136,18 +131,6 @@ class Composition:
         """Return the windows whose rows are kept for others."""
         return frozenset(chain.from_iterable(recipe.inputs for recipe in self.recipes))
 
-    @property
-    def factors(self) -> tuple[Windows, ...]:
-        """Return the windows that are not in the query."""
-        return tuple(recipe.window for recipe in self.recipes if not recipe.wanted)
-
-    def last_use(self, window: Windows, start: Micros) -> Micros:
-        """Return when the kept window that starts at `start` is no longer used."""
-        users = [recipe.window for recipe in self.recipes if window in recipe.inputs]
-        latest = [(start - user.offset) // user.slide * user.slide + user.offset for user in users]
-        ends = [at + user.range for at, user in zip(latest, users, strict=True)]
-        return max(ends, default=start + window.range)
-
     def explain(self) -> str:
         """Return the composition as text."""
         hour = 3600
@@ -168,19 +151,6 @@ def tiles_of(upstream: Windows, window: Windows) -> int | None:
     count, rest = divmod(window.range, upstream.range)
     follow = count == 1 or upstream.range % upstream.slide == 0
     return count if aligned and rest == 0 and follow else None
-
-
-def possibilities(windows: Iterable[Windows]) -> dict[Windows, tuple[TileRun, ...]]:
-    """Return for each window the others that alone can fill it: the DAG of uniform tilings."""
-    ordered = sorted(set(windows), key=_rank)
-    return {
-        window: tuple(
-            TileRun(other, count)
-            for other in ordered[:at]
-            if (count := tiles_of(other, window)) is not None
-        )
-        for at, window in enumerate(ordered)
-    }
 
 
 def factor_windows(windows: Sequence[Windows], grid: Grid) -> tuple[Windows, ...]:

@@ -2,16 +2,15 @@
 
 Idea: windows need the past again when it leaves them. One plan stores the events themselves
 (`tuples`), the other stores one entry per group and pane (`panes`). Both are computed from the same
-few measurements, the smaller is chosen, and the actual size is compared with the estimate.
+few measurements, and the smaller is chosen.
 
-    panes    N * (g * (s' + panes * entry) + G * s)      panes = range / pane
-    tuples   events * tuple + N * G * s                  events = rate * range, or rows
+    panes    g * (s' + panes * entry) + G * s      panes = range / pane
+    tuples   events * tuple + G * s                events = rate * range, or rows
 
 A query set over one stream stores tuples, or panes of the common length, for its largest range once
-(tuples once for all groupings, panes one entry for each), and running rows for every window. There
-are two accounts: a row per group with all its fields, as in the engine (N = 1), and an entry and a
-state for each aggregate, as the formulas were first printed. The engine's account adds what the log
-stores to rebuild a shard: everything that versions wrote since the last snapshot.
+(tuples once for all groupings, panes one entry for each), and running rows for every window. A
+group has one row with all its fields. What the log stores to rebuild a shard is added: everything
+that versions wrote since the last snapshot.
 
 Invariants:
 1. The printed example is reproduced (`test_the_printed_example_comes_out_at_17_and_8_gigabytes`).
@@ -120,19 +119,6 @@ def _met(events: float, groups: float) -> float:
 
 
 @dataclass(frozen=True)
-class Separate:
-    """The account in which every aggregate stores its own entries and states."""
-
-    #: combinations of function, column and grouping
-    aggregates: int
-    #: bytes of a running state, and of the state of the pane that is being filled
-    state_bytes: float = 16
-    open_bytes: float = 16
-    #: bytes of the entry that a pane leaves behind, key included
-    entry_bytes: float = 20
-
-
-@dataclass(frozen=True)
 class WindowStatistics:
     """The measurements of a stream."""
 
@@ -145,8 +131,6 @@ class WindowStatistics:
     #: bytes of an entry, and of a group's running row, with all their fields
     entry_bytes: float
     group_bytes: float
-    #: number of groupings of the stream
-    groupings: int = 1
     #: whether all fields can be subtracted; otherwise entries are read once more, and tuples by
     #: every shard, twice for each kind of sliding window
     invertible: bool = True
@@ -154,21 +138,6 @@ class WindowStatistics:
     #: length of a version's input, in microseconds or rows; 0 to ignore what is stored to rebuild
     #: a shard
     version: float = 0.0
-    separate: Separate | None = None
-
-
-@dataclass(frozen=True)
-class RowWindows:
-    """Windows of the last `range` rows, every `slide` rows."""
-
-    range: int
-    slide: int
-
-    def __post_init__(self) -> None:
-        """Refuse windows that are empty or never move."""
-        if self.range <= 0 or self.slide <= 0:
-            msg = f"a window of rows needs a range and a slide of at least one row; got {self}"
-            raise DefinitionError(msg)
 
 
 # -- a set of windows ----------------------------------------------------------------------------
@@ -181,8 +150,6 @@ class Estimate:
     plan: Plan
     space: SpaceEstimate
     traffic: TrafficEstimate
-    #: the same with separate entries and states for each aggregate, if requested
-    separate: SpaceEstimate | None
 
 
 @dataclass(frozen=True)
@@ -249,7 +216,7 @@ class PlanComparison:
 
     def table(self, forced: str | None = None) -> str:
         """Return both plans and the choice, as text."""
-        lines = [("plan", "log", "memory", "requests/s", "bytes/s", "per aggregate")]
+        lines = [("plan", "log", "memory", "requests/s", "bytes/s")]
         for name in _PLANS:
             each = self[name]
             lines.append(
@@ -259,7 +226,6 @@ class PlanComparison:
                     _size(each.space.memory),
                     f"{each.traffic.requests:,.1f}",
                     _size(each.traffic.bytes),
-                    "" if each.separate is None else _size(each.separate.total),
                 )
             )
         widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
@@ -275,42 +241,9 @@ class PlanComparison:
         return "\n".join(text)
 
 
-def estimate(
-    windows: Sequence[Windows | Cumulative], statistics: WindowStatistics
-) -> PlanComparison:
-    """Compare both plans for time windows over one stream."""
-    _refuse_none(windows)
-    kinds = list(dict.fromkeys(windows))
-    sliding = sum(isinstance(each, Windows) and not each.tumbles for each in kinds)
-    pane = Grid.of(windows).pane
-    shape = _Shape([each.range for each in kinds], sliding, pane, statistics.rate / SECOND)
-    return _compare(shape, statistics)
-
-
-def estimate_rows(windows: Sequence[RowWindows], statistics: WindowStatistics) -> PlanComparison:
-    """Compare both plans for windows of rows; `statistics.keys` counts by rows."""
-    _refuse_none(windows)
-    kinds = list(dict.fromkeys(windows))
-    pane = math.gcd(*(each.range for each in kinds), *(each.slide for each in kinds))
-    sliding = sum(each.slide < each.range for each in kinds)
-    return _compare(_Shape([each.range for each in kinds], sliding, pane, 1.0), statistics)
-
-
-def check(estimated: SpaceEstimate, happened: SpaceEstimate) -> float:
-    """Return the actual size as a multiple of the estimate: 1 is exact, 2 is twice as much."""
-    if estimated.total == 0:
-        return 1.0 if happened.total == 0 else math.inf
-    return happened.total / estimated.total
-
-
-# -- inside --------------------------------------------------------------------------------------
-
-_PLANS: tuple[Plan, Plan] = ("panes", "tuples")
-
-
 @dataclass(frozen=True)
-class _Shape:
-    """A set of windows in units of time or in rows."""
+class WindowShape:
+    """A set of windows, in units of time or in rows."""
 
     ranges: Sequence[int]
     #: how many of them overlap, so that what leaves them must be read
@@ -319,14 +252,30 @@ class _Shape:
     events_per_unit: float
 
 
-def _compare(shape: _Shape, stats: WindowStatistics) -> PlanComparison:
+def estimate(
+    windows: Sequence[Windows | Cumulative], statistics: WindowStatistics
+) -> PlanComparison:
+    """Compare both plans for time windows over one stream."""
+    if not windows:
+        msg = "there is no window to estimate; give at least one"
+        raise DefinitionError(msg)
+    kinds = list(dict.fromkeys(windows))
+    sliding = sum(isinstance(each, Windows) and not each.tumbles for each in kinds)
+    pane = Grid.of(windows).pane
+    ranges = [each.range for each in kinds]
+    shape = WindowShape(ranges, sliding, pane, statistics.rate / SECOND)
+    return compare(shape, statistics)
+
+
+def compare(shape: WindowShape, stats: WindowStatistics) -> PlanComparison:
+    """Compare both plans for windows of a shape."""
     ranges, pane = shape.ranges, shape.pane
     largest = max(ranges)
     entries = stats.keys.rows(pane)
     groups = sum(stats.keys.rows(each) for each in ranges)
     events = shape.events_per_unit * largest
     panes = largest / pane
-    ours_panes = space_of_panes(
+    in_panes = space_of_panes(
         aggregates=1,
         entries=entries,
         panes=panes,
@@ -335,42 +284,19 @@ def _compare(shape: _Shape, stats: WindowStatistics) -> PlanComparison:
         entry_bytes=stats.entry_bytes,
         state_bytes=stats.group_bytes,
     )
-    ours_tuples = space_of_tuples(
+    in_tuples = space_of_tuples(
         aggregates=1,
         events=events,
         tuple_bytes=stats.tuple_bytes,
         groups=groups,
         state_bytes=stats.group_bytes,
     )
-    apart = stats.separate
-    if apart is None:
-        apart_panes = apart_tuples = None
-    else:
-        each_groups = groups / stats.groupings
-        apart_panes = space_of_panes(
-            aggregates=apart.aggregates,
-            entries=entries / stats.groupings,
-            panes=panes,
-            groups=each_groups,
-            open_bytes=apart.open_bytes,
-            entry_bytes=apart.entry_bytes,
-            state_bytes=apart.state_bytes,
-        )
-        apart_tuples = space_of_tuples(
-            aggregates=apart.aggregates,
-            events=events,
-            tuple_bytes=stats.tuple_bytes,
-            groups=each_groups,
-            state_bytes=apart.state_bytes,
-        )
     blocks = SpaceEstimate(0, (1 + len(ranges)) * BLOCK_BYTES)
     kept = _rebuilding(shape, stats, groups * stats.group_bytes)
     moved = _moved(shape, stats)
     return PlanComparison(
-        panes=Estimate("panes", ours_panes + kept["panes"] + blocks, moved["panes"], apart_panes),
-        tuples=Estimate(
-            "tuples", ours_tuples + kept["tuples"] + blocks, moved["tuples"], apart_tuples
-        ),
+        panes=Estimate("panes", in_panes + kept["panes"] + blocks, moved["panes"]),
+        tuples=Estimate("tuples", in_tuples + kept["tuples"] + blocks, moved["tuples"]),
         pane=(
             f"a pane is {shape.events_per_unit * pane:,.0f} events of "
             f"{stats.tuple_bytes:,.0f} bytes or {entries:,.0f} entries of "
@@ -381,8 +307,13 @@ def _compare(shape: _Shape, stats: WindowStatistics) -> PlanComparison:
     )
 
 
+# -- inside --------------------------------------------------------------------------------------
+
+_PLANS: tuple[Plan, Plan] = ("panes", "tuples")
+
+
 def _rebuilding(
-    shape: _Shape, stats: WindowStatistics, snapshot: float
+    shape: WindowShape, stats: WindowStatistics, snapshot: float
 ) -> dict[Plan, SpaceEstimate]:
     """Return what the log stores to rebuild a shard: a snapshot, and what versions wrote since.
 
@@ -399,7 +330,7 @@ def _rebuilding(
     return {"panes": SpaceEstimate(panes, 0), "tuples": SpaceEstimate(tuples, 0)}
 
 
-def _moved(shape: _Shape, stats: WindowStatistics) -> dict[Plan, TrafficEstimate]:
+def _moved(shape: WindowShape, stats: WindowStatistics) -> dict[Plan, TrafficEstimate]:
     """Return the traffic: entries in and out of windows; tuples, and the entries made of them."""
     windows, sliding = len(shape.ranges), shape.sliding
     length = shape.pane * shape.events_per_unit
@@ -417,9 +348,3 @@ def _moved(shape: _Shape, stats: WindowStatistics) -> dict[Plan, TrafficEstimate
 
 def _size(size: float) -> str:
     return format_bytes(round(size))
-
-
-def _refuse_none(windows: Sequence[object]) -> None:
-    if not windows:
-        msg = "there is no window to estimate; give at least one"
-        raise DefinitionError(msg)

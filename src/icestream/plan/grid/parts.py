@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.folding.fields import ORDERED
 from icestream.operators.object_aggregates.functions import needs_objects
 from icestream.operators.view_rows import ViewRows
 from icestream.plan.nodes.queries import SOURCE, TIME, Plan, View
@@ -80,6 +81,17 @@ def parts_of(plan: Plan) -> tuple[PlanPart, ...]:
             alike.setdefault(kind, []).append(number)
     panes = (_of_entries(plan, on_panes),) if on_panes else ()
     return (*panes, *(_of_events(plan, tuple(numbers)) for numbers in alike.values()))
+
+
+def needs_order(plan: Plan) -> bool:
+    """Tell whether rows depend on the order in which events of equal time arrive."""
+    return any(
+        not _on_panes(plan, view)
+        or any(
+            field.kind in ORDERED for each in view.aggregates for field in each.fields(plan.types)
+        )
+        for view in plan.views
+    )
 
 
 def _on_panes(plan: Plan, view: View) -> bool:

@@ -13,7 +13,6 @@ Invariants:
 
 from __future__ import annotations
 
-import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +33,7 @@ from icestream.state.log.ipc import read_batch, read_table, write_table
 from icestream.state.log.reader import SegmentReader
 from icestream.state.log.segments import segment_name
 from icestream.state.log.writer import SegmentWriter
+from icestream.state.versions.attempts import epoch_of, new_attempt
 from icestream.state.versions.commits import RESULTS, SEGMENTS
 
 KEYS = 0
@@ -163,7 +163,7 @@ class ExchangeWriter:
 
     def keep(self, ordinal: int) -> SegmentWriter:
         """Open the segment that stores the events of the split."""
-        path = f"{self._root}/{SEGMENTS}/{segment_name(ordinal, uuid.uuid4().hex[:16])}"
+        path = f"{self._root}/{SEGMENTS}/{segment_name(ordinal, new_attempt(epoch_of(self._name)))}"
         self._kept = SegmentWriter(self._log_files, path, ordinal, codec=self._codec)
         return self._kept
 

@@ -5,7 +5,9 @@ Parquet, CSV or Arrow files and the query uses plain columns of them, Spark stil
 files belong to which batch, and the tasks read those files with pyarrow.
 
     source.py         which streams can be read this way, and by which reader
-    file_splits.py    the files of a batch, divided among the tasks
+    scans.py          the files of a batch
+    order.py          their order
+    file_splits.py    their division among the tasks
     reader.py         what all readers share; parquet.py, csv.py and arrow.py are the readers
     reception.py      what every ingest task does with events
 

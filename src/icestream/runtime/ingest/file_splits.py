@@ -1,9 +1,9 @@
 """The files of a batch, and how they are divided among the tasks.
 
 Idea: Spark's scan of a batch lists which bytes of which files it would read. Its own shares are
-uneven if files are large relative to them, so the bytes are laid end to end, by path, and cut into
-equal shares. A cut inside a file makes two pieces; a rule of each format assigns every row to
-exactly one of them.
+uneven if files are large relative to them, so the bytes are laid end to end, in the order of the
+source's log (`order`), and cut into equal shares. A cut inside a file makes two pieces; a rule of
+each format assigns every row to exactly one of them.
 
 Invariants:
 1. Shares contain the bytes of all pieces, each once, in order, and differ by at most one byte
@@ -14,12 +14,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame
+
+from icestream.runtime.ingest.order import place_of
+from icestream.runtime.ingest.scans import scans_of
 
 #: with fewer bytes, another task costs more than it saves
 LEAST_SHARE = 2 << 20
@@ -45,33 +47,31 @@ class FileSplit:
         return self.start <= place < self.end
 
 
-def pieces_of(batch: DataFrame, owners: Sequence[Callable[[str], bool]]) -> list[FileSplit] | None:
+def pieces_of(
+    batch: DataFrame, owners: Sequence[Callable[[str], bool]], places: Mapping[str, int]
+) -> list[FileSplit] | None:
     """Return what Spark's own scans of the batch would read; None if they are not plain scans.
 
     The functions in `owners` return whether a file belongs to a source: each source has one scan,
-    or none if it has no new files.
+    or none if it has no new files. Pieces are in the order of the files' places.
     """
-    found: list[FileSplit] = []
+    found: list[tuple[tuple[int, int, str], FileSplit]] = []
     owned: list[int] = []
-    scans = 0
-    waiting = [batch._jdf.queryExecution().logical().rdd()]
-    while waiting:
-        rdd = waiting.pop()
-        if rdd.getClass().getSimpleName() == "FileScanRDD":
-            mine = [
-                piece for each in items(rdd.filePartitions()) for piece in _pieces(each.files())
-            ]
-            found += mine
-            owned += [n for n, has in enumerate(owners) if all(has(each.path) for each in mine)]
-            scans += 1
-        waiting += [each.rdd() for each in items(rdd.dependencies())]
-    plain = 0 < scans == len(owned) == len(set(owned)) and all(piece.path for piece in found)
-    return sorted(found, key=lambda piece: (piece.path, piece.start)) if plain else None
-
-
-def _pieces(files: Any) -> Iterator[FileSplit]:
-    for file in files:
-        yield FileSplit(local_path(file.urlEncodedPath()), file.start(), file.length())
+    scans = scans_of(batch)
+    for scan in scans:
+        mine = [
+            (
+                place_of(each.uri, each.modified, places),
+                FileSplit(local_path(each.uri), each.start, each.length),
+            )
+            for each in scan
+        ]
+        found += mine
+        owned += [n for n, has in enumerate(owners) if all(has(piece.path) for _, piece in mine)]
+    apart = 0 < len(scans) == len(owned) == len(set(owned))
+    if not apart or not all(piece.path for _, piece in found):
+        return None
+    return [piece for _, piece in sorted(found, key=lambda each: (each[0], each[1].start))]
 
 
 def local_path(uri: str) -> str:
@@ -101,9 +101,3 @@ def shared_out(pieces: Sequence[FileSplit], workers: int) -> list[list[FileSplit
             start += length
         passed += piece.length
     return shares
-
-
-def items(sequence: Any) -> Iterator[Any]:
-    """Yield the items of a Scala sequence."""
-    for place in range(sequence.size()):
-        yield sequence.apply(place)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.core.errors import InputError
-from icestream.core.times import Micros
+from icestream.core.times import FURTHEST, YEAR, Micros
 from icestream.plan.nodes.queries import SOURCE, TIME, Computation
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
 from icestream.state.log.format import SegmentInfo
@@ -74,6 +74,7 @@ class EventTimeCheck:
         times = np.asarray(batch.column(TIME).cast(pa.int64()).to_numpy())
         if batch.num_rows == 0:
             return batch, times
+        self.check_times(times, batch.column(SOURCE))
         self.note_times(times, batch.column(SOURCE))
         if int(times.min()) < self._late_before:
             late = times < self._late_before
@@ -97,6 +98,20 @@ class EventTimeCheck:
                 "ignore and count them"
             )
             raise InputError(msg)
+
+    def check_times(self, times: Ints, sources: pa.Array) -> None:
+        """Refuse times so far away that the ends of windows would not fit 64 bits."""
+        if int(times.min()) >= -FURTHEST and int(times.max()) <= FURTHEST:
+            return
+        row = int(np.flatnonzero((times < -FURTHEST) | (times > FURTHEST))[0])
+        name, time = self._plan.sources[sources[row].as_py()].name, int(times[row])
+        msg = (
+            f"an event of {name} has the time {time:,} microseconds since 1970, about the year "
+            f"{1970 + time // YEAR}: times must be within {FURTHEST // YEAR:,} years of 1970. "
+            "Perhaps its unit is not what it was taken for. Mend it, or filter it out, before "
+            "ice.stream(...)"
+        )
+        raise InputError(msg)
 
     def note_times(self, times: Ints, sources: pa.Array) -> None:
         """Record the latest time of each source."""

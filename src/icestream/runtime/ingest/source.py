@@ -15,9 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from icestream.plan.nodes.queries import SOURCE
 from icestream.runtime.ingest.arrow import ARROW_ROWS, ArrowReader
 from icestream.runtime.ingest.csv import CsvReader
-from icestream.runtime.ingest.file_splits import items, local_path
+from icestream.runtime.ingest.file_splits import local_path
 from icestream.runtime.ingest.parquet import ParquetReader
 from icestream.runtime.ingest.reader import FileSource, FormatReader
+from icestream.runtime.ingest.scans import items
 
 _SETTINGS = (
     "spark.sql.columnNameOfCorruptRecord",

@@ -29,7 +29,6 @@ prefer. A shuffle can name a host only once, so handles are united twice.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -39,6 +38,7 @@ from typing import Any
 from pyspark import RDD, StorageLevel
 from pyspark.sql import SparkSession
 
+from icestream.runtime.version.run_folders import remove_other_runs
 from icestream.state.arena import discard, is_working
 
 #: seconds that creating a handle takes, so that no executor creates all of them
@@ -144,10 +144,7 @@ def here() -> str:
 
 def tidy_host(arenas: str, version: int, named: Collection[str | None]) -> None:
     """Remove from this host what tasks of `version` do not need: other runs, unnamed arenas."""
-    local, run = os.path.split(os.path.dirname(arenas))
-    for other in _names(local):
-        if other != run:
-            shutil.rmtree(os.path.join(local, other), ignore_errors=True)
+    remove_other_runs(os.path.dirname(arenas))
     # the list excludes arenas that are created from now on: other tasks of this host are running
     unnamed = set(_names(arenas)) - set(named)
     discard(arenas, (each for each in unnamed if not _is_in_use(each, version)))

@@ -349,7 +349,11 @@ class Query:
 
     def _hand_out(self, delivery: Delivery) -> None:
         started = time.monotonic()
-        self._deliver(delivery)
+        try:
+            self._deliver(delivery)
+        except Exception:
+            self._driver.tell_if_taken_over()
+            raise
         self._driver.delivered()
         if delivery.progress:
             took = round(1000 * (time.monotonic() - started))

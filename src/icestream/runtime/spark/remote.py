@@ -6,16 +6,22 @@ driver makes them with Spark's checkpoint file manager, as Spark does for its ow
 
 Invariants:
 1. `put` creates a complete file or none, and never replaces one
-   (`test_a_second_put_of_one_path_is_refused`).
+   (`test_a_second_put_of_one_path_is_refused`); if several race for a name, one wins
+   (`test_one_of_several_puts_wins`). It reads the file back and returns what is there, so that a
+   lost answer, or a close that failed unnoticed, leaves no doubt about a commit
+   (`test_put_reads_back_what_became_of_it`).
 2. Everything but `put` works in a task without a JVM (`test_tasks_need_no_jvm`).
 
-Limits: whether `put` is exclusive depends on the storage, as for Spark's own checkpoints: HDFS
-renames atomically, object stores need the committer that Spark is configured with.
+Limits: whether `put` is exclusive depends on the storage, as for Spark's own checkpoints. Local
+files are linked and HDFS renames without replacing, so one of two wins. Object stores have no such
+rename (`EXCLUSIVE` lists the storages that do): two programs that create a file at the same moment
+may both believe that they have won; a warning is issued once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import logging
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -27,10 +33,14 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from icestream.core.errors import DefinitionError, StorageError
-from icestream.state.files import NewFile, OpenFile, folder_of
+from icestream.state.files import LocalFiles, NewFile, OpenFile, folder_of
 
 #: schemes of Hadoop that have another name in Arrow
 _ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfs", "abfss": "abfs"}
+#: storages on which creating a file fails if another did it first, whatever the moment
+EXCLUSIVE = frozenset({"file", "hdfs", "viewfs"})
+
+_LOG = logging.getLogger(__name__)
 
 
 class RemoteFiles:
@@ -57,7 +67,11 @@ class RemoteFiles:
             file.close()
 
     def put(self, path: str, data: bytes) -> bool:
-        """Create a file with this content, on the driver; False if it exists."""
+        """Create a file with this content, on the driver; False if it exists with another."""
+        if _is_local(path):
+            return LocalFiles().put(_find(path)[1], data)
+        if urlsplit(path).scheme not in EXCLUSIVE:
+            _warn_of(urlsplit(path).scheme)
         spark = SparkSession.getActiveSession() or SparkSession._instantiatedSession
         if spark is None:
             msg = f"{path} can only be created by the driver, with a running Spark session"
@@ -68,18 +82,14 @@ class RemoteFiles:
         manager = package.CheckpointFileManager.create(
             place.getParent(), spark._jsparkSession.sessionState().newHadoopConf()
         )
-        try:
+
+        def create() -> None:
             manager.mkdirs(place.getParent())
-            if manager.exists(place):
-                return False
             stream = manager.createAtomic(place, False)
             stream.write(bytearray(data))
             stream.close()
-        except Py4JJavaError as error:
-            if "FileAlreadyExists" in str(error.java_exception):
-                return False
-            raise _refused(path, error.java_exception) from error
-        return True
+
+        return False if self.exists(path) else _created(self, path, data, create)
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file on the same storage."""
@@ -108,6 +118,35 @@ class RemoteFiles:
 
     def sync_files(self, paths: Collection[str]) -> None:
         """Do nothing: closed files are durable."""
+
+
+def _created(files: RemoteFiles, path: str, data: bytes, create: Callable[[], None]) -> bool:
+    """Create a file and tell from what is there then whether it was us."""
+    failure: Py4JJavaError | None = None
+    try:
+        create()
+    except Py4JJavaError as error:
+        failure = error
+    try:
+        return files.read(path) == data
+    except FileNotFoundError:
+        reason = "its storage took it and does not have it" if failure is None else failure
+        raise _refused(path, getattr(reason, "java_exception", reason)) from failure
+
+
+def _is_local(path: str) -> bool:
+    """Tell whether this process can link files there."""
+    return urlsplit(path).scheme == "file"
+
+
+@lru_cache(maxsize=16)
+def _warn_of(scheme: str) -> None:
+    """Say once that a storage cannot create exclusively."""
+    _LOG.warning(
+        "%s:// cannot create a file exclusively through Spark: two programs that open one "
+        "checkpoint in the same moment may both believe to own it. Start one at a time",
+        scheme,
+    )
 
 
 class _RemoteNewFile:

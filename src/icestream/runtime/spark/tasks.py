@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 import pickle
 import tempfile
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,8 +31,10 @@ from pyspark import RDD, StorageLevel, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from icestream.core.errors import DefinitionError, IcestreamError
+from icestream.operators.folding.columns import PLACE_BITS
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
 from icestream.runtime.ingest.file_splits import pieces_of, shared_out
+from icestream.runtime.ingest.order import FilePlaces, listed_files
 from icestream.runtime.ingest.reader import FileSource, UnlikeSpark, read
 from icestream.runtime.ingest.reception import IngestTask, RereadTask
 from icestream.runtime.spark.placement import CachedPartitions, TaskSlots, here, tidy_host
@@ -43,6 +44,7 @@ from icestream.runtime.work.windows.prefold import Prefold
 from icestream.state.files import Files, LocalFiles
 from icestream.state.log.reader import SegmentReader
 from icestream.state.log.writer import SegmentWriter
+from icestream.state.versions.attempts import new_attempt
 
 _REPORT = pa.schema([("report", pa.binary())])
 _PARCEL = pa.schema(
@@ -50,8 +52,8 @@ _PARCEL = pa.schema(
 )
 #: shard number of the row with a split's report and without a blob
 _NO_SHARD = -1
-#: offsets of split numbers in the order of parcels: those of a second job follow the first
-_PLACES = 1 << 20
+#: places in the order of parcels: those of a second job follow the first
+_PLACES = 1 << PLACE_BITS
 
 
 class FileExchangeExecutor:
@@ -69,6 +71,7 @@ class FileExchangeExecutor:
     ) -> None:
         """Create the executor; with `sources`, tasks read the files of a batch themselves."""
         self.parcel_files = files if in_storage else LocalFiles()
+        self.epoch = 0
         self._hosts_apart = in_storage
         self._codec = codec
         self._spark = spark
@@ -96,8 +99,11 @@ class FileExchangeExecutor:
     ) -> list[tuple[int, Parcel]] | None:
         """Let the tasks read the files of the batch; None if only Spark can."""
         sources, schema = self._sources, ingest.plan.batch_schema
-        pieces = pieces_of(batch, [each.has for each in sources]) if sources else None
-        if sources is None or pieces is None:
+        if sources is None:
+            return None
+        owners = [each.has for each in sources]
+        pieces = pieces_of(batch, owners, listed_files(self._spark))
+        if pieces is None:
             return None
         context = self._spark.sparkContext
         shares = shared_out(pieces, context.defaultParallelism)
@@ -119,10 +125,12 @@ class FileExchangeExecutor:
     ) -> list[tuple[int, Parcel]]:
         """Take the rows of the batch from the JVM, folded there if that pays."""
         source, task = self._prefold.choose(ingest, batch)
+        places = FilePlaces.of(source, self._spark)
 
         def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             split = TaskContext.get().partitionId()  # type: ignore[union-attr]
-            yield _packed(_REPORT, [pickle.dumps(parcels.fold(split, batches, task))])
+            for place, rows in _placed_rows(places, split, batches):
+                yield _packed(_REPORT, [pickle.dumps(parcels.fold(place, rows, task))])
 
         rows = source.mapInArrow(one, "report binary").collect()
         outcomes: list[tuple[int, Parcel]] = [_unpacked(row["report"]) for row in rows]
@@ -130,7 +138,9 @@ class FileExchangeExecutor:
         return outcomes
 
     def _parcelling(self, version: int, folder: str) -> _Parcelling:
-        return _Parcelling(self._files, self._root, version, folder, self._codec, self.parcel_files)
+        return _Parcelling(
+            self._files, self._root, version, self.epoch, folder, self._codec, self.parcel_files
+        )
 
     def reread(self, task: RereadTask, folder: str) -> list[Parcel]:
         """Read the log; each task reads a part of its segments."""
@@ -168,6 +178,7 @@ class _Parcelling:
     files: Files
     root: str
     version: int
+    epoch: int
     folder: str
     codec: str | None
     parcel_files: Files
@@ -181,7 +192,7 @@ class _Parcelling:
         return self._filled(part, lambda out: task.run(part, parts, out))
 
     def _filled(self, number: int, fill: Callable[[ExchangeWriter], SplitReport]) -> _Outcome:
-        name = f"{self.version:012d}-{number:06d}-{uuid.uuid4().hex[:16]}"
+        name = f"{self.version:012d}-{number:06d}-{new_attempt(self.epoch)}"
         path = os.path.join(self.folder, f"{name}.parcel")
         out = ExchangeWriter(self.parcel_files, path, self.files, self.root, name, self.codec)
 
@@ -209,6 +220,7 @@ class ShuffleExchangeExecutor:
         codec: str | None = None,
     ) -> None:
         """Start without blobs."""
+        self.epoch = 0
         self._spark = spark
         self._files = files
         self._root = root
@@ -227,11 +239,15 @@ class ShuffleExchangeExecutor:
         """Fold the micro-batch into one blob per split and shard, stored on the executors."""
         self._forget()
         source, task = self._prefold.choose(ingest, batch)
-        done = self._blobs_of(
-            source,
-            ingest.version,
-            lambda parcels, split, batches: parcels.fold(split, batches, task),
-        )
+        places = FilePlaces.of(source, self._spark)
+
+        def fold(
+            parcels: _Parcelling, split: int, batches: Iterator[pa.RecordBatch]
+        ) -> Iterator[tuple[int, _Outcome]]:
+            for place, rows in _placed_rows(places, split, batches):
+                yield place, parcels.fold(place, rows, task)
+
+        done = self._blobs_of(source, ingest.version, fold)
         self._prefold.learn([parcel.report for parcel in done])
         return done
 
@@ -239,9 +255,11 @@ class ShuffleExchangeExecutor:
         """Read the log into one blob per part and shard."""
         parts = min(self._spark.sparkContext.defaultParallelism, len(task.segments))
 
-        def fold(parcels: _Parcelling, part: int, numbers: Iterator[pa.RecordBatch]) -> _Outcome:
+        def fold(
+            parcels: _Parcelling, part: int, numbers: Iterator[pa.RecordBatch]
+        ) -> Iterator[tuple[int, _Outcome]]:
             _exhaust(numbers)
-            return parcels.reread(part, parts, task)
+            yield part, parcels.reread(part, parts, task)
 
         return self._blobs_of(self._spark.range(0, parts, 1, parts), task.version, fold)
 
@@ -249,21 +267,24 @@ class ShuffleExchangeExecutor:
         self,
         source: DataFrame,
         version: int,
-        fold: Callable[[_Parcelling, int, Iterator[pa.RecordBatch]], _Outcome],
+        fold: Callable[
+            [_Parcelling, int, Iterator[pa.RecordBatch]], Iterator[tuple[int, _Outcome]]
+        ],
     ) -> list[Parcel]:
         """Let tasks fold their part of a source and store blobs; return the parcels' reports."""
         files, root, codec, wave = self._files, self._root, self._codec, len(self._parcels)
+        epoch = self.epoch
 
         def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             number = TaskContext.get().partitionId()  # type: ignore[union-attr]
             with tempfile.TemporaryDirectory(prefix="icestream-") as local:
-                parcels = _Parcelling(files, root, version, local, codec, LocalFiles())
-                outcome = fold(parcels, number, batches)
-                place = _PLACES * wave + number
-                yield _packed(_PARCEL, [_NO_SHARD], [place], [pickle.dumps(outcome)], [b""])
-                if outcome.error is None:
-                    for shard, blob in cut(outcome.value[1].path):
-                        yield _packed(_PARCEL, [shard], [place], [b""], [blob])
+                parcels = _Parcelling(files, root, version, epoch, local, codec, LocalFiles())
+                for local_place, outcome in fold(parcels, number, batches):
+                    place = _PLACES * wave + local_place
+                    yield _packed(_PARCEL, [_NO_SHARD], [place], [pickle.dumps(outcome)], [b""])
+                    if outcome.error is None:
+                        for shard, blob in cut(outcome.value[1].path):
+                            yield _packed(_PARCEL, [shard], [place], [b""], [blob])
 
         blobs = source.mapInArrow(one, _PARCEL_DDL).persist(StorageLevel.MEMORY_AND_DISK)
         self._parcels.append(blobs)
@@ -337,6 +358,16 @@ def _tried(run: Callable[[], Any]) -> _Outcome:
 def _exhaust(values: Iterable[Any]) -> None:
     """Read all input: Spark kills a Python worker that leaves some unread."""
     deque(values, maxlen=0)
+
+
+def _placed_rows(
+    places: FilePlaces | None, split: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+    """Yield the parts of a split with their places: its pieces of files, or the split itself."""
+    if places is None:
+        yield split, batches
+    else:
+        yield from places.cut(batches, split)
 
 
 def _unpacked(data: bytes) -> Any:

@@ -23,14 +23,14 @@ import contextlib
 import json
 import os
 import re
-import socket
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
 import xxhash
+
+from icestream.core.process import lives, this_process
 
 #: bytes at which a file becomes the older half
 HALF_BYTES = 8 << 20
@@ -126,23 +126,6 @@ def known_checkpoints(most: int = 20) -> list[str]:
             if (history_folder(checkpoint) / NEWER).exists():
                 found.append(checkpoint)
     return found
-
-
-def this_process() -> dict[str, Any]:
-    """Return what identifies this process among all others, on all hosts and at all times."""
-    pid = os.getpid()
-    return {"host": socket.gethostname(), "pid": pid, "began": psutil.Process(pid).create_time()}
-
-
-def lives(process: Mapping[str, Any]) -> bool | None:
-    """Return whether a process that `this_process` described is alive; None if unknown."""
-    if process.get("host") != socket.gethostname():
-        return None
-    try:
-        began: float = psutil.Process(int(process["pid"])).create_time()
-        return abs(began - float(process["began"])) < 1.0
-    except (psutil.Error, KeyError, TypeError, ValueError, OverflowError):
-        return False
 
 
 def running(checkpoint: str) -> bool:

@@ -7,13 +7,19 @@ failed attempts left behind.
 Invariants:
 1. The folders contain what retained versions name, and nothing else
    (`test_nothing_is_left_behind_that_no_version_names`).
+2. Nothing is removed that a newer owner wrote, nor anything at all by who has lost the checkpoint
+   (`test_a_sweep_leaves_files_of_newer_epochs_alone`, `test_the_loser_deletes_nothing`): what was
+   there before the takeover, and names of epochs up to the own, are all that is ever looked at.
 
 Cost: a version is read once; every 16th version lists the folders.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from icestream.state.files import Files
+from icestream.state.versions.attempts import epoch_of
 from icestream.state.versions.commits import (
     RESULTS,
     SEGMENTS,
@@ -43,13 +49,25 @@ class VersionRetention:
         self._kept: dict[int, tuple[Commit, tuple[LiveSegment, ...]]] = {}
         self._named: set[str] = set()
 
-    def resume(self) -> None:
-        """Read the position of the checkpoint and remove what no version names."""
+    def stored(self) -> list[str]:
+        """Return the existing files that versions may name."""
+        return [
+            f"{self._root}/{folder}/{name}"
+            for folder in (SEGMENTS, RESULTS)
+            for name in self._files.list(f"{self._root}/{folder}")
+        ]
+
+    def resume(self, left: Collection[str] | None = None) -> None:
+        """Read the position of the checkpoint and remove what no version names.
+
+        After a takeover, only the files `left` by earlier owners, listed before it, are removed.
+        """
+        self._store.check_owner()
         self._kept.clear()
         self.last = last = self._store.latest()
         self.live = self._restorable(last.version)[1] if last is not None else ()
         self._named = self._names(last) if last is not None else set()
-        self._sweep()
+        self._sweep(left)
 
     def add(self, commit: Commit, live: tuple[LiveSegment, ...]) -> None:
         """Add a committed version."""
@@ -61,6 +79,7 @@ class VersionRetention:
         last = self.last
         if last is None:
             return
+        self._store.check_owner()
         named = self._names(last)
         for path in self._named - named:
             self._files.unlink(path)
@@ -70,7 +89,7 @@ class VersionRetention:
         oldest = self._oldest(last)
         bases = self._restorable(oldest)[0].bases
         needed = min(last_listing(oldest), *(base or 1 for base in bases))
-        self._store.remove(v for v in self._store.versions() if v < needed)
+        self._store.forget_before(needed)
         for version in [v for v in self._kept if v < oldest]:
             del self._kept[version]
 
@@ -99,12 +118,14 @@ class VersionRetention:
             f"{self._root}/{RESULTS}/{name}" for name in rows
         }
 
-    def _sweep(self) -> None:
+    def _sweep(self, left: Collection[str] | None = None) -> None:
         """Remove files of failed attempts, and of losing attempts that are still writing."""
-        for folder in (SEGMENTS, RESULTS):
-            for name in self._files.list(f"{self._root}/{folder}"):
-                if (path := f"{self._root}/{folder}/{name}") not in self._named:
-                    self._files.unlink(path)
+        if left is None:
+            own = self._store.epoch
+            left = [path for path in self.stored() if epoch_of(path.rpartition("/")[2]) <= own]
+        for path in left:
+            if path not in self._named:
+                self._files.unlink(path)
 
 
 __all__ = ["VersionRetention"]

@@ -18,7 +18,6 @@ Invariants:
 from __future__ import annotations
 
 import time
-import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -42,6 +41,7 @@ from icestream.state.log.reader import Log, SegmentReader
 from icestream.state.log.segments import SegmentTable, segment_name
 from icestream.state.log.writer import SegmentWriter
 from icestream.state.validation import sensible
+from icestream.state.versions.attempts import new_attempt
 from icestream.state.versions.commits import RESULTS, SEGMENTS, Commit, VersionStore, is_base
 
 
@@ -126,6 +126,8 @@ class ShardTask:
     #: arenas that the previous version names, of all shards
     named: tuple[str, ...] = ()
     codec: str | None = None
+    #: the epoch of the driver, which the names of all files tell
+    epoch: int = 0
     #: where changes for other components go; None if there are none
     sends: ChangeTargets | None = None
     #: fused shards of other components, each after those that send to it, which run in this one
@@ -212,7 +214,7 @@ class OpenShard:
     def __init__(self, task: ShardTask, shelf: ParcelReader) -> None:
         """Open the previous version and process the data from the exchange."""
         self._task = task
-        self._attempt = uuid.uuid4().hex[:16]
+        self._attempt = new_attempt(task.epoch)
         self._budget = Budget(task.quota)
         self._arena, self._rebuilt = task.open_arena(self._budget)
         self._released = False
@@ -369,4 +371,4 @@ class ShardSpace:
 
 def _past(commit: Commit, shard: int) -> PastVersion:
     segments = [(s.lifetime, s.info) for s in commit.added if s.shard == shard]
-    return PastVersion(commit.version, commit.watermark, segments)
+    return PastVersion(commit.version, commit.watermark, segments, commit.flushed)

@@ -39,6 +39,8 @@ class Executor(Protocol[Batch_contra]):
 
     #: where parcels are written and read
     parcel_files: Files
+    #: the epoch that the names of files which last tell
+    epoch: int
 
     @property
     def parallel(self) -> int:

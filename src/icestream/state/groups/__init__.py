@@ -1,7 +1,8 @@
-"""State by group: rows of each group in synopses, hot in memory or cold on the log.
+"""State by group: rows of each group, hot in memory or cold on the log.
 
-`spec` says what a synopsis is and what operators may ask; `store` keeps it, with `rows` (batches as
-words), `heap` and `directory` (what is in memory), `extents` and `writing` (what is on the log),
-`migration` and `residency` (who is where), `cold_index` and `carrying` (groups that are long cold),
-`cleaning` and `history` (room on the log, and coming back from it).
+`spec` defines a group store's schema and what operators may request; `store` implements it. In
+memory: `heap` (rows as words) and `directory` (facts about each group, found by id; `facts`). On
+the log: `extents` (format), `writing`, `unsealed` (not yet written). `eviction` and `migration`
+move groups between the two, and `cold` decides which; `inline_groups` stores small, long-cold
+groups in the index itself. `cleaning` compacts the log, `recovery` restores a store from it.
 """

@@ -1,8 +1,8 @@
 """The groups a store knows of, one row of words each, found through a hash index.
 
-Idea: rows `int64[slots, words]` (columns in `kernels.heap`) and an open-addressing index, both in
-the arena. A slot that is given up joins a list of free ones and is used again only by `open`, so
-what a caller holds stays valid as long as nobody closes it.
+Idea: rows `int64[slots, words]` (columns in `kernels.groups.heap`) and an open-addressing index,
+both in the arena. A slot that is given up joins a list of free ones and is used again only by
+`open`, so what a caller holds stays valid as long as nobody closes it.
 
 Invariants:
 1. A group is found exactly while it is open (`test_oracle_a_directory_is_a_dictionary`).

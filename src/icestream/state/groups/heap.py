@@ -1,8 +1,8 @@
 """The hot rows of a store: a heap of small blocks in the arena that grows up to a limit.
 
-Idea: `kernels.heap` moves words; here is where the blocks are and when there are more of them. The
-heap grows by a quarter at a time and says so when it cannot: what then leaves memory is decided by
-whoever asked.
+Idea: `kernels.groups.heap` moves words; here is where the blocks are and when there are more of
+them. The heap grows by a quarter at a time and says so when it cannot: what then leaves memory is
+decided by whoever asked.
 
 Invariants:
 1. A heap has at most `limit` bytes (`test_bounded_a_heap_keeps_its_limit`).

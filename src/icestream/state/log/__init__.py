@@ -1,5 +1,5 @@
 """The log: immutable segment files of checksummed records, found again by 8-byte markers.
 
-`format` defines the bytes, `writer` makes a segment, `reader` reads segments and follows chains of
-records, `compact` rewrites chains that never expire. `docs/formats/log.md` shows the format.
+`format` defines the bytes, `writer` makes a segment, `reader` reads segments and finds
+records by their markers. `docs/formats/log.md` shows the format.
 """

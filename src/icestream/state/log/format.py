@@ -177,11 +177,6 @@ def file_name(value: object) -> str:
     return text(value)
 
 
-def marker_of(ordinal: int, offset: int) -> int:
-    """Return the marker of the record at `offset` of segment `ordinal`'s record stream."""
-    return ordinal << 32 | offset // ALIGNMENT
-
-
 def ordinal_of(marker: int) -> int:
     """Return the ordinal of the segment that a marker points into."""
     return marker >> 32

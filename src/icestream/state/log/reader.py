@@ -239,19 +239,6 @@ class SegmentReader:
             origin = self.ordinal << 32 | int(self._first_words[part[0]])
             yield RecordRange(origin, words, len(part))
 
-    def read_range(self, first_marker: int, last_marker: int) -> Iterator[Record]:
-        """Return the records from one marker to another, both included, in offset order."""
-        if first_marker > last_marker:
-            msg = f"{show_marker(first_marker)} is behind {show_marker(last_marker)}; swap them"
-            raise ValueError(msg)
-        ends = np.array([first_marker, last_marker], dtype=np.uint64)
-        first_block, last_block = self._blocks_of(ends).tolist()
-        for block in range(first_block, last_block + 1):
-            entries = self._entries(block)
-            start = self._find(entries, first_marker) if block == first_block else 0
-            last = self._find(entries, last_marker) if block == last_block else len(entries) - 1
-            yield from self._slice(block, entries, entries[start : last + 1])
-
     def scan(self) -> Iterator[Record]:
         """Return all records in the order of their appends."""
         for block in range(len(self._table)):
@@ -491,19 +478,6 @@ class Log:
         """Return the file that a marker points into, the folder if no version has one."""
         info = self._info(ordinal_of(marker))
         return self.folder if info is None else f"{self.folder}/{info.name}"
-
-    def chain(self, marker: int) -> Iterator[Record]:
-        """Follow back pointers from a record, newest first, to NO_MARKER or what has expired.
-
-        Raises:
-            DamageError: a segment is missing that has not expired, or what is read is damaged.
-        """
-        while marker != NO_MARKER:
-            record = self.read(marker)
-            if record is None:
-                return
-            yield record
-            marker = record.back
 
     def close(self) -> None:
         """Close the segments that are idle; the log can still be read."""

@@ -13,8 +13,7 @@ A library of its own, without Spark:
 - `cells`: keys and the addresses of their values
 - `order`: the order of one reader: FIFO, IN-PLACE, LINECUTTING, INDEX
 - `staleness`: how old answers were, exactly
-- `residence`, `cold_keys`, `cold_table`, `cold_values`: keys and values that do not fit into memory
-- `queue`, `append`: the update queue, and the append queue with load shedding
+- `eviction`, `cold_keys`, `cold_table`, `cold_values`: keys and values that do not fit into memory
+- `queue`: the update queue
 - `sharing`: several queries over the values of one queue
-- `models`: who pushes and who pulls, before and behind a query
 """

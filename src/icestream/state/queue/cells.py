@@ -207,7 +207,7 @@ class KeyCells:
         return cells[slots, k.HI].view(np.uint64), cells[slots, k.LO].view(np.uint64)
 
     def column(self, word: int) -> Ints:
-        """Return one word of every cell ever used, `kernels.update_queue` says which."""
+        """Return one word of every cell ever used, `kernels.queue.queue` says which."""
         found: Ints = self._cells.view[: self.seen, word]
         return found
 

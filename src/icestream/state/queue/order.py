@@ -9,7 +9,7 @@ sizes of the batches (`test_oracle_any_sequence_follows_the_schedule`).
 
 Cost: 128 bytes for each key of each reader; O(1) per call.
 
-References: `kernels.update_queue_order` has the index and where it comes from.
+References: `kernels.queue.order` has the index and where it comes from.
 """
 
 from __future__ import annotations

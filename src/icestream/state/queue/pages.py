@@ -25,7 +25,7 @@ from icestream.core.errors import DefinitionError
 from icestream.kernels.queue import pages as k
 from icestream.kernels.queue.pages import PoolArrays
 from icestream.state.budget import Refused
-from icestream.state.queue.arrays import Arrays, HeapArrays, grow, grow_ahead
+from icestream.state.queue.arrays import Arrays, HeapArrays, grow_ahead
 
 PAGE_BYTES = 65_536
 _WORD = 8
@@ -91,14 +91,6 @@ class PagePool:
             owner = "pages of values"
             raise Refused(owner, self.page_bytes * pages, free)
         grow_ahead([(self._pages, wanted), (self._words, wanted)], self.limit)
-
-    def trim(self) -> None:
-        """Give the room of free pages above the last used one back to the account."""
-        left = int(k.forget_top_pages(self.kernel))
-        for array in (self._words, self._pages):
-            if array.capacity > left:
-                array.resize(left)
-        grow([(self._pages, self._words.capacity)])
 
 
 class OnDemandPages:

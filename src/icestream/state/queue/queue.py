@@ -11,7 +11,7 @@ Invariants:
    (`test_oracle_pages_hold_what_waits`).
 3. A refused `enqueue` changes nothing (`test_bounded_a_refused_enqueue_changes_nothing`).
 
-Cost: see `kernels.update_queue`; `bench update-queue` has rates.
+Cost: see `kernels.queue.queue`; `bench update-queue` has rates.
 
 References: update queues of the source named in `docs/papers.md`.
 """

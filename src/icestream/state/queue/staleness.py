@@ -138,7 +138,7 @@ def quantile(profile: Reals, total: float, part: float) -> float:
     """Return the value that staleness is at or below for a part of all time.
 
     Args:
-        profile: ends of ramps by bin, `kernels.update_queue_staleness` says how.
+        profile: ends of ramps by bin, `kernels.queue.staleness` says how.
         total: time of all keys together, that without staleness too.
         part: between 0 and 1.
     """

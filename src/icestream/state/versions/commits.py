@@ -11,7 +11,9 @@ Invariants:
 2. A flipped byte is a `DamageError` that names the file (`test_damage_in_a_commit_is_named`);
    so are sealed fields without sense: names that lead out of the checkpoint, numbers no log has
    (`test_a_sealed_commit_that_makes_no_sense_is_damage`).
-3. A segment is live from the version that adds it until its lifetime class lets it go: panes when
+3. Commits and takeovers are one sequence, so that only the owner of a checkpoint commits
+   (`icestream.state.versions.ownership`).
+4. A segment is live from the version that adds it until its lifetime class lets it go: panes when
    their expiry is at or below the horizon, bases when a newer snapshot of their shard exists
    (`test_parity_live_segments_beside_a_plain_recount`).
 
@@ -20,21 +22,27 @@ References: `docs/formats/commits.md`.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
-
-import xxhash
 
 from icestream.core.errors import CheckpointError, DamageError
 from icestream.core.times import MINUS_INFINITY
 from icestream.state.files import Files
 from icestream.state.log.format import SegmentInfo, text, whole
 from icestream.state.validation import sensible
+from icestream.state.versions.attempts import LAST_EPOCH
+from icestream.state.versions.ownership import (
+    TAKEN_BY,
+    Owner,
+    Place,
+    Standing,
+    Takeover,
+    taken_over,
+)
+from icestream.state.versions.sealed import FORMAT, opened, sealed
 
-FORMAT = 2
 #: the lifetime class that a newer snapshot of the same shard replaces
 BASE = "base"
 #: between the name of a part of a shard and that of a lifetime class
@@ -54,10 +62,8 @@ RESULTS = "results"
 EXCHANGE = "exchange"
 PLAN = "plan.json"
 
-#: a name of a commit file
-_COMMIT = re.compile(r"([0-9]{12,18})\.json")
-#: digits of a format version, at most
-_FORMAT_DIGITS = 9
+#: times that a takeover tries the next place before it gives up: each time a version was committed
+_TRIES = 1000
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,11 @@ class LiveSegment:
         )
 
 
+def latest_of(seen: Iterable[int | None]) -> int | None:
+    """Return the latest event time of all sources; None before the first event."""
+    return max((each for each in seen if each is not None), default=None)
+
+
 @dataclass(frozen=True)
 class Commit:
     """Everything a version accepts."""
@@ -126,6 +137,13 @@ class Commit:
     totals: Mapping[str, int] = field(default_factory=dict)
     #: all live segments, in some commits only
     live: tuple[LiveSegment, ...] | None = None
+    #: the epoch of the owner that committed it; 0 where nobody owned the checkpoint
+    epoch: int = 0
+
+    @property
+    def flushed(self) -> int | None:
+        """Return the latest event, if the version closed every window that has one."""
+        return latest_of(self.seen) if self.decisions.get("flush") else None
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -182,6 +200,7 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "next_ordinal": lambda item: whole(item, 0),
     "decisions": dict,
     "totals": dict,
+    "epoch": lambda item: whole(item, 0, LAST_EPOCH),
 }
 
 
@@ -216,39 +235,152 @@ class VersionStore:
         """Look at the checkpoint in `root`."""
         self.files = files
         self.root = root
+        #: the epoch in which this process owns the checkpoint; 0 if it only looks
+        self.epoch = 0
+        self._standing = Standing()
+        #: what is known to be at a place: a takeover, or None for a commit
+        self._known: dict[Place, Takeover | None] = {}
 
     def versions(self) -> list[int]:
         """Return the versions that have a commit file, ascending."""
-        names = self.files.list(f"{self.root}/{COMMITS}")
-        return sorted(int(found[1]) for name in names if (found := _COMMIT.fullmatch(name)))
+        return list(self.look(damaged=True).commits)
+
+    def look(self, *, damaged: bool = False) -> Standing:
+        """Return where the sequence of commits and takeovers stands now.
+
+        DamageError if its last file cannot be read, unless a `damaged` one counts as a commit.
+        """
+        found = Standing.of(self.files.list(f"{self.root}/{COMMITS}"))
+        if found.last is not None:
+            try:
+                found = replace(found, takeover=self._takeover(found.last))
+            except DamageError:
+                if not damaged:
+                    raise
+        self._standing = found
+        return found
 
     def latest(self) -> Commit | None:
         """Return the last version, or None; it survives whatever is done next."""
-        versions = self.versions()
-        if not versions:
-            return None
-        self.files.sync_folder(f"{self.root}/{COMMITS}")
-        return self.load(versions[-1])
+        standing = self.look()
+        if standing.last is not None:
+            self.files.sync_folder(f"{self.root}/{COMMITS}")
+        return self.load(standing.version) if standing.version else None
 
     def load(self, version: int) -> Commit:
         """Return one version; DamageError if its file is damaged or missing."""
-        value = self._read(self.path(version), "the commit file of a version is missing")
+        path = self.path(version)
+        value = self._read(path, "the commit file of a version is missing")
         if value.get("version") != version:
-            raise DamageError(self.path(version), f"this is the commit of {value.get('version')}")
+            raise DamageError(path, f"this is the commit of {value.get('version')}")
         try:
-            return Commit.from_json(value)
+            commit = Commit.from_json({"epoch": 0, **value})
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             what = f"its fields are not those of a commit ({type(error).__name__}: {error})"
-            raise DamageError(self.path(version), what) from error
+            raise DamageError(path, what) from error
+        if Place(commit.epoch, version).name != path.rpartition("/")[2]:
+            raise DamageError(path, f"this is a commit of epoch {commit.epoch}")
+        return commit
 
     def create(self, commit: Commit) -> None:
-        """Make a version exist; CheckpointError if another run made it first."""
-        if not self.files.put(self.path(commit.version), _sealed(commit.to_json())):
+        """Make a version exist; CheckpointError if another run made it first, or took over."""
+        place = Place(commit.epoch, commit.version)
+        if not self._put(place, sealed(commit.to_json())):
+            self._known.pop(place, None)
+            winner = self._takeover(place)
+            if winner is not None:
+                raise taken_over(self.root, winner)
             msg = (
-                f"{self.path(commit.version)} exists already: another query runs on this "
+                f"{self._path(place)} exists already: another query runs on this "
                 "checkpoint. Stop it, or give this query a checkpoint location of its own"
             )
             raise CheckpointError(msg)
+        self._known[place] = None
+
+    # -- who owns it -----------------------------------------------------------------------
+
+    def take(self, owner: Owner, *, after: int | None = None, damaged: bool = False) -> Takeover:
+        """Become the owner: from here on whoever was it cannot commit.
+
+        Args:
+            owner: this program.
+            after: the version to go on from; the last one unless told otherwise.
+            damaged: take also a checkpoint whose last commit or takeover cannot be read.
+        """
+        for _ in range(_TRIES):
+            standing = self.look(damaged=damaged)
+            unread = standing.last is not None and standing.last not in self._known
+            taken = self._take(standing.next, standing, owner, after)
+            if taken is not None and unread and standing.last is not None:
+                # it may have been a takeover: its owner's next place is this one
+                place = Place(standing.epoch + 1, standing.version)
+                taken = self._take(place, self.look(), owner, taken.after)
+            if taken is not None:
+                self.epoch = taken.epoch
+                return taken
+        msg = (
+            f"{self.root} could not be taken over: its owner commits faster than this program "
+            "looks. Stop the other program first"
+        )
+        raise CheckpointError(msg)
+
+    def _take(
+        self, place: Place, standing: Standing, owner: Owner, after: int | None
+    ) -> Takeover | None:
+        epoch = standing.epoch + 1
+        if epoch > LAST_EPOCH:
+            msg = f"{self.root} was opened {LAST_EPOCH} times, and cannot be once more"
+            raise CheckpointError(msg)
+        taken = Takeover(epoch, standing.version if after is None else after, owner)
+        if not self._put(place, sealed(taken.to_json())):
+            return None
+        self._known[place] = taken
+        return taken
+
+    def check_owner(self) -> None:
+        """Raise TakenOver if the checkpoint that this process took has another owner now."""
+        if self.epoch and self.look(damaged=True).epoch > self.epoch:
+            with suppress(DamageError):
+                raise taken_over(self.root, self._takeover(self._standing.takeovers[-1]))
+            raise taken_over(self.root, None)
+
+    def owner(self) -> Takeover | None:
+        """Return the last takeover; None if there was none."""
+        places = self.look(damaged=True).takeovers
+        return self._takeover(places[-1]) if places else None
+
+    def takeovers_until(self, version: int) -> list[str]:
+        """Return the files of the takeovers before a version in the sequence."""
+        standing = self.look(damaged=True)
+        end = standing.commits[version]
+        return [self._path(place) for place in standing.takeovers if place < end]
+
+    def _takeover(self, place: Place) -> Takeover | None:
+        """Return the takeover at a place, read once; None if there is a commit."""
+        if place not in self._known:
+            path = self._path(place)
+            value = self._read(path, "a file of the sequence of versions is missing")
+            try:
+                found = Takeover.from_json(value) if TAKEN_BY in value else None
+            except (KeyError, TypeError, ValueError) as error:
+                what = f"its fields are not those of a takeover ({type(error).__name__}: {error})"
+                raise DamageError(path, what) from error
+            self._known[place] = found
+        return self._known[place]
+
+    def _put(self, place: Place, data: bytes) -> bool:
+        """Take a place; what is there and is ours counts: the answer to an earlier try was lost."""
+        path = self._path(place)
+        if self.files.put(path, data):
+            return True
+        with suppress(FileNotFoundError):
+            return self.files.read(path) == data
+        return False
+
+    def _path(self, place: Place) -> str:
+        return f"{self.root}/{COMMITS}/{place.name}"
+
+    # -- what versions consist of ----------------------------------------------------------
 
     def live(self, version: int) -> tuple[LiveSegment, ...]:
         """Return the segments that are live at a version, from the last full listing on."""
@@ -272,7 +404,7 @@ class VersionStore:
         With the plan goes a legend of the state, for whoever reads it without the program.
         """
         value = {"plan": plan} if legend is None else {"plan": plan, "legend": legend}
-        if self.files.put(f"{self.root}/{PLAN}", _sealed(value)):
+        if self.files.put(f"{self.root}/{PLAN}", sealed(value)):
             return plan
         return self.plan()[0]
 
@@ -290,14 +422,23 @@ class VersionStore:
         for version in versions:
             self.files.unlink(self.path(version))
 
+    def forget_before(self, needed: int) -> None:
+        """Unlink what only versions before one need, as far as the last look saw it."""
+        for place in self._standing.done_with(needed):
+            self.files.unlink(self._path(place))
+            self._known.pop(place, None)
+
     def with_listing(self, commit: Commit, live: tuple[LiveSegment, ...]) -> Commit:
         """Let a commit list all live segments if it is its turn."""
         due = last_listing(commit.version) == commit.version
         return replace(commit, live=live) if due else commit
 
     def path(self, version: int) -> str:
-        """Return the commit file of a version."""
-        return f"{self.root}/{COMMITS}/{version:012d}.json"
+        """Return the commit file of a version; of one that does not exist, the next owner's."""
+        if version not in self._standing.commits:
+            self.look(damaged=True)
+        place = self._standing.commits.get(version, Place(self._standing.epoch, version))
+        return self._path(place)
 
     def before_rewrites(self, commit: Commit) -> list[Commit]:
         """Return a version and, while they only replace state by hand, the ones before it."""
@@ -311,33 +452,26 @@ class VersionStore:
             data = self.files.read(path)
         except FileNotFoundError:
             raise DamageError(path, missing) from None
-        return _opened(path, data)
+        return opened(path, data)
 
 
-def _sealed(value: Mapping[str, Any]) -> bytes:
-    """Return JSON in one line, the format version and a checksum in the next."""
-    body = json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
-    seal = f"icestream {FORMAT} {xxhash.xxh3_64_hexdigest(body)}"
-    return body + b"\n" + seal.encode() + b"\n"
-
-
-def _opened(path: str, data: bytes) -> dict[str, Any]:
-    body, _, rest = data.partition(b"\n")
-    words = rest.split(b" ")
-    sealed = len(words) == 3 and words[0] == b"icestream" and words[1].isdigit()
-    if sealed and len(words[1]) <= _FORMAT_DIGITS and int(words[1]) != FORMAT:
-        age = "newer" if int(words[1]) > FORMAT else "older"
-        msg = (
-            f"{path} was written in format {int(words[1])}, this Icestream reads {FORMAT}: "
-            f"install the {age} Icestream that wrote it, or start a new checkpoint"
-        )
-        raise CheckpointError(msg)
-    if rest != f"icestream {FORMAT} {xxhash.xxh3_64_hexdigest(body)}\n".encode():
-        raise DamageError(path, "its checksum does not match its content")
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise DamageError(path, f"its content is no JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise DamageError(path, "its content is no JSON object")
-    return value
+__all__ = [
+    "BASE",
+    "COMMITS",
+    "EVENTS",
+    "EXCHANGE",
+    "FORMAT",
+    "LISTING_EVERY",
+    "NO_SHARD",
+    "PART",
+    "PLAN",
+    "RESULTS",
+    "REWRITTEN",
+    "SEGMENTS",
+    "Commit",
+    "LiveSegment",
+    "VersionStore",
+    "is_base",
+    "last_listing",
+    "survivors",
+]

@@ -12,7 +12,7 @@ from icestream.kernels.queue.windows import batch, lists
 from icestream.kernels.queue.windows import transitions as k
 from icestream.kernels.queue.windows import zones as z
 from icestream.state.queue.windows.queue import WindowArrays
-from tests.oracles.kernels.queue.windows.batch import find_cells_reference, run_windows_reference
+from tests.oracles.kernels.queue.windows.batch import find_cells_reference
 from tests.oracles.kernels.window_queue import PlainWindows
 
 SPECS = st.tuples(st.integers(1, 7), st.integers(1, 7)).map(lambda pair: (max(pair), min(pair)))
@@ -109,28 +109,6 @@ def test_parity_window_queue_beside_its_definition(
             held = [times_of(windows, zone) for zone in zones(windows, name)]
             assert live <= set().union(*held)
             assert all(live & times for times in held)
-
-
-@given(spec=SPECS, eager=st.booleans(), events=EVENTS, cost=st.integers(1, 4))
-@settings(max_examples=200)
-def test_parity_runs_beside_the_definition(
-    spec: tuple[int, int], eager: bool, events: list[tuple[int, int]], cost: int
-) -> None:
-    keys = np.array([key for key, _ in events], dtype=np.int64)
-    arrived = np.cumsum([gap // 3 for _, gap in events], dtype=np.int64) + 1
-    times = np.cumsum([gap for _, gap in events], dtype=np.int64)
-    windows = windows_of(*spec, eager=eager)
-    kinds = np.zeros(len(keys), dtype=np.int64)
-    commits = np.zeros((len(keys) + 1, batch.COMMIT), dtype=np.int64)
-    deliveries = np.zeros((len(keys) + 1, batch.DELIVERY), dtype=np.int64)
-    taken, committed, delivered = batch.run_windows(
-        windows, keys, times, arrived, cost, kinds, commits, deliveries
-    )
-    wanted = run_windows_reference(PlainWindows(*spec, eager), keys, times, arrived, cost)
-    assert taken == len(keys)
-    assert kinds.tolist() == wanted[0]
-    assert commits[:committed].tolist() == wanted[1]
-    assert deliveries[:delivered].tolist() == wanted[2]
 
 
 @pytest.mark.parametrize("eager", [False, True])

@@ -6,9 +6,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from icestream.kernels.lifetimes.sweep import _NEVER, Segment
+from icestream.kernels.lifetimes.sweep import _NEVER
 from icestream.kernels.words import ADD_DD, ADD_I128
 from tests.oracles.kernels.words import merge_words_reference
+
+#: group, time and words of a stretch between two edges
+Segment = tuple[int, int, tuple[int, ...]]
 
 
 def fold_equal_reference(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +13,10 @@ from icestream.core.times import MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.fold import HI, LAST, LO, EntryTable
 from icestream.plan.lower import window_spec
-from icestream.plan.nodes.queries import Plan
+from icestream.plan.nodes.queries import Plan, View, WindowKind
+from icestream.plan.windows.frame import Frame
+from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.plan.windows.session import Session
 from icestream.runtime.exchange.parcels import ExchangeWriter, ParcelReader, Parcels, SplitReport
 from icestream.runtime.local import read_rows
 from icestream.runtime.work.windows.folding import TABLE_BYTES
@@ -179,3 +184,54 @@ def test_rows_of_an_empty_query_have_the_result_columns(
     query = open_query(plan, str(tmp_path_factory.mktemp("query")))
     assert query.feed([]).schema == plan.results(plan.views[0])
     assert rows_of(query.flush()) == []
+
+
+def test_the_last_of_more_rows_than_24_bits_count_is_the_last(tmp_path: Path) -> None:
+    plan = window_plan(
+        "4 seconds", "4 seconds", slack=0, aggregates=[Aggregate("last", "value", "last")]
+    )
+    rows, parts = 1 << 20, 17
+    many = pa.record_batch(
+        [
+            pa.array(np.ones(rows, dtype=np.int64)).cast(plan.time),
+            pa.array(np.zeros(rows, dtype=np.int32)),
+            pa.array(np.zeros(rows, dtype=np.int64)),
+            pa.array(np.zeros(rows)),
+        ],
+        schema=plan.batch_schema,
+    )
+    end = many.slice(0, 1).set_column(3, plan.batch_schema.field(3), pa.array([7.0]))
+    query = open_query(plan, str(tmp_path))
+    query.feed([[many] * parts + [end]])
+    assert rows_of(query.flush())[0][-1] == 7.0
+
+
+KINDS: list[WindowKind] = [
+    Windows(10 * SECOND, 5 * SECOND),
+    Cumulative(10 * SECOND, 5 * SECOND),
+    Frame(range=10 * SECOND),
+    Frame(rows=3, slide=5 * SECOND),
+    Session(10 * SECOND),
+]
+
+
+@pytest.mark.parametrize("windows", KINDS, ids=lambda windows: windows.describe()["kind"])
+@pytest.mark.parametrize("time", [2**63 - 1, 2**62 + 1, -(2**62) - 1, -(2**63)])
+def test_times_near_the_ends_of_64_bits_are_refused_by_name(
+    tmp_path: Path, windows: WindowKind, time: int
+) -> None:
+    plan = replace(
+        window_plan("4 seconds", "4 seconds", slack=0, aggregates=COUNT),
+        views=(View(windows, tuple(COUNT), ((0,),), (0,)),),
+    )
+
+    def at(*times: int) -> pa.RecordBatch:
+        good = events(plan, *((0, 0, 1) for _ in times))
+        return good.set_column(0, plan.batch_schema.field(0), pa.array(times).cast(plan.time))
+
+    with pytest.raises(InputError, match=rf"{time:,} microseconds.*filter it out"):
+        open_query(plan, f"{tmp_path}/bad").feed([[at(0, time)]])
+    query = open_query(plan, f"{tmp_path}/good")
+    found = [*rows_of(query.feed([[at(-(2**62), 2**62)]])), *rows_of(query.flush())]
+    assert {row[-1] for row in found} <= {1, 2}
+    assert len({row[0] for row in found}) >= 2

@@ -18,6 +18,7 @@ from icestream.state.queue.pages import PagePool
 from icestream.state.queue.windows.queue import WindowQueue
 from icestream.state.queue.windows.spec import UpdateWindows
 from tests.oracles.kernels.queue.windows.marks import obey_marks_reference
+from tests.oracles.queue import last_instant
 
 SCHEMA = pa.schema([("value", pa.int64())])
 SPECS = st.builds(
@@ -94,8 +95,8 @@ def test_oracle_windows_are_delivered_whole(
             for number in range(last // spec.slide + 1)
             if all_times
             and number >= min(all_times) // spec.slide
-            and spec.end(number) <= last
-            and any(number * spec.slide <= time <= spec.end(number) for time in all_times)
+            and last_instant(spec, number) <= last
+            and any(number * spec.slide <= time <= last_instant(spec, number) for time in all_times)
         ]
         if spec.semantics == "lazy":
             assert newest[key] == max(fulls, default=-1)

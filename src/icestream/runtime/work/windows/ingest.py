@@ -171,8 +171,8 @@ class _Folding(_Part):
         if self._folder.layout.needs_order:
             arrivals = self._arrivals.next(batch.num_rows)
             columns[TIME] = InputColumn(batch.column(TIME))
-            columns[ARRIVAL] = InputColumn(arrivals)
-            first = arrivals[0].as_py()
+            columns.update({name: InputColumn(numbers) for name, numbers in arrivals.items()})
+            first = arrivals[ARRIVAL][0].as_py()
         self._folder.take(batch, self._grid.panes_of(times), columns)
         self._begins = min(self._begins, int(times.min()))
         if self._kept is not None:
@@ -183,6 +183,11 @@ class _Folding(_Part):
         report = reception.report
         events = np.asarray(batch.column(EVENTS).to_numpy())
         report.rows += int(events.sum())
+        # the latest time of a pane stands for all of them
+        timed = batch.filter(batch.column(LATEST).is_valid())
+        if timed.num_rows:
+            latest = np.asarray(timed.column(LATEST).to_numpy())
+            reception.check_times(latest, timed.column(SOURCE))
         without = batch.column(PANE).is_null().to_numpy(zero_copy_only=False)
         if without.any():
             reception.refuse_without_time(

@@ -5,12 +5,14 @@ Idea: sending a row from the JVM to Python costs more than folding it. If many e
 is measured, as events per entry of the batches so far.
 
 Invariants:
-1. Rows folded by Spark give the same entries as events do, floats to the precision of Spark's own
-   sums (`test_oracle_folding_by_spark_gives_the_same_rows`).
-2. The choice is made from past batches and changes no result beyond that.
+1. Rows folded by Spark give the same entries as events do, bit for bit
+   (`test_oracle_folding_by_spark_gives_the_same_rows`).
+2. Times without a zone are read as UTC, whatever the zone of the session
+   (`test_oracle_spark_folds_times_without_a_zone_alike_in_every_zone`).
+3. The choice is made from past batches and changes no result.
 
-Limits: Python folds decimals, grouping sets, late events that are stored, and functions of pairs or
-of the order of events.
+Limits: Python folds sums of floats and moments (Spark's sums round), decimals, grouping sets, late
+events that are stored, and functions of pairs or of the order of events.
 """
 
 from __future__ import annotations
@@ -41,15 +43,19 @@ _PARTIALS = {
     "valid": ("count({x})",),
     "sum_i64": ("sum(cast({x} as bigint))",),
     "sum_i128": ("sum({x} & 4294967295L)", "sum(shiftright({x}, 32))"),
-    "sum_f64": ("sum(cast({x} as double))",),
-    "squares_f64": (
-        "var_pop(cast({x} as double)) * count({x})",
-        "sum(cast({x} as double))",
-        "count({x})",
-    ),
     "min": ("min({x})",),
     "max": ("max({x})",),
 }
+#: Spark takes -0.0 and 0.0 for one value; this finds out which zeros a float column has
+_ZEROS = {
+    "min": "bool_or({x} = 0 and cast({x} as string) = '-0.0')",
+    "max": "bool_or({x} = 0 and cast({x} as string) = '0.0')",
+}
+#: microseconds of the time column with a zone, and of one without, whose wall time is UTC
+_MICROS = f"unix_micros({TIME})"
+_WALL_MICROS = f"({TIME} - timestamp_ntz'1970-01-01 00:00:00') div interval '0.000001' second"
+#: where it is on, the difference of two times is of another type
+_LEGACY_INTERVALS = "spark.sql.legacy.interval.enabled"
 
 
 @dataclass
@@ -67,6 +73,9 @@ class Prefold:
             return batch, ingest
         kept = ingest.kept_ordinal is not None
         if kept or not can_fold(ingest.plan):
+            return batch, ingest
+        legacy = batch.sparkSession.conf.get(_LEGACY_INTERVALS) == "true"
+        if legacy and ingest.plan.time.tz is None:
             return batch, ingest
         return fold(ingest, batch), FoldedIngest(ingest)
 
@@ -92,20 +101,17 @@ def fold(ingest: Ingest, batch: DataFrame) -> DataFrame:
     plan = ingest.plan
     spec = window_spec(plan)
     grid = spec.grid
-    micros = (
-        f"unix_micros({TIME})"
-        if plan.time.tz
-        else f"timestampdiff(MICROSECOND, timestamp_ntz'1970-01-01 00:00:00', {TIME})"
-    )
-    since = f"({micros} - {grid.origin}L)"
-    pane = f"({since} - pmod({since}, {grid.pane}L)) div {grid.pane}L"
+    micros = _MICROS if plan.time.tz else _WALL_MICROS
+    since = f"try_subtract({micros}, {grid.origin}L)" if grid.origin else micros
+    # a time whose pane does not fit 64 bits has none; whoever reads the row refuses it
+    pane = f"try_subtract({since}, pmod({since}, {grid.pane}L)) div {grid.pane}L"
     parts = [
         sf.count(sf.lit(1)).alias(EVENTS),
         sf.expr(f"max({micros})").alias(LATEST),
         *(
             sf.expr(sql).alias(partial_name(field, part))
             for field in spec.layout.fields
-            for part, sql in enumerate(_partials(field))
+            for part, sql in enumerate(_partials(field, plan.inputs))
         ),
     ]
     keys = [sf.col(f"k{i}") for i in range(len(plan.keys))]
@@ -114,6 +120,9 @@ def fold(ingest: Ingest, batch: DataFrame) -> DataFrame:
     return folded.coalesce(batch.sparkSession.sparkContext.defaultParallelism)
 
 
-def _partials(field: Field) -> tuple[str, ...]:
+def _partials(field: Field, inputs: pa.Schema) -> tuple[str, ...]:
     """Return the SQL of a field's partial columns."""
-    return tuple(part.format(x=field.column) for part in _PARTIALS[field.kind])
+    parts = _PARTIALS[field.kind]
+    if field.kind in _ZEROS and pa.types.is_floating(inputs.field(field.column).type):
+        parts = (*parts, _ZEROS[field.kind])
+    return tuple(part.format(x=field.column) for part in parts)

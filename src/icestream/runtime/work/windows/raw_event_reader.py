@@ -26,7 +26,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints, Table
 from icestream.core.times import Micros
 from icestream.kernels.fold import routes_of
-from icestream.operators.folding.columns import ARRIVAL, InputColumn
+from icestream.operators.folding.columns import ARRIVAL, BATCH, InputColumn
 from icestream.operators.folding.fold import EntryTable
 from icestream.plan.lower import window_spec
 from icestream.plan.nodes.queries import TIME, Plan
@@ -95,13 +95,15 @@ class RawEventReader:
         """Yield the events of a span that a version sees, with their arrival numbers."""
         pool = len(window_spec(self.plan).families) + 1
         with closing(read_ahead(self._blocks(first, end, version), pool)) as blocks:
-            for record, batch in blocks:
+            for known_since, record, batch in blocks:
                 self.read.update(blocks=1, block_bytes=len(record.payload), block_uses=1)
                 arrivals = record.back + np.arange(batch.num_rows)
                 times = batch.column(TIME).to_numpy()
                 inside = np.flatnonzero((times >= first) & (times < end))
                 if len(inside):
                     numbered = batch.append_column(ARRIVAL, pa.array(arrivals))
+                    versions = np.full(batch.num_rows, known_since, dtype=np.int64)
+                    numbered = numbered.append_column(BATCH, pa.array(versions))
                     yield numbered.take(pa.array(inside))
 
     def _blocks(self, first: Micros, end: Micros, version: int) -> Generator[_Block]:
@@ -116,7 +118,7 @@ class RawEventReader:
                 blocks = reader.directory
                 chosen = (blocks["group"] < end) & (blocks["expiry"] >= least)
                 for record in reader.read_many(blocks["marker"][chosen]):
-                    yield record, read_batch(record.payload)
+                    yield segment.version, record, read_batch(record.payload)
 
     @cached_property
     def _segments(self) -> tuple[LiveSegment, ...]:
@@ -126,5 +128,5 @@ class RawEventReader:
         return (*(each for each in live if each.lifetime == EVENTS), *self.fresh)
 
 
-#: a block and its events
-_Block = tuple[Record, pa.RecordBatch]
+#: a block with the version that kept it, and its events
+_Block = tuple[int, Record, pa.RecordBatch]

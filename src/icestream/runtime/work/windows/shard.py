@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from icestream.core.times import Micros
 from icestream.operators.grid.composed_windows import Tiled
 from icestream.operators.grid.operator import PANES
 from icestream.operators.grid.refolding import RawEvents
@@ -27,6 +28,8 @@ class WindowShard:
     tiled: tuple[Tiled, ...] = ()
     #: reader of stored events, for fields that are folded again
     events: tuple[RawEvents, int] | None = None
+    #: the latest event, if the version closes every window that has one
+    flushed: Micros | None = None
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
@@ -40,7 +43,7 @@ class WindowShard:
 
     def operator(self, space: Shard) -> Operator:
         """Open the operator of the plan."""
-        return lower.operator(self.plan, space, self.store, self.tiled, self.events)
+        return lower.operator(self.plan, space, self.store, self.tiled, self.events, self.flushed)
 
     def inputs(self, shelf: ParcelReader, shard: int) -> Any:
         """Return entries or tuples for each part of the plan; a single part gets its own."""

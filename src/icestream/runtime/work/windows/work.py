@@ -32,7 +32,14 @@ from icestream.runtime.work.windows.raw_event_reader import RawEventReader
 from icestream.runtime.work.windows.raw_events import ExpiredEventFold, settled_from
 from icestream.runtime.work.windows.shard import WindowShard
 from icestream.state.files import Files
-from icestream.state.versions.commits import EVENTS, NO_SHARD, SEGMENTS, Commit, LiveSegment
+from icestream.state.versions.commits import (
+    EVENTS,
+    NO_SHARD,
+    SEGMENTS,
+    Commit,
+    LiveSegment,
+    latest_of,
+)
 
 #: versions between two attempts to find windows that are composed of others
 COMPOSED_EVERY = 16
@@ -85,7 +92,9 @@ class WindowWork:
             left = self._leave(making, executor, parcels, reached)
             paths += [parcel.path for parcel in left if parcel.report.entries]
             making.note("leave")
-        work = WindowShard(self._plan, store, tuple(map(Tiled.from_json, composition or ())))
+        flushed = latest_of(seen) if making.flushing else None
+        tiled = tuple(map(Tiled.from_json, composition or ()))
+        work = WindowShard(self._plan, store, tiled, flushed=flushed)
         again = self._again(making, parcels) if store != PANES else None
         lifetimes = len(lower.lifetimes(self._plan))
         tasks = [

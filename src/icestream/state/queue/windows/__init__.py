@@ -2,7 +2,5 @@
 
 - `spec`: size, slide and semantics (LAZY, EAGER), and what a window costs
 - `queue`: the queue of windows, whole batches at a time
-- `content`: what a queue holds as flat arrays, checked on the way back
-- `runs`: queues of windows, and append queues beside them, in virtual time
-- `staleness`: how old answers over windows were, exactly
+- `snapshot`: what a queue holds as flat arrays, checked on the way back
 """

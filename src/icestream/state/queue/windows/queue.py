@@ -253,7 +253,7 @@ class WindowQueue:
 
     @property
     def table(self) -> Table:
-        """The cells of known keys, as they are: columns are those of `kernels.update_windows`."""
+        """The cells of known keys; `kernels.queue.windows.transitions` has their columns."""
         return self._arrays.cells[: self._arrays.keys]
 
     def decoded(self, words: Table) -> pa.RecordBatch:

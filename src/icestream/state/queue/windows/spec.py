@@ -60,28 +60,8 @@ class UpdateWindows:
         """Tuples that the newest window of a key takes at most, with all that is kept for it."""
         return self.size + self.slide - 1
 
-    def end(self, number: int) -> int:
-        """Return the last instant of a window."""
-        return number * self.slide + self.size - 1
-
-    def cost(self, tuple_cost: float, opened: int | None = None) -> float:
-        """Return what a window costs when `opened` windows that overlap are opened, itself first.
-
-        All of them if left out: the work between the opening of a window and its result, each tuple
-        processed once for every open window.
-        """
-        opened = self.overlap if opened is None else opened
-        if not 1 <= opened <= self.overlap:
-            msg = f"between 1 and {self.overlap} windows are open at once; got {opened}"
-            raise DefinitionError(msg)
-        return tuple_cost * sum(self.size - i * self.slide for i in range(opened))
-
     def cost_bounds(self, tuple_cost: float) -> tuple[float, float]:
         """Return the least and the most that a window can cost, in closed form."""
         overlap = self.overlap
         most = tuple_cost * overlap * (self.size - (overlap - 1) * self.slide / 2)
         return tuple_cost * self.size, most
-
-    def printed_most(self, tuple_cost: float) -> float:
-        """Return the upper bound as it was printed, which does not hold for every slide."""
-        return (self.overlap + 1) * tuple_cost * (self.size - self.overlap / 2 * self.slide)

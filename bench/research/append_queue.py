@@ -1,8 +1,8 @@
 """The append queue: every update is processed, in order of arrival, unless some are shed at random.
 
-Idea: what streams without update semantics do, to compare with and for inputs whose every row
-counts. Staleness is measured as in an update queue: an update is pending until it, or a later one
-of its key, is served or delivered; a shed one too.
+Idea: streams without update semantics do this; benches compare update queues with it. Staleness is
+measured as in an update queue: an update is pending until it, or a later one of its key, is served
+or delivered. This includes updates that were shed.
 
 Invariants:
 1. Updates are dequeued in the order they were enqueued, less those shed
@@ -20,11 +20,11 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from bench.research import append_queue_kernels as k
+from bench.research.append_queue_kernels import LineArrays
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
-from icestream.kernels.queue import append_queue as k
-from icestream.kernels.queue.append_queue import LineArrays
 from icestream.state.keys import Identity
 from icestream.state.queue.arrays import Arrays
 from icestream.state.queue.cells import KeyCells
@@ -34,17 +34,7 @@ from icestream.state.queue.reader import Dequeued, QueueReader
 
 
 class AppendQueue(QueueReader):
-    """Keeps every update, or all but a part of them chosen at random, in order of arrival.
-
-    Examples:
-        >>> import numpy as np, pyarrow as pa
-        >>> queue = ice.AppendQueue(pa.schema([("price", pa.float64())]))
-        >>> queue.enqueue(
-        ...     None, None, np.array([1, 2]), pa.record_batch({"price": [20.0, 21.0]})
-        ... )
-        >>> queue.dequeue(10, now=3).rows.to_pydict()
-        {'price': [20.0, 21.0]}
-    """
+    """Keeps every update, or all but a part of them chosen at random, in order of arrival."""
 
     def __init__(
         self,
@@ -90,21 +80,12 @@ class AppendQueue(QueueReader):
 
     @property
     def line(self) -> LineArrays:
-        """The arrays of the line, for kernels.
-
-        Examples:
-            >>> facts = appends.line.facts
-        """
+        """The arrays of the line, for kernels."""
         return LineArrays(self._facts.view, self._shedding.view)
 
     @property
     def shed(self) -> float:
-        """Part of the updates that is dropped at random.
-
-        Examples:
-            >>> appends.shed
-            0.0
-        """
+        """Part of the updates that is dropped at random."""
         return float(self._shedding.view[0])
 
     @shed.setter
@@ -116,32 +97,17 @@ class AppendQueue(QueueReader):
 
     @property
     def dropped(self) -> int:
-        """Updates shed so far.
-
-        Examples:
-            >>> appends.dropped
-            0
-        """
+        """Updates shed so far."""
         return int(self._facts.view[k.SHED])
 
     @property
     def keys(self) -> int:
-        """Keys that are known.
-
-        Examples:
-            >>> appends.keys
-            2
-        """
+        """Keys that are known."""
         return self.cells.keys
 
     @property
     def pages(self) -> OnDemandPages:
-        """The memory of its entries.
-
-        Examples:
-            >>> appends.pages.used
-            2
-        """
+        """The memory of its entries."""
         return self.cells.pages
 
     def __len__(self) -> int:
@@ -151,17 +117,7 @@ class AppendQueue(QueueReader):
     def enqueue(
         self, hi: Identity | None, lo: Identity | None, arrived: Ints, rows: pa.RecordBatch
     ) -> None:
-        """Let updates arrive, in this order; `UpdateQueue.enqueue` explains the rest.
-
-        Examples:
-            >>> import numpy as np, pyarrow as pa
-            >>> queue = ice.AppendQueue(pa.schema([("price", pa.float64())]))
-            >>> queue.enqueue(
-            ...     None, None, np.array([1, 2]), pa.record_batch({"price": [20.0, 21.0]})
-            ... )
-            >>> len(queue)
-            2
-        """
+        """Let updates arrive, in this order; `UpdateQueue.enqueue` explains the rest."""
         if hi is None or lo is None:
             hi = lo = np.zeros(rows.num_rows, dtype=np.uint64)
         slots, encoded = self.cells.place(hi, lo, arrived, rows, self._reserve)
@@ -169,12 +125,7 @@ class AppendQueue(QueueReader):
         k.append_batch(store, reader, self.line, slots, arrived, encoded.words, encoded.offsets)
 
     def dequeue(self, count: int, now: Micros) -> Dequeued:
-        """Take up to `count` updates, in order of arrival.
-
-        Examples:
-            >>> appends.dequeue(1, now=3).rows.to_pydict()
-            {'price': [21.0]}
-        """
+        """Take up to `count` updates, in order of arrival."""
         entries = np.empty(min(count, len(self)), dtype=np.int64)
         k.leave_batch(self.cells.kernel, self.order.kernel, self.line, now, entries)
         taken = self._entries(entries)
@@ -182,24 +133,14 @@ class AppendQueue(QueueReader):
         return taken
 
     def read(self, count: int, now: Micros | None = None) -> Dequeued:
-        """Return what `dequeue` would, and take nothing; time does not matter here.
-
-        Examples:
-            >>> len(appends.read(10))
-            2
-        """
+        """Return what `dequeue` would, and take nothing; time does not matter here."""
         del now
         entries = np.empty(min(count, len(self)), dtype=np.int64)
         k.first_entries(self.cells.kernel, self.line, entries)
         return self._entries(entries)
 
     def reading(self, size: int = 1024, now: Micros | None = None) -> Iterator[Dequeued]:
-        """Go over all updates that wait, `size` at a time; nothing may be dequeued meanwhile.
-
-        Examples:
-            >>> [len(some) for some in appends.reading(size=1)]
-            [1, 1]
-        """
+        """Go over all updates that wait, `size` at a time; nothing may be dequeued meanwhile."""
         del now
         entries = np.empty(len(self), dtype=np.int64)
         k.first_entries(self.cells.kernel, self.line, entries)

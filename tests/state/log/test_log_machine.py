@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-from icestream.testing.log_machine import LogMachine
+from tests.suites.log_machine import LogMachine
 
 LIMITS = settings(max_examples=100, stateful_step_count=30, deadline=None)
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.research import append_queue_kernels as k
+from bench.research.append_queue import AppendQueue
 from icestream.core.errors import DefinitionError
-from icestream.kernels.queue import append_queue as k
 from icestream.state.budget import Budget, Refused
-from icestream.state.queue.append_queue import AppendQueue
 from icestream.state.queue.arrays import HeapArrays
 from icestream.state.queue.reader import Dequeued
 from tests.oracles.queue import DequeuedUpdate, PlainAppendQueue

@@ -149,18 +149,6 @@ def leave_one(store: CellArrays, reader: ReaderArrays, line: LineArrays, now: in
 
 
 @lean_kernel
-def serve_one(store: CellArrays, reader: ReaderArrays, line: LineArrays, now: int) -> int:
-    """Serve the first entry; return its cell, -1 if none waits."""
-    address = leave_one(store, reader, line, now)
-    if address < 0:
-        return -1
-    linked = is_linked(store)
-    cell = store.pool.words[address + int(linked) + CELL]
-    free_row(store.pool, store.space, address, linked)
-    return int(cell)
-
-
-@lean_kernel
 def append_batch(
     store: CellArrays,
     reader: ReaderArrays,

@@ -5,15 +5,15 @@ from itertools import product
 import numpy as np
 import pytest
 
-from bench.research.queue_simulation import simulate
-from bench.research.workloads import UpdateWorkload
-from tests.oracles.queue_optimum import (
+from bench.research.queue_optimum import (
     Ages,
     SmallSystem,
     independent,
     longest_waiting,
     one_per_tick,
 )
+from bench.research.queue_simulation import simulate
+from bench.research.workloads import UpdateWorkload
 
 TICK = 1_000
 

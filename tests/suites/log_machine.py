@@ -1,10 +1,9 @@
 """A hypothesis state machine that uses the log as a store, compared with a plain dict.
 
 Idea:
-    Groups below `FOREVER` keep their state until compacted, the others get expiries that only
-    move forward. The dict has every record of every group. Whatever is done (append, finish,
-    expire, compact, crash and reopen), a chain must consist of the newest records in the dict,
-    and may lack only expired ones.
+    Groups below `FOREVER` never expire, the others get expiries that only move forward. The dict
+    has every record of every group. Whatever is done (append, finish, expire, crash and reopen), a
+    chain must consist of the newest records in the dict, and may lack only expired ones.
 
 Use:
     Subclass `LogMachine`, set `codec` and `block_bytes` if needed, and run its `TestCase`.
@@ -19,11 +18,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from icestream.core.times import INFINITY, MINUS_INFINITY
-from icestream.state.log.compact import compact
-from icestream.state.log.format import NO_MARKER, Record, SegmentInfo
+from icestream.state.log.format import NO_MARKER, SegmentInfo
 from icestream.state.log.reader import Log, SegmentReader
 from icestream.state.log.writer import SegmentWriter
 from icestream.testing.simulated_disk import CrashMode, SimulatedDisk
+from tests.fixtures.log_records import chain
 
 if TYPE_CHECKING:
     from icestream.state.files import Files
@@ -32,11 +31,6 @@ if TYPE_CHECKING:
 FOREVER = 3
 GROUPS = 6
 FOLDER = "log"
-
-
-def join_payloads(records: list[Record]) -> bytes:
-    """Merge the records of a group, given oldest first, as the dict does."""
-    return b"".join(record.payload for record in records)
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -111,27 +105,6 @@ class LogMachine(RuleBasedStateMachine):
             self.expired.add(info.ordinal)
         self.files.sync_folder(FOLDER)
 
-    @rule(groups_at_once=st.integers(1, 4))
-    def compact_forever(self, groups_at_once: int) -> None:
-        """Rewrite what never expires, then remove the old segments."""
-        self.commit()
-        old = [info for info in self.log.segments.values() if info.expiry == INFINITY]
-        chains = {group: at for group, at in self.heads.items() if group < FOREVER}
-        if not chains:
-            return
-        writer = self.new_writer()
-        moved = compact(self.log, chains, writer, join_payloads, groups_at_once=groups_at_once)
-        assert moved.keys() == chains.keys()
-        self.log.add(writer.finish())
-        self.heads.update(moved)
-        for group in moved:
-            whole = b"".join(payload for payload, _ in reversed(self.model[group]))
-            self.model[group] = [(whole, INFINITY)]
-        self.commit()
-        self.log.forget(info.ordinal for info in old)
-        for info in old:
-            self.files.unlink(f"{FOLDER}/{info.name}")
-
     @rule(mode=st.sampled_from(["drop", "tear", "keep"]), tear=st.integers(0, 100))
     def crash_and_reopen(self, mode: CrashMode, tear: int) -> None:
         """Lose the process, keep what was committed, and restart from it."""
@@ -155,7 +128,7 @@ class LogMachine(RuleBasedStateMachine):
     def chains_are_what_the_dict_remembers(self) -> None:
         """Every chain has the newest records of its group and lacks only expired ones."""
         for group, records in self.committed.items():
-            found = list(self.log.chain(self.committed_heads[group]))
+            found = list(chain(self.log, self.committed_heads[group]))
             assert all(record.group == group for record in found)
             stored = [(bytes(record.payload), record.expiry) for record in found]
             assert stored == records[: len(stored)]

@@ -1,0 +1,1 @@
+"""What several example applications share."""

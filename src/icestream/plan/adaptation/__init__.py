@@ -1,1 +1,0 @@
-"""Adaptation of running queries as pure decisions; see `plan.fuse` and `plan.balance`."""

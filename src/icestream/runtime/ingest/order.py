@@ -1,0 +1,195 @@
+"""The order of the files of a batch: that of the log of their source.
+
+Idea: Spark's file source notes the files of every batch in its log, by default those changed first
+before the others. A scan of them is planned by size, so neither the partitions of a batch nor the
+files in one of them are in that order. Here every piece of a file has a *place* in it. Where tasks
+read the files, pieces are shared out by place. Where rows come from the JVM, each carries a hash of
+file and first byte of its piece, and a task cuts what it gets wherever that changes.
+
+Invariants:
+1. The order of events does not depend on how many files a batch has, nor on who reads them
+   (`test_oracle_ties_go_by_the_log_of_files_however_they_are_read`).
+2. Rows of a piece stay together and in their order (`test_rows_are_cut_where_the_piece_changes`).
+
+Kafka orders the rows of a partition only: those of a batch come by topic, partition and offset
+(`test_partitions_of_kafka_come_by_topic_partition_and_offset`), those of a later batch after them.
+
+Limits: after a shuffle in the query of the user, and behind `mapInArrow` and its like, no row tells
+its file; such rows, and those of other sources, are in the order of Spark's partitions.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from icestream.runtime.ingest.scans import items, kafka_ranges, rdd_of, scans_of
+
+#: column with the hash of the piece that a row is in
+PIECE = "__piece"
+#: nodes of a plan that leave the rows of a file together and in order
+_NARROW = frozenset(
+    {"Project", "Filter", "Generate", "SubqueryAlias", "EventTimeWatermark", "StreamingRelation"}
+)
+#: Spark's seed of hashes, and the name of the query of a thread
+_SEED = 42
+_QUERY = "sql.streaming.queryId"
+_BETWEEN = "\0"
+
+
+def piece_columns(frames: Sequence[DataFrame]) -> list[Column] | None:
+    """Return for each frame the column that tells the piece of a row; None if none has any."""
+    found = [_piece_column(frame) for frame in frames]
+    if not any(each is not None for each in found):
+        return None
+    nothing = sf.lit(None).cast("bigint")
+    return [(nothing if each is None else each).alias(PIECE) for each in found]
+
+
+def _piece_column(frame: DataFrame) -> Column | None:
+    if not all(_nodes(frame._jdf.queryExecution().analyzed())):
+        return None
+    try:
+        file = frame.metadataColumn("_metadata")
+        column = sf.xxhash64(file.getField("file_path"), file.getField("file_block_start"))
+        _ = frame.select(column).schema
+    except AnalysisException:
+        return None
+    return column
+
+
+def _nodes(plan: Any) -> Iterator[bool]:
+    """Yield of each node whether it is narrow."""
+    yield plan.getClass().getSimpleName() in _NARROW
+    yield from chain.from_iterable(_nodes(each) for each in items(plan.children()))
+
+
+def listed_files(spark: SparkSession) -> dict[str, int]:
+    """Return the places of the files of the batch under way; nothing if Spark does not tell."""
+    query = spark.sparkContext.getLocalProperty(_QUERY)
+    running = None if query is None else spark.streams.get(query)
+    execution = None if running is None else running._jsq.streamingQuery().lastExecution()
+    places: dict[str, int] = {}
+    for leaf in items(execution.logical().collectLeaves()) if execution is not None else ():
+        if leaf.getClass().getSimpleName() == "LogicalRelation":
+            paths = leaf.relation().location().rootPaths().mkString(_BETWEEN)
+            for path in paths.split(_BETWEEN):
+                places.setdefault(_plain(path), len(places))
+    return places
+
+
+def place_of(uri: str, modified: int, places: Mapping[str, int]) -> tuple[int, int, str]:
+    """Return what sorts files: the place in the log; where it is unknown, time and path."""
+    path = _plain(unquote(uri))
+    return places.get(path, len(places)), modified, path
+
+
+def _plain(path: str) -> str:
+    """Return a path with one slash where a local one may have three."""
+    return "file:/" + path[5:].lstrip("/") if path.startswith("file:/") else path
+
+
+class FilePlaces:
+    """The place of each piece of a batch, by the hash that its rows carry."""
+
+    def __init__(self, hashes: Mapping[int, int], splits: Sequence[int] = ()) -> None:
+        """Take places from 0 on; what has no hash comes behind. `splits` has those of splits."""
+        self._hashes = hashes
+        self._splits = splits
+        self._behind = 1 + max(hashes.values(), default=-1)
+
+    @classmethod
+    def of(cls, batch: DataFrame, spark: SparkSession) -> FilePlaces | None:
+        """Return the places of a batch whose rows tell their piece, or that is one of Kafka."""
+        if PIECE not in batch.columns:
+            ranges = None if (rdd := rdd_of(batch)) is None else kafka_ranges(rdd)
+            return None if ranges is None else cls({}, _ranks(ranges))
+        listed = listed_files(spark)
+        found = [
+            (place_of(file.uri, file.modified, listed), file.start, file.uri)
+            for scan in scans_of(batch)
+            for file in scan
+        ]
+        hashes: dict[int, int] = {}
+        for place, (_, start, uri) in enumerate(sorted(found)):
+            for spelt in {uri, uri.replace("file:///", "file:/", 1)}:
+                hashes[piece_hash(spelt, start)] = place
+        return cls(hashes)
+
+    def cut(
+        self, batches: Iterable[pa.RecordBatch], split: int
+    ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+        """Yield the place of each piece of a split with its rows, which must be read in turn."""
+        if self._splits:
+            yield self._splits[split], iter(batches)
+            return
+        runs = _runs(batches)
+        run = next(runs, None)
+        while run is not None:
+            mark = run[0]
+            after: list[tuple[int | None, pa.RecordBatch]] = []
+            yield self._place(mark, split), _while(mark, run[1], runs, after)
+            run = after[0] if after else None
+
+    def _place(self, mark: int | None, split: int) -> int:
+        return (
+            self._behind + split if mark is None else self._hashes.get(mark, self._behind + split)
+        )
+
+
+def _ranks(ranges: Sequence[tuple[str, int, int]]) -> list[int]:
+    """Return the place of each range in their order."""
+    places = [0] * len(ranges)
+    for place, split in enumerate(sorted(range(len(ranges)), key=lambda each: ranges[each])):
+        places[split] = place
+    return places
+
+
+def piece_hash(uri: str, start: int) -> int:
+    """Return Spark's `xxhash64(file, start)`."""
+    file = xxhash.xxh64_intdigest(uri.encode(), _SEED)
+    found = xxhash.xxh64_intdigest(struct.pack("<q", start), file)
+    return found - (1 << 64) if found >> 63 else found
+
+
+def _runs(
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[tuple[int | None, pa.RecordBatch]]:
+    """Yield rows that carry one hash, without it."""
+    for batch in batches:
+        marks = batch.column(PIECE)
+        at = batch.schema.get_field_index(PIECE)
+        rows = batch.remove_column(at)
+        numbers = np.asarray(marks.fill_null(0).to_numpy(zero_copy_only=False))
+        there = np.asarray(marks.is_valid().to_numpy(zero_copy_only=False))
+        changes = (np.diff(numbers) != 0) | (np.diff(there.astype(np.int8)) != 0)
+        bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), batch.num_rows]
+        for first, last in pairwise(bounds):
+            if first < last:
+                mark = int(numbers[first]) if there[first] else None
+                yield mark, rows.slice(first, last - first)
+
+
+def _while(
+    mark: int | None,
+    rows: pa.RecordBatch,
+    runs: Iterator[tuple[int | None, pa.RecordBatch]],
+    after: list[tuple[int | None, pa.RecordBatch]],
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows while they carry a hash; leave the first others in `after`."""
+    yield rows
+    for other, more in runs:
+        if other != mark:
+            after.append((other, more))
+            return
+        yield more

@@ -1,0 +1,77 @@
+"""The files that Spark's own scans of a batch would read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedFile:
+    """A range of bytes of a file, as Spark planned it."""
+
+    uri: str
+    start: int
+    length: int
+    #: milliseconds since 1970
+    modified: int
+
+
+def rdd_of(batch: DataFrame) -> Any | None:
+    """Return the rows of a micro-batch as Spark planned them; None of another frame."""
+    plan = batch._jdf.queryExecution().logical()
+    while plan.getClass().getSimpleName() != "LogicalRDD":
+        if plan.children().size() != 1:
+            return None
+        plan = plan.children().apply(0)
+    return plan.rdd()
+
+
+def scans_of(batch: DataFrame) -> list[list[ScannedFile]]:
+    """Return the files of each scan that a batch is made of."""
+    found: list[list[ScannedFile]] = []
+    rdd = rdd_of(batch)
+    waiting = [] if rdd is None else [rdd]
+    while waiting:
+        rdd = waiting.pop()
+        if rdd.getClass().getSimpleName() == "FileScanRDD":
+            found.append([each for part in items(rdd.filePartitions()) for each in _files(part)])
+        waiting += [each.rdd() for each in items(rdd.dependencies())]
+    return found
+
+
+def kafka_ranges(rdd: Any) -> list[tuple[str, int, int]] | None:
+    """Return topic, partition and first offset of each of Spark's partitions of a Kafka batch.
+
+    None for what is not one plain scan of Kafka.
+    """
+    while rdd.getClass().getSimpleName() != "DataSourceRDD":
+        below = list(items(rdd.dependencies()))
+        if len(below) != 1 or below[0].getClass().getSimpleName() != "OneToOneDependency":
+            return None
+        rdd = below[0].rdd()
+    found = []
+    for partition in rdd.partitions():
+        kafka = partition.inputPartition()
+        if kafka.getClass().getSimpleName() != "KafkaBatchInputPartition":
+            return None
+        offsets = kafka.offsetRange()
+        where = offsets.topicPartition()
+        found.append((where.topic(), where.partition(), offsets.fromOffset()))
+    return found
+
+
+def _files(partition: Any) -> Iterator[ScannedFile]:
+    for file in partition.files():
+        yield ScannedFile(
+            file.urlEncodedPath(), file.start(), file.length(), file.modificationTime()
+        )
+
+
+def items(sequence: Any) -> Iterator[Any]:
+    """Yield the items of a Scala sequence."""
+    for place in range(sequence.size()):
+        yield sequence.apply(place)

@@ -1,0 +1,158 @@
+"""A lease makes a second start polite: it is refused while the first program is alive.
+
+Idea: the owner of a checkpoint renews an empty file every five seconds whose name tells its epoch
+and the time. Whoever wants to start looks for the lease of the present owner. It is over when it
+was not renewed for 20 seconds, at once when it was released or when its process, on this host, is
+gone. Where the owner is on another host and the clocks leave doubt, the newcomer waits until it
+sees a renewal, which means that the owner is alive, or until 20 seconds have passed.
+
+Nothing depends on it: two programs that both start take the checkpoint one after the other, and
+the first fails at its next commit (`icestream.state.versions.ownership`).
+
+Invariants:
+1. Only the owner of an epoch writes files of its epoch, so there is one writer
+   (`test_a_lease_has_one_file_of_its_owner`).
+2. A start is refused while the owner is alive
+   (`test_a_second_start_is_refused_while_the_first_lives`) and never for longer than 20 seconds
+   after its end (`test_a_lease_is_over_after_twenty_seconds`,
+   `test_a_dead_process_on_this_host_holds_no_lease`), also where clocks differ
+   (`test_clocks_that_differ_refuse_nobody`).
+3. A disk that refuses a renewal does not stop the query
+   (`test_a_lease_that_cannot_be_renewed_stops_nobody`).
+
+Cost: a file created, one removed every five seconds; a start lists one folder.
+
+Limits: two programs that start within the same moment see no lease of each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable
+
+from icestream.core.clock import Clock, SystemClock
+from icestream.core.errors import CheckpointError, DamageError, StorageError
+from icestream.core.process import lives
+from icestream.core.times import Micros
+from icestream.state.files import Files
+from icestream.state.versions.commits import VersionStore
+from icestream.state.versions.ownership import Takeover
+
+LEASE = "lease"
+#: seconds between renewals, and after the last one until a lease is over
+RENEWED_EVERY = 5.0
+OVER_AFTER = 20.0
+
+#: seconds between two looks at another's lease
+_LOOK_AGAIN = 0.5
+_NAME = re.compile(r"([0-9]{8})-([0-9]{1,20})")
+
+
+class Lease:
+    """The lease of one program on one checkpoint."""
+
+    def __init__(
+        self,
+        files: Files,
+        root: str,
+        clock: Clock | None = None,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """Hold nothing yet."""
+        self._files = files
+        self._folder = f"{root}/{LEASE}"
+        self._store = VersionStore(files, root)
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
+        self._epoch: int | None = None
+        self._name: str | None = None
+        self._ended = threading.Event()
+        self._writing = threading.Lock()
+
+    def check(self) -> None:
+        """Raise CheckpointError if another program owns the checkpoint and is alive."""
+        holder = self._holder()
+        renewed = None if holder is None else self._renewed(holder.epoch)
+        if holder is None or renewed is None:
+            return
+        alive = lives(holder.owner.process)
+        age = (self._clock.now() - renewed) / 1_000_000
+        if alive is False or age > OVER_AFTER:
+            return
+        if (alive and age >= 0) or self._is_renewed(holder.epoch, renewed):
+            msg = (
+                f"a query runs on this checkpoint: {holder.owner} has it, and renewed its lease "
+                f"{max(0, round(age))} seconds ago. Stop it, or end it and take its place with "
+                ".option('takeOver', True): it then fails at its next commit"
+            )
+            raise CheckpointError(msg)
+
+    def hold(self, epoch: int, every: float | None = RENEWED_EVERY) -> None:
+        """Begin the lease of an epoch that was taken, and renew it from now on."""
+        self._epoch = epoch
+        with contextlib.suppress(StorageError):
+            for name in self._files.list(self._folder):
+                found = _NAME.fullmatch(name)
+                if found and int(found[1]) < epoch:
+                    self._files.unlink(f"{self._folder}/{name}")
+            self.renew()
+        if every is not None:
+            renewing = threading.Thread(
+                target=self._renewing, args=(every,), name="icestream-lease", daemon=True
+            )
+            renewing.start()
+
+    def renew(self) -> None:
+        """Say that this program is alive."""
+        with self._writing:
+            if self._epoch is None or self._ended.is_set():
+                return
+            name = f"{self._epoch:08d}-{self._clock.now()}"
+            if name == self._name:
+                return
+            self._files.create(f"{self._folder}/{name}").close()
+            before, self._name = self._name, name
+            if before is not None:
+                self._files.unlink(f"{self._folder}/{before}")
+
+    def release(self) -> None:
+        """End the lease, so that the next start need not wait."""
+        self._ended.set()
+        with self._writing, contextlib.suppress(Exception):
+            if self._name is not None:
+                self._files.unlink(f"{self._folder}/{self._name}")
+            self._name = None
+
+    def _renewing(self, every: float) -> None:
+        while not self._ended.wait(every):
+            with contextlib.suppress(Exception):
+                self.renew()
+
+    def _holder(self) -> Takeover | None:
+        try:
+            return self._store.owner()
+        except DamageError:
+            return None
+
+    def _renewed(self, epoch: int) -> Micros | None:
+        """Return when the owner of an epoch renewed its lease; None if it holds none."""
+        found = map(_NAME.fullmatch, self._files.list(self._folder))
+        return max((int(each[2]) for each in found if each and int(each[1]) == epoch), default=None)
+
+    def _is_renewed(self, epoch: int, seen: Micros) -> bool:
+        """Wait until a lease is renewed, or surely over; tell which."""
+        until = self._clock.monotonic() + OVER_AFTER
+        while self._clock.monotonic() < until:
+            self._sleep(_LOOK_AGAIN)
+            renewed = self._renewed(epoch)
+            if renewed is None:
+                return False
+            if renewed != seen:
+                return True
+        return False
+
+
+__all__ = ["LEASE", "OVER_AFTER", "RENEWED_EVERY", "Lease"]

@@ -1,0 +1,49 @@
+"""Folders of runs on local disks: arenas and exchange files of one run of a query each.
+
+Idea: the name of a run's folder begins with its epoch. A run removes those of runs before it, which
+nobody trusts any more, and leaves alone the folder of a run that took the checkpoint over: whoever
+lost and still works must not disturb it. Epochs begin anew with a new checkpoint at the same
+location; so a folder of a later epoch in which nothing has happened for long goes too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import time
+import uuid
+
+#: seconds after which a folder of a later epoch is taken for one of an earlier checkpoint
+_LONG = 3600.0
+_NAME = re.compile(r"([0-9]{8})-[0-9a-f]{12}")
+
+
+def new_run(local: str, epoch: int) -> str:
+    """Return the folder of a new run."""
+    return os.path.join(local, f"{epoch:08d}-{uuid.uuid4().hex[:12]}")
+
+
+def remove_other_runs(run: str) -> None:
+    """Remove the folders beside that of a run, those of runs after it left out."""
+    local, own = os.path.split(run)
+    with contextlib.suppress(FileNotFoundError):
+        for other in os.listdir(local):
+            folder = os.path.join(local, other)
+            if other != own and not _is_later(folder, own):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_later(folder: str, own: str) -> bool:
+    theirs, ours = _NAME.fullmatch(os.path.basename(folder)), _NAME.fullmatch(own)
+    if theirs is None or ours is None or int(theirs[1]) <= int(ours[1]):
+        return False
+    with contextlib.suppress(OSError):
+        changed = max(os.stat(each).st_mtime for each in _with_children(folder))
+        return time.time() - changed < _LONG
+    return False
+
+
+def _with_children(folder: str) -> list[str]:
+    return [folder, *(os.path.join(folder, name) for name in os.listdir(folder))]

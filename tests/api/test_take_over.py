@@ -1,0 +1,67 @@
+"""Two starts on one checkpoint."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import icestream as ice
+from icestream.core.errors import CheckpointError
+from icestream.runtime.version.lease import LEASE
+from tests.fixtures.parquet_feed import Feed
+
+pytestmark = pytest.mark.spark
+
+
+def events(*seconds: int) -> pa.Table:
+    times = pa.array([second * 1_000_000 for second in seconds], pa.int64())
+    return pa.table({"ts": times.cast(pa.timestamp("us", "UTC")), "key": ["a"] * len(seconds)})
+
+
+def writer(feed: Feed, folder: Path) -> ice.StreamWriter:
+    counts = ice.stream(feed.stream(), "ts").window("2 seconds").groupBy("key").count()
+    out = counts.writeStream.format("parquet").option("path", f"{folder}/out").shards(1)
+    return out.option("checkpointLocation", f"{folder}/chk").memory("64 MB")
+
+
+def rows(spark: SparkSession, folder: Path) -> list[Any]:
+    found = spark.read.parquet(f"{folder}/out").select("window.start", "count").collect()
+    return sorted((row[0].timestamp(), row[1]) for row in found)
+
+
+def test_a_second_start_is_refused_or_takes_over(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(spark, f"{tmp_path}/in", events(0, 1, 2, 3))
+    first = writer(feed, tmp_path).queryName("first").start()
+    first.processAllAvailable()
+    told = rf"query 'first' of .* \(process {os.getpid()} on .*takeOver"
+    with pytest.raises(CheckpointError, match=told):
+        writer(feed, tmp_path).start()
+    assert first.exception() is None
+    second = writer(feed, tmp_path).option("takeOver", True).start()
+    feed.add(events(4, 5, 6, 7))
+    second.processAllAvailable()
+    assert not first.isActive
+    second.stop()
+    assert os.listdir(tmp_path / "chk" / "icestream" / LEASE) == []
+    feed.add(events(8, 9, 10, 30))
+    # a clean stop lets the next one start at once
+    third = writer(feed, tmp_path).trigger(availableNow=True).option("flush", True).start()
+    third.awaitTermination()
+    begins = rows(spark, tmp_path)
+    assert [count for _, count in begins] == [2, 2, 2, 2, 2, 1, 1]
+    assert len({begin for begin, _ in begins}) == 7
+
+
+def test_a_start_that_fails_lets_the_next_one_start(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(spark, f"{tmp_path}/in", events(0, 1, 2, 3))
+    wrong = writer(feed, tmp_path).trigger(processingTime="no interval")
+    with pytest.raises(Exception, match="no interval"):
+        wrong.start()
+    query = writer(feed, tmp_path).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert query.exception() is None
