@@ -242,7 +242,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the API and the sub-packages that are loaded, not what this module needs itself."""
+    """List the API and the loaded sub-packages, not the imports of this module."""
     loaded = [name for name, value in globals().items() if _is_child(name, value)]
     return sorted({*__all__, *loaded, *(name for name in globals() if name.startswith("__"))})
 
@@ -252,7 +252,7 @@ def _is_child(name: str, value: object) -> bool:
 
 
 class _Package(ModuleType):
-    """A package whose API wins over its sub-packages: `icestream.sql` is the function."""
+    """A package whose API hides sub-packages of the same name: `icestream.sql` is the function."""
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set an attribute, unless it is a sub-package with the name of a function."""

@@ -77,12 +77,12 @@ class BuiltQuery(Generic[Plan_co]):
     rows: tuple[StructType, ...]
     #: the user's name for the time column
     time: str
-    #: the events beside what tells their order, where rows depend on it
+    #: the events with columns for their order, where rows depend on it
     ordered: DataFrame | None = None
 
     @property
     def read(self) -> DataFrame:
-        """Return the events as Spark is to read them."""
+        """Return the events as Spark reads them."""
         return self.events if self.ordered is None else self.ordered
 
 
@@ -264,7 +264,7 @@ def _meaning(frame: DataFrame, column: Column) -> Any:
 def _projected(
     part: StreamInput, number: int, keys: _Columns, inputs: _Columns, *beside: Column
 ) -> DataFrame:
-    """Return the events of one part as ingest reads them, with what tells their order."""
+    """Return the events of one part as ingest reads them, with columns for their order."""
     columns = [
         sf.col(part.time).alias(TIME),
         sf.lit(number).cast("int").alias(SOURCE),

@@ -165,7 +165,7 @@ def common_columns(parts: Sequence[StreamInput]) -> pa.Schema:
 
 
 def _projected(part: StreamInput, number: int, columns: pa.Schema, *beside: Column) -> DataFrame:
-    """Return the events of one part as ingest reads them, with what tells their order."""
+    """Return the events of one part as ingest reads them, with columns for their order."""
     chosen = [sf.col(quoted(part.time)).alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]
     for place, each in enumerate(columns):
         there = each.name in part.frame.columns

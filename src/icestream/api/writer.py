@@ -552,7 +552,7 @@ class StreamWriter:
         return driver, plan, settings, files
 
     def _application(self) -> str:
-        """Return what whoever loses the checkpoint to this program is told of it."""
+        """Return the name of this program, for the owner that loses the checkpoint to it."""
         context = self._spark.sparkContext
         query = "a query" if self._name is None else f"query {self._name!r}"
         return f"{query} of {context.appName!r} ({context.applicationId})"
@@ -680,7 +680,7 @@ def _run(
     settings: Settings,
     files: Files,
 ) -> Query:
-    """Hand what a driver computes to the sinks, from now on."""
+    """Start a query that delivers the rows of a driver to the sinks."""
     checkpoint, flush = lead._checkpoint(), lead._flushes()
     spark = lead._spark
     safe = [once(sink, files, settings.root, number) for number, (_, sink) in enumerate(outputs)]

@@ -109,7 +109,7 @@ def repair_copy(checkpoint: Checkpoint, repair: Repair, target: str) -> None:
         if source not in dropped and files.exists(source):
             _copy(files, source, f"{target}/{path}")
     files.put(f"{target}/{REPAIRED}/{version:012d}", b"")
-    # what the names of commits mean follows from the takeovers among them
+    # the takeovers among the commits define what the names of commits mean
     sources = [*checkpoint.store.takeovers_until(version), *map(checkpoint.store.path, kept)]
     for source in sources:
         if source not in dropped:

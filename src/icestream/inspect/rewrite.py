@@ -163,7 +163,7 @@ class _Rewriting:
         version = self._reading.commit.version + 1
         taken = self._at.store.take(Owner.here("icestream state rewrite"))
         if taken.after != version - 1:
-            msg = f"{self._at.root} has gone on to version {taken.after} meanwhile: start again"
+            msg = f"{self._at.root} is at version {taken.after} by now: export and edit again"
             raise CheckpointError(msg)
         self._attempt = new_attempt(taken.epoch)
         for shard in filter(self._rewriter.concerns, self._table.shards):
@@ -216,7 +216,7 @@ class _Rewriting:
         store.create(store.with_listing(commit, live))
 
     def _reached(self, before: Commit) -> int | None:
-        """Return the last batch, those that brought nothing included."""
+        """Return the last batch, including batches without events."""
         idle = IdleBatches(self._at.files, self._at.root)
         idle.resume()
         reached = idle.reached(before)

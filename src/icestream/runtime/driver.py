@@ -8,8 +8,8 @@ Invariants:
 1. Killed anywhere and started again, the rows delivered are those of a run that never failed
    (`test_crash_every_step_of_a_run`).
 2. A batch is counted in exactly one version (`test_a_batch_that_comes_again_is_delivered_again`).
-3. Only the owner of a checkpoint commits and deletes; a driver that lost it says to whom, whatever
-   it failed at (`test_crash_a_second_driver_at_every_step_of_a_version`).
+3. Only the owner of a checkpoint commits and deletes; a driver that lost it names the new owner,
+   whatever failed (`test_crash_a_second_driver_at_every_step_of_a_version`).
 
 Cost: one commit file per version; every 64th lists all live segments.
 """
@@ -99,13 +99,13 @@ class Driver(Generic[Batch_contra]):
         """Take the checkpoint; nothing is computed yet.
 
         Args:
-            plan: what is computed.
-            settings: what resources there are.
-            files: where the checkpoint is.
+            plan: what to compute.
+            settings: the resources.
+            files: the file system of the checkpoint.
             executor: runs the tasks.
-            clock: the time; the machine's, or the plan's, unless given.
-            application: what this program is called towards whoever loses the checkpoint to it.
-            lease: held while this driver is open, where others are to be asked not to start.
+            clock: the clock; by default that of the plan or of the machine.
+            application: the name of this program, for an owner that loses the checkpoint to it.
+            lease: held while this driver is open, to keep other programs from starting.
         """
         self._plan = plan
         settings.check_memory(_kinds_of_windows(plan))
@@ -260,7 +260,7 @@ class Driver(Generic[Batch_contra]):
             self._lease.release()
 
     def tell_if_taken_over(self) -> None:
-        """Raise TakenOver if that is why something failed; nothing if that is not known."""
+        """Raise TakenOver if that is why something failed; do nothing if that is not known."""
         try:
             self.store.check_owner()
         except TakenOver:
@@ -459,7 +459,7 @@ class Driver(Generic[Batch_contra]):
         return commit
 
     def _next_ordinal(self, making: VersionContext, parcels: Sequence[Parcel]) -> int:
-        """Return the first ordinal that neither shards nor kept events have taken."""
+        """Return the first ordinal that neither shards nor stored events use."""
         free = making.first_ordinal + self._work.ordinals(making.shards) + len(parcels)
         kept = [each.sent.kept.ordinal for each in parcels if each.sent.kept is not None]
         return max(free, 1 + max(kept, default=0))
@@ -529,13 +529,13 @@ class Driver(Generic[Batch_contra]):
         self._settled = True
 
     def _note_idle(self, number: int | None) -> None:
-        """Remember that a batch brought nothing, so that the next is not taken for a gap."""
+        """Record that a batch had no events, so that the next one does not look like a gap."""
         if number is not None:
             self.store.check_owner()
             self._idle.note(number, self.last, self.store.epoch)
 
     def _reached(self, before: Commit | None) -> int | None:
-        """Return the last batch that was counted or brought nothing."""
+        """Return the last batch that was counted or had no events."""
         reached = self._idle.reached(before)
         return None if reached < 0 else reached
 
@@ -571,7 +571,7 @@ class Driver(Generic[Batch_contra]):
             raise CheckpointError(msg)
 
     def _remove_earlier_parcels(self, epoch: int) -> None:
-        """Remove what tasks of earlier runs handed on in the checkpoint's storage."""
+        """Remove the parcels of earlier runs from the checkpoint's storage."""
         folder = f"{self._settings.root}/{EXCHANGE}"
         for name in self._files.list(folder):
             if not name.isdigit():
@@ -585,7 +585,7 @@ class Driver(Generic[Batch_contra]):
         self, commit: Commit, *, again: bool, progress: dict[str, Any] | None = None
     ) -> Delivery:
         if again:
-            # its files are there as long as it is ours
+            # its files exist as long as we own the checkpoint
             self.store.check_owner()
         folder = f"{self._settings.root}/{RESULTS}"
         return Delivery(

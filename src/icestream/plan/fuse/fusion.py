@@ -150,7 +150,7 @@ class GrowingComponents:
     """Growing components, each identified by the number of one of its operators."""
 
     def __init__(self, graph: Graph, start: Components | None = None) -> None:
-        """Begin with components; with every operator alone if there are none."""
+        """Start with components; by default with every operator alone."""
         count = len(graph.operators)
         #: the component of each operator
         self.of = list(range(count))

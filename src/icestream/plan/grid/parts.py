@@ -84,7 +84,7 @@ def parts_of(plan: Plan) -> tuple[PlanPart, ...]:
 
 
 def needs_order(plan: Plan) -> bool:
-    """Tell whether rows depend on the order in which events of equal time arrive."""
+    """Return whether rows depend on the order in which events of equal time arrive."""
     return any(
         not _on_panes(plan, view)
         or any(

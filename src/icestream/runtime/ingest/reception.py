@@ -100,7 +100,7 @@ class EventTimeCheck:
             raise InputError(msg)
 
     def check_times(self, times: Ints, sources: pa.Array) -> None:
-        """Refuse times so far away that the ends of windows would not fit 64 bits."""
+        """Refuse times so distant that the ends of windows would not fit into 64 bits."""
         if int(times.min()) >= -FURTHEST and int(times.max()) <= FURTHEST:
             return
         row = int(np.flatnonzero((times < -FURTHEST) | (times > FURTHEST))[0])
@@ -108,8 +108,7 @@ class EventTimeCheck:
         msg = (
             f"an event of {name} has the time {time:,} microseconds since 1970, about the year "
             f"{1970 + time // YEAR}: times must be within {FURTHEST // YEAR:,} years of 1970. "
-            "Perhaps its unit is not what it was taken for. Mend it, or filter it out, before "
-            "ice.stream(...)"
+            "Its unit may be wrong. Correct it, or filter the event out, before ice.stream(...)"
         )
         raise InputError(msg)
 

@@ -37,7 +37,7 @@ from icestream.state.files import LocalFiles, NewFile, OpenFile, folder_of
 
 #: schemes of Hadoop that have another name in Arrow
 _ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfs", "abfss": "abfs"}
-#: storages on which creating a file fails if another did it first, whatever the moment
+#: storages on which creating a file fails if another program created it first, at any moment
 EXCLUSIVE = frozenset({"file", "hdfs", "viewfs"})
 
 _LOG = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class RemoteFiles:
             file.close()
 
     def put(self, path: str, data: bytes) -> bool:
-        """Create a file with this content, on the driver; False if it exists with another."""
+        """Create a file with this content, on the driver; False if another one exists."""
         if _is_local(path):
             return LocalFiles().put(_find(path)[1], data)
         if urlsplit(path).scheme not in EXCLUSIVE:
@@ -121,7 +121,7 @@ class RemoteFiles:
 
 
 def _created(files: RemoteFiles, path: str, data: bytes, create: Callable[[], None]) -> bool:
-    """Create a file and tell from what is there then whether it was us."""
+    """Create a file and return, from what is there afterwards, whether it is ours."""
     failure: Py4JJavaError | None = None
     try:
         create()
@@ -130,21 +130,21 @@ def _created(files: RemoteFiles, path: str, data: bytes, create: Callable[[], No
     try:
         return files.read(path) == data
     except FileNotFoundError:
-        reason = "its storage took it and does not have it" if failure is None else failure
+        reason = "its storage accepted it but does not have it" if failure is None else failure
         raise _refused(path, getattr(reason, "java_exception", reason)) from failure
 
 
 def _is_local(path: str) -> bool:
-    """Tell whether this process can link files there."""
+    """Return whether this process can link files there."""
     return urlsplit(path).scheme == "file"
 
 
 @lru_cache(maxsize=16)
 def _warn_of(scheme: str) -> None:
-    """Say once that a storage cannot create exclusively."""
+    """Warn once that a storage cannot create files exclusively."""
     _LOG.warning(
         "%s:// cannot create a file exclusively through Spark: two programs that open one "
-        "checkpoint in the same moment may both believe to own it. Start one at a time",
+        "checkpoint at the same moment may both believe that they own it. Start one at a time",
         scheme,
     )
 

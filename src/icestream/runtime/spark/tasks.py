@@ -363,7 +363,7 @@ def _exhaust(values: Iterable[Any]) -> None:
 def _placed_rows(
     places: FilePlaces | None, split: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Yield the parts of a split with their places: its pieces of files, or the split itself."""
+    """Yield the parts of a split with their places: its pieces of files, or the whole split."""
     if places is None:
         yield split, batches
     else:

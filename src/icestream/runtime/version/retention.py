@@ -7,9 +7,10 @@ failed attempts left behind.
 Invariants:
 1. The folders contain what retained versions name, and nothing else
    (`test_nothing_is_left_behind_that_no_version_names`).
-2. Nothing is removed that a newer owner wrote, nor anything at all by who has lost the checkpoint
-   (`test_a_sweep_leaves_files_of_newer_epochs_alone`, `test_the_loser_deletes_nothing`): what was
-   there before the takeover, and names of epochs up to the own, are all that is ever looked at.
+2. Files that a newer owner wrote are never removed, and a program that has lost the checkpoint
+   removes nothing (`test_a_sweep_leaves_files_of_newer_epochs_alone`,
+   `test_the_loser_deletes_nothing`): only files from before the takeover, and names of epochs up to
+   its own, are ever considered.
 
 Cost: a version is read once; every 16th version lists the folders.
 """

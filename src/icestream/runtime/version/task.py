@@ -126,7 +126,7 @@ class ShardTask:
     #: arenas that the previous version names, of all shards
     named: tuple[str, ...] = ()
     codec: str | None = None
-    #: the epoch of the driver, which the names of all files tell
+    #: the epoch of the driver, which is part of the names of all files
     epoch: int = 0
     #: where changes for other components go; None if there are none
     sends: ChangeTargets | None = None

@@ -39,7 +39,7 @@ class Executor(Protocol[Batch_contra]):
 
     #: where parcels are written and read
     parcel_files: Files
-    #: the epoch that the names of files which last tell
+    #: the epoch that is part of the names of durable files
     epoch: int
 
     @property

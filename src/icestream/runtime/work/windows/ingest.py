@@ -183,7 +183,7 @@ class _Folding(_Part):
         report = reception.report
         events = np.asarray(batch.column(EVENTS).to_numpy())
         report.rows += int(events.sum())
-        # the latest time of a pane stands for all of them
+        # the latest time of a pane represents all of them
         timed = batch.filter(batch.column(LATEST).is_valid())
         if timed.num_rows:
             latest = np.asarray(timed.column(LATEST).to_numpy())

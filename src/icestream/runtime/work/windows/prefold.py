@@ -46,7 +46,7 @@ _PARTIALS = {
     "min": ("min({x})",),
     "max": ("max({x})",),
 }
-#: Spark takes -0.0 and 0.0 for one value; this finds out which zeros a float column has
+#: Spark treats -0.0 and 0.0 as one value; these find out which zeros a float column has
 _ZEROS = {
     "min": "bool_or({x} = 0 and cast({x} as string) = '-0.0')",
     "max": "bool_or({x} = 0 and cast({x} as string) = '0.0')",
@@ -54,7 +54,7 @@ _ZEROS = {
 #: microseconds of the time column with a zone, and of one without, whose wall time is UTC
 _MICROS = f"unix_micros({TIME})"
 _WALL_MICROS = f"({TIME} - timestamp_ntz'1970-01-01 00:00:00') div interval '0.000001' second"
-#: where it is on, the difference of two times is of another type
+#: with this setting, the difference of two times has another type
 _LEGACY_INTERVALS = "spark.sql.legacy.interval.enabled"
 
 
@@ -103,7 +103,7 @@ def fold(ingest: Ingest, batch: DataFrame) -> DataFrame:
     grid = spec.grid
     micros = _MICROS if plan.time.tz else _WALL_MICROS
     since = f"try_subtract({micros}, {grid.origin}L)" if grid.origin else micros
-    # a time whose pane does not fit 64 bits has none; whoever reads the row refuses it
+    # a time whose pane does not fit into 64 bits has no pane; the reader of the row refuses it
     pane = f"try_subtract({since}, pmod({since}, {grid.pane}L)) div {grid.pane}L"
     parts = [
         sf.count(sf.lit(1)).alias(EVENTS),

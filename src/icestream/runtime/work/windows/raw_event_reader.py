@@ -128,5 +128,5 @@ class RawEventReader:
         return (*(each for each in live if each.lifetime == EVENTS), *self.fresh)
 
 
-#: a block with the version that kept it, and its events
+#: a block with the version that stored it, and its events
 _Block = tuple[int, Record, pa.RecordBatch]
